@@ -14,34 +14,34 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Health is the result of Check.
+// Health is the report of Check.
 type Health struct {
-	Points int
-	Newest *Point // nil: there is none, or it cannot be read
-	Broken []string
-	Lost   []LostRef
-	Locks  []Lock
-	Packs  []odb.Problem
+	Points int           // number of checkpoints
+	Newest *Point        // newest checkpoint that can be read; nil: there is none
+	Broken []string      // names of refs whose files hold no valid value
+	Lost   []LostRef     // refs that lead to missing or damaged objects
+	Locks  []Lock        // lock files in the repository
+	Packs  []odb.Problem // damaged packs
 }
 
-// LostRef is a ref that leads to an object which is missing or wrong.
+// LostRef is a ref that leads to a missing or damaged object.
 type LostRef struct {
-	Ref string
-	Err error
+	Ref string // full name, or a prefix if several refs are meant
+	Err error  // which object, and what is wrong with it
 }
 
-// Lock is a lock file that git or another program has left, or is working under.
+// Lock is a lock file of git or another program. Its owner may still run.
 type Lock struct {
-	Path  string
-	Since time.Time
+	Path  string    // absolute path
+	Since time.Time // time of the last change
 }
 
-// Whole reports whether nothing is wrong. A lock file alone is not.
+// Whole reports whether Check found no damage. A lock file alone is none.
 func (h Health) Whole() bool { return len(h.Broken)+len(h.Lost)+len(h.Packs) == 0 }
 
-// Check looks whether refs can be read and lead to what is here, whether the newest checkpoint of each segment and all pins have
-// their trees and what git was, and whether packs are whole; deep reads them. It changes nothing, and what others do
-// meanwhile may look wrong to it.
+// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment
+// and every pinned checkpoint have their trees and their State, and that the packs are intact; with deep it reads
+// every object in them. Check changes nothing. Changes by other processes while it runs may look like damage.
 func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	var h Health
 	refs, broken, err := r.AllRefs("")
@@ -89,10 +89,12 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	return h, ctx.Err()
 }
 
+// isLane reports whether a ref is the ref of a segment.
 func isLane(ref, session string) bool { return strings.HasPrefix(ref, LanePrefix(session)) }
 
-// wholeCheckpoint says what a checkpoint lacks. Contents that are not here the mounted remote has, or a pack of ours that is not
-// whole; of trees only those that are owned are followed, since the others come and go together.
+// wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing one is on
+// the mounted remote, or in a pack that Check reports as damaged. It follows owned trees only, because the trees of a snapshot
+// are stored and removed together. seen holds trees that were checked before.
 func (r *Repo) wholeCheckpoint(p Point, seen map[object.ID]bool) error {
 	if _, err := r.State(p); err != nil {
 		return err
@@ -124,7 +126,7 @@ func (r *Repo) wholeCheckpoint(p Point, seen map[object.ID]bool) error {
 	return nil
 }
 
-// locks lists git's lock files. Those that are links to ours say nothing: whoever holds that lock goes over them.
+// locks returns the lock files in the repository. Links to lockFile are left out: the next Update takes them over.
 func (r *Repo) locks() ([]Lock, error) {
 	var all []Lock
 	ours := filepath.Join(r.dir, lockFile)

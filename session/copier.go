@@ -13,37 +13,38 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Copier collects objects of the mount's git directory that the session is to keep.
-//
-// An object is only put into a Repo together with everything that it reaches, so a walk ends at objects that the Repo owns or
+// Copier collects objects of the mount's git directory that a Repo is to own. A Repo owns an object only together
+// with all owned objects that it reaches, so the search ends at objects that the Repo owns already and at those that
 // the mounted remote has.
 type Copier struct {
 	repo *Repo
-	seen map[object.ID]bool
-	list []odb.Outgoing
+	seen map[object.ID]bool // objects that need not be visited again
+	list []odb.Outgoing     // collected objects
 }
 
-// NewCopier returns a Copier that has collected nothing.
+// NewCopier returns a Copier for objects that repo is to own.
 func NewCopier(repo *Repo) *Copier {
 	return &Copier{repo: repo, seen: map[object.ID]bool{}}
 }
 
-// Objects returns the collected objects, for Repo.Write.
+// Objects returns the collected objects, to be passed to Repo.Write.
 func (c *Copier) Objects() []odb.Outgoing { return c.list }
 
-// Blob collects a blob if it was made on this host.
+// Blob collects a blob unless the Repo owns it or the mounted remote has it.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 
-// Commits collects what tips, which are mostly commits, reach and the Repo does not own. If it fails it has collected nothing.
+// Commits collects all objects that tips reach and that the Repo does not own. Tips are mostly commits, but may be of
+// any type. After an error nothing of this call is collected.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)
-	if err != nil { // part of a history is of no use to anybody, and would be taken for all of it
+	if err != nil { // a later walk would end at a part of the history as if it were complete
 		c.seen, c.list = seen, c.list[:taken]
 	}
 	return err
 }
 
+// commits is Commits without the rollback.
 func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	stack := slices.Clone(tips)
 	for len(stack) > 0 {
@@ -61,7 +62,7 @@ func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// tip takes a commit, or whatever else a ref may name, and gives what is to be looked at next.
+// tip collects a commit or any other object that a ref may point to, and returns the objects to visit next.
 func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	if c.seen[id] {
 		return nil, nil
@@ -71,7 +72,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		return nil, nil
 	}
 	t, content, err := c.repo.Get(id, object.MaxCommitSize)
-	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag names
+	if errors.Is(err, odb.ErrTooLarge) { // a tag or ref may point to a large blob
 		return nil, c.blob(id)
 	}
 	if err != nil {
@@ -98,6 +99,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		}
 		return []object.ID{target}, nil
 	case object.Tree:
+		// tree collects it itself
 		c.list = c.list[:len(c.list)-1]
 		delete(c.seen, id)
 		return nil, c.tree(id, object.ID{})
@@ -105,7 +107,8 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree takes a tree. What is in the tree before, of the commit before, is where it should be.
+// tree collects a tree and everything below it, except entries that are the same in the tree before: that is the tree of the
+// first parent, and the visit of the parent collects them.
 func (c *Copier) tree(id, before object.ID) error {
 	if id == before || c.seen[id] {
 		return nil
@@ -149,8 +152,8 @@ func (c *Copier) tree(id, before object.ID) error {
 	return nil
 }
 
-// blob takes a blob if it was made here. One that is nowhere on this host is the remote's: git has taken its id from the
-// index.
+// blob collects a blob that was created on this host. A blob that is missing on this host belongs to the mounted
+// remote: git took its ID from the index, without its contents.
 func (c *Copier) blob(id object.ID) error {
 	if c.seen[id] {
 		return nil
@@ -170,7 +173,7 @@ func (c *Copier) blob(id object.ID) error {
 	return nil
 }
 
-// take puts what was read on the list.
+// take adds an object whose contents were read.
 func (c *Copier) take(id object.ID, t object.Type, content []byte) {
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

@@ -11,18 +11,19 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FindError reports a name that is not the name of exactly one checkpoint. It wraps ErrNoPoint or ErrAmbiguous.
+// FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoPoint or ErrAmbiguous.
 type FindError struct {
-	Name string
+	Name string // the name that Find was called with
 	Err  error
 }
 
+// Error returns the message; a long name is cut off.
 func (e *FindError) Error() string { return fmt.Sprintf("find checkpoint %.80q: %v", e.Name, e.Err) }
 
 // Unwrap returns ErrNoPoint or ErrAmbiguous.
 func (e *FindError) Unwrap() error { return e.Err }
 
-// headName names the checkpoint of the commit that HEAD is.
+// headName is the name for the checkpoint that was made first with the current commit of HEAD.
 const headName = "HEAD"
 
 // Find returns the checkpoint that a name means. In this order a name is
@@ -60,6 +61,7 @@ func (r *Repo) Find(name string) (Point, error) {
 	return r.findID(name)
 }
 
+// findBack returns the checkpoint that "@" and "@~N" name; back is the text after "@".
 func (r *Repo) findBack(name, back string) (Point, error) {
 	n, err := parseBack(back)
 	if err != nil {
@@ -75,8 +77,8 @@ func (r *Repo) findBack(name, back string) (Point, error) {
 	return list[n], nil
 }
 
-// findHead returns the oldest checkpoint with the HEAD of the newest: what the files were when the commit was made, or
-// checked out for the first time.
+// findHead returns the oldest checkpoint that has the same HEAD as the newest one: the files at the time when the
+// commit was made or first checked out.
 func (r *Repo) findHead() (found Point, err error) {
 	var head object.ID
 	err = r.EachPoint(func(p Point) bool {
@@ -94,7 +96,8 @@ func (r *Repo) findHead() (found Point, err error) {
 	return found, err
 }
 
-// findTime returns the newest checkpoint that is not younger than a time.
+// findTime returns the newest checkpoint that was made at or before a time. If all are later, the error states the
+// time of the oldest.
 func (r *Repo) findTime(name string, at time.Time) (found Point, err error) {
 	var oldest Point
 	err = r.EachPoint(func(p Point) bool {
@@ -113,6 +116,7 @@ func (r *Repo) findTime(name string, at time.Time) (found Point, err error) {
 	return found, err
 }
 
+// findID returns the checkpoint whose ID begins with name, in upper or lower case.
 func (r *Repo) findID(name string) (Point, error) {
 	prefix := strings.ToUpper(name)
 	if len(prefix) > idLen || !isDigits(prefix) {
@@ -120,10 +124,10 @@ func (r *Repo) findID(name string) (Point, error) {
 	}
 	var found []Point
 	err := r.EachPoint(func(p Point) bool {
-		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // one may be in two lanes
+		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // it may be in two lanes
 			found = append(found, p)
 		}
-		return len(found) < 2 && string(p.ID) >= prefix // they come sorted
+		return len(found) < 2 && string(p.ID) >= prefix // checkpoints arrive newest first, so no later one can match
 	})
 	switch {
 	case err != nil:
@@ -136,7 +140,7 @@ func (r *Repo) findID(name string) (Point, error) {
 	return found[0], nil
 }
 
-// parseBack reads what stands behind "@".
+// parseBack parses the text after "@": "" is 0, "~N" is N.
 func parseBack(text string) (int, error) {
 	if text == "" {
 		return 0, nil
@@ -148,12 +152,12 @@ func parseBack(text string) (int, error) {
 	return int(n), nil
 }
 
-// ageUnits are the units of ages.
+// ageUnits are the units of an age, as in "2h30m".
 var ageUnits = map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Hour, 'h': time.Hour, 'm': time.Minute, 's': time.Second}
 
-// ParseTime returns the moment that a text means: an age (90s, 10m, 2h30m, 3d, 1w), a time of day (14:05, 14:05:30), which
-// is yesterday's if today's has not come yet, a date, which means the end of that day, a date and a time, or RFC 3339.
-// What names no time zone is of now's.
+// ParseTime parses a time: an age (90s, 10m, 2h30m, 3d, 1w); a time of day (14:05, 14:05:30), today's or, if that is
+// in the future, yesterday's; a date, which means the end of that day; a date and a time; or RFC 3339. A text without
+// a time zone is in the zone of now. It returns false if text is none of these.
 func ParseTime(text string, now time.Time) (time.Time, bool) {
 	if age, ok := parseAge(text); ok {
 		return now.Add(-age), true
@@ -184,7 +188,8 @@ func ParseTime(text string, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parseAge reads numbers with units.
+// parseAge parses an age such as "2h30m": numbers without leading zero, each with a unit. It returns false for any
+// other text and for more than maxAge.
 func parseAge(text string) (age time.Duration, ok bool) {
 	for text != "" {
 		digits := 0
@@ -206,13 +211,14 @@ func parseAge(text string) (age time.Duration, ok bool) {
 	return age, ok
 }
 
-// maxAge is the longest age that a name can have: a hundred years.
+// maxAge is the longest age that a name can have: about a hundred years.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// errTaken says that a name means something else.
+// errTaken reports a pin name that Find would understand differently.
 var errTaken = errors.New("it names a time, HEAD or a turn")
 
-// ValidPin looks at a name for a pin: what names a checkpoint otherwise is none. Pins that are named so go on to be found.
+// ValidPin returns an error if a pin must not have this name: Find would take it for a time or for HEAD, or ValidName
+// refuses it. Find still finds existing pins with such names.
 func ValidPin(name string) error {
 	if err := ValidName(name); err != nil {
 		return err

@@ -11,41 +11,42 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Retention is the rule by which checkpoints are kept. The newest of a lane, and those that are pinned, always are; of an archived
-// session no others.
+// Retention is the rule that decides which checkpoints GC keeps. GC always keeps the newest checkpoint of each lane
+// and the pinned ones; in an archived session it keeps no others.
 type Retention struct {
-	All   time.Duration // younger than this; 0: DefaultAll
-	Daily time.Duration // of those that are older, the last of each day in UTC for so long; 0: DefaultDaily
+	All   time.Duration // age below which every checkpoint is kept; 0: DefaultAll
+	Daily time.Duration // age below which the last checkpoint of each day (UTC) and lane is kept; 0: DefaultDaily
 }
 
 const (
-	// DefaultAll is how long every checkpoint is kept.
+	// DefaultAll is the default of Retention.All.
 	DefaultAll = 7 * 24 * time.Hour
-	// DefaultDaily is how long the last checkpoint of a day is kept.
+	// DefaultDaily is the default of Retention.Daily.
 	DefaultDaily = 30 * 24 * time.Hour
 )
 
-// GCOptions limit what GC drops.
+// GCOptions are the parameters of GC.
 type GCOptions struct {
-	Session string
-	Keep    Retention
-	Now     time.Time
-	Writer  Writer // lanes that others work in are left alone
-	DryRun  bool
+	Session string    // name of the session
+	Keep    Retention // which checkpoints to keep
+	Now     time.Time // time that ages are measured from
+	Writer  Writer    // the caller; checkpoints in lanes that another live writer holds are kept
+	DryRun  bool      // report only, change nothing
 }
 
-// GCResult lists what GC has dropped, or would drop.
+// GCResult is the result of GC.
 type GCResult struct {
-	Kept    int
-	Dropped []Point // newest first
-	Bytes   int64   // that became free; in a dry run 0
+	Kept    int     // number of checkpoints that remain
+	Dropped []Point // dropped checkpoints, or in a dry run those that would be dropped; newest first
+	Bytes   int64   // disk space that was freed, in bytes; 0 in a dry run
 }
 
-// GC drops the checkpoints that nothing keeps, and all that only they had. Points keep their ids; the commits of those that
-// follow a dropped one in its segment are made anew, so that their history ends there. Branches, tags and notes, and what
-// they were before they were rewritten, are never touched.
+// GC removes the checkpoints that o.Keep does not keep, and all objects that only they reach. Checkpoints that follow
+// a removed one in its segment are rewritten as new commits without it; they keep their IDs. GC never changes
+// branches, tags, notes, or the refs below KeptPrefix.
 //
-// No checkpoint may be made meanwhile. Who dies in the middle leaves objects that nothing names, which the next GC removes.
+// The caller must make sure that no checkpoint is made meanwhile. A crash in the middle leaves unreachable objects,
+// which the next GC removes.
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	result, err := r.dropCheckpoints(ctx, o)
 	if err != nil {
@@ -60,23 +61,24 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	return result, nil
 }
 
-// Working keeps what nothing names from being removed until done is called. Whoever looks for what is there already,
-// writes the rest, and then has a ref name it, is in the middle of that. It must not be asked for twice at a time by one
-// goroutine.
+// Working blocks the removal of unreachable objects by Sweep and GC until done is called. A caller that looks up
+// which objects exist, writes the others and then updates a ref must hold it throughout: otherwise an object that it
+// found could be removed before the ref points to it. A goroutine must not call Working again before it has called
+// done, because a pending Sweep would block the second call for ever.
 func (r *Repo) Working() (done func()) {
 	r.sweeping.RLock()
 	return r.sweeping.RUnlock
 }
 
-// segment is one with its checkpoints, oldest first.
+// segment is a segment of a lane with all of its checkpoints.
 type segment struct {
-	ref         string
-	tip         object.ID
+	ref         string    // name of the segment's ref
+	tip         object.ID // commit of the newest checkpoint
 	lane        string
-	checkpoints []Point
+	checkpoints []Point // oldest first
 }
 
-// segments reads all of a session, oldest first.
+// segments returns all segments of a session, ordered by their first checkpoints.
 func (r *Repo) segments(session string) ([]segment, error) {
 	refs, err := r.Refs(LanePrefix(session))
 	if err != nil {
@@ -100,6 +102,7 @@ func (r *Repo) segments(session string) ([]segment, error) {
 	return all, nil
 }
 
+// compareIDs compares two checkpoint IDs, and so their times.
 func compareIDs(a, b PointID) int {
 	switch {
 	case a < b:
@@ -110,7 +113,8 @@ func compareIDs(a, b PointID) int {
 	return 0
 }
 
-// dropCheckpoints moves the refs of segments so that they lead to what is kept.
+// dropCheckpoints rewrites the segments of a session without the checkpoints that the rules do not keep. It removes
+// no objects. In a dry run it only lists them.
 func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, error) {
 	defer r.Working()()
 	all, err := r.segments(o.Session)
@@ -147,7 +151,7 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 	return result, r.shorten(ctx, all, pins, kept)
 }
 
-// metaIfThere is ReadMeta of what may never have been written: the zero ID.
+// metaIfThere is like ReadMeta but returns a zero ID and no error if the session has no metadata.
 func (r *Repo) metaIfThere(session string) (Meta, object.ID, error) {
 	if id, err := r.Ref(MetaRef(session)); err != nil || id.IsZero() {
 		return Meta{}, id, err
@@ -155,7 +159,7 @@ func (r *Repo) metaIfThere(session string) (Meta, object.ID, error) {
 	return ReadMeta(r, session)
 }
 
-// heldByOthers lists the lanes that somebody else is at work in, or may be.
+// heldByOthers returns the lanes that a writer other than w holds, except those of writers that are known to be dead.
 func (m Meta) heldByOthers(w Writer) map[string]bool {
 	held := map[string]bool{}
 	for _, l := range m.Lanes {
@@ -166,15 +170,16 @@ func (m Meta) heldByOthers(w Writer) map[string]bool {
 	return held
 }
 
-// keepers choose what is kept.
+// keepers holds what decides whether a checkpoint is kept.
 type keepers struct {
 	rules    Retention
-	now      time.Time
-	archived bool
-	pinned   map[object.ID]bool // commits
-	held     map[string]bool    // lanes that are left alone
+	now      time.Time          // time that ages are measured from
+	archived bool               // the session is archived
+	pinned   map[object.ID]bool // commits of the pinned checkpoints
+	held     map[string]bool    // lanes of other live writers, in which everything is kept
 }
 
+// choose returns the set of checkpoints to keep.
 func (k keepers) choose(all []segment) map[PointID]bool {
 	every, daily := k.rules.All, k.rules.Daily
 	if every == 0 {
@@ -204,15 +209,16 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 	return kept
 }
 
-// shorten writes checkpoints anew whose history is to end sooner, and moves all refs at once.
+// shorten rewrites the kept checkpoints that follow a dropped one in their segment, and moves the refs of segments
+// and pins to the new commits in one Update.
 func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[PointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
-	moved := map[object.ID]object.ID{} // commits of checkpoints
-	before := map[string]PointID{}     // in a lane, that is kept
+	moved := map[object.ID]object.ID{} // new commit of each rewritten checkpoint
+	before := map[string]PointID{}     // last kept checkpoint of each lane so far
 	for _, s := range all {
 		var parent object.ID
-		anew := false
+		anew := false // a checkpoint before this one in the segment was dropped
 		for _, p := range s.checkpoints {
 			if !kept[p.ID] {
 				anew = true

@@ -10,15 +10,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Mended is what became of a broken ref.
+// Mended is a broken ref that MendRefs has repaired or removed.
 type Mended struct {
-	Ref string
-	ID  object.ID // zero: nothing is known of what it named, and it is not there any more
+	Ref string    // full name
+	ID  object.ID // new value; zero: the ref was removed, because nothing is known about its value
 }
 
-// MendRefs gives broken refs a value again: a segment the newest of its checkpoints that is here, what the session is the newest
-// that was written of it. Any other gets what it was known to name, if that is here; known gives zero for one of which
-// nothing is known, and that goes. What cannot be mended is an error, and stays.
+// MendRefs repairs refs whose files are broken, as a power failure may leave them. The ref of a segment gets the
+// newest checkpoint of that segment on this host, and MetaRef the newest version of the metadata on this host. Every
+// other ref gets the value that known returns, if the Repo owns that object. known returns the zero ID if no value is
+// known; such a ref is removed. If the known object is missing, or no metadata is found, the ref stays as it is and
+// the error reports it; the other refs are repaired all the same.
 func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) ([]Mended, error) {
 	_, broken, err := r.AllRefs("")
 	if err != nil || len(broken) == 0 {
@@ -52,16 +54,17 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 	return mended, errors.Join(errs...)
 }
 
-// newestOf gives what refs of the session's own should name, by the commits that are here.
+// newestOf searches the packs of the Repo for checkpoints and metadata, and returns the values that the refs of
+// segments and MetaRef should have.
 func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 	tables, err := r.readTables()
 	if err != nil {
 		return nil, err
 	}
 	newest := map[string]object.ID{}
-	checkpoints := map[string]PointID{} // of newest
-	metas := map[object.ID]int{}        // their transitions
-	passed := map[object.ID]bool{}      // metas that another one stands on
+	checkpoints := map[string]PointID{} // IDs of the checkpoints in newest
+	metas := map[object.ID]int{}        // number of transitions of each version of the metadata
+	passed := map[object.ID]bool{}      // versions of the metadata that are the parent of another
 	for _, t := range tables {
 		for i := range t.live {
 			if err := ctx.Err(); err != nil {
@@ -87,7 +90,8 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 		}
 	}
 	told := -1
-	for id, transitions := range metas { // transitions are only added, but not every version has one more
+	// Every version keeps the transitions of its parent. Not every version adds one, so parents are skipped.
+	for id, transitions := range metas {
 		if !passed[id] && transitions > told {
 			told, newest[MetaRef(r.session)] = transitions, id
 		}

@@ -4,59 +4,61 @@ import (
 	"time"
 )
 
-// Meta is session.json, a file of the tree of MetaRef; that commit's history is append-only.
+// Meta is the metadata of a session. It is stored as session.json in the tree of MetaRef's commit, and every version
+// is a commit whose parent is the version before.
 type Meta struct {
-	Version     int          `json:"version"`
-	Session     string       `json:"session"`
-	Remote      string       `json:"remote"` // that was mounted, without secrets
-	Ref         string       `json:"ref"`    // full name; "" of a commit
-	Base        string       `json:"base"`   // commit that the session began with; "" of an unborn branch
-	Format      string       `json:"format"` // of ids
-	Began       time.Time    `json:"began"`
-	State       LifeState    `json:"state"`
-	From        string       `json:"from,omitempty"`        // "SESSION POINT" that it was forked from
-	FromRemote  string       `json:"from_remote,omitempty"` // session remote of that session, without secrets
-	Branches    string       `json:"branches,omitempty"`    // Layout.Branches
-	Lanes       []Lane       `json:"lanes"`
-	Erased      []Erasure    `json:"erased,omitempty"` // for forks of the session, which erase the same records
-	Transitions []Transition `json:"-"`                // oldest first; a file of its own, transitions.jsonl, to which lines are only added
+	Version     int          `json:"version"`               // version of the format: metaVersion
+	Session     string       `json:"session"`               // name of the session
+	Remote      string       `json:"remote"`                // URL of the mounted remote, without secrets
+	Ref         string       `json:"ref"`                   // full name of the branch or tag that was mounted; "" for a commit
+	Base        string       `json:"base"`                  // commit that the session started from; "" for a branch without a commit
+	Format      string       `json:"format"`                // object format: "sha1" or "sha256"
+	Began       time.Time    `json:"began"`                 // time of creation
+	State       LifeState    `json:"state"`                 // state of the session
+	From        string       `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
+	FromRemote  string       `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
+	Branches    string       `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
+	Lanes       []Lane       `json:"lanes"`                 // one for each writer that the session has had
+	Erased      []Erasure    `json:"erased,omitempty"`      // erased records; forks of the session erase their copies of them
+	Transitions []Transition `json:"-"`                     // oldest first; stored in transitions.jsonl, one per line
 }
 
-// Erasure lists the records that were erased from the session's transcript, by id or for their age.
-type Erasure struct {
-	IDs    []string  `json:"ids,omitempty"`
-	Before time.Time `json:"before,omitzero"`
-	Time   time.Time `json:"time"`
-	By     string    `json:"by"`
+// Erasure describes records that were erased from the transcript of a session: those with the listed IDs, or all
+// before a time.
+type Erasure struct { // IDs of the records
+	IDs    []string  `json:"ids,omitempty"`   // records older than this
+	Before time.Time `json:"before,omitzero"` // time of the erasure
+	Time   time.Time `json:"time"`            // actor who erased them
+	By     string    `json:"by"`              // reason that the actor stated
 	Why    string    `json:"why,omitempty"`
 }
 
-// Lane is a chain of checkpoints with one writer.
+// Lane is the chain of checkpoints of one writer.
 type Lane struct {
-	Name    string    `json:"name"`
-	Writer  Writer    `json:"writer"`
-	Since   time.Time `json:"since"`
-	Segment int       `json:"segment"` // that it writes to, at least: a take-over begins a new one
-	// Left is when the writer let go; nil: it has not, and works or has died.
+	Name    string    `json:"name"`    // part of the names of its refs; see SegmentRef
+	Writer  Writer    `json:"writer"`  // writer that holds the lane, or held it last
+	Since   time.Time `json:"since"`   // time since when Writer has held it
+	Segment int       `json:"segment"` // lowest segment of Writer; higher after a takeover by another state directory
+	// Left is the time of the release; nil: the writer is at work, or died without a release.
 	Left *time.Time `json:"left,omitempty"`
 }
 
-// Writer makes checkpoints: a state directory on a machine, and the process there, so that on the same machine it can be
-// told whether it lives.
+// Writer identifies what makes checkpoints: a state directory on a machine, and the process that serves it. Life
+// finds out whether the process still runs, if it is on the same machine.
 type Writer struct {
-	Machine string `json:"machine"` // machine-id(5), hashed; "" is not known
-	Host    string `json:"host"`
-	Boot    string `json:"boot"`    // of that machine
-	State   string `json:"state"`   // names the state directory, hashed
-	PIDs    string `json:"pids"`    // namespace that PID is of
-	PID     int    `json:"pid"`     // of the process that outlives workers
-	Started uint64 `json:"started"` // of it, in clock ticks since boot (proc_pid_stat(5), field 22)
+	Machine string `json:"machine"` // keyed hash of machine-id(5); "": not known
+	Host    string `json:"host"`    // hostname, for people
+	Boot    string `json:"boot"`    // boot ID of that machine
+	State   string `json:"state"`   // random name of the state directory (writerFile)
+	PIDs    string `json:"pids"`    // PID namespace of PID
+	PID     int    `json:"pid"`     // process that outlives workers
+	Started uint64 `json:"started"` // start time of PID in clock ticks since boot (proc_pid_stat(5), field 22)
 }
 
-// Transition is one change of a session's state.
+// Transition records one change of a session's state.
 type Transition struct {
-	State  LifeState `json:"state"`
+	State  LifeState `json:"state"` // new state
 	Time   time.Time `json:"time"`
-	Actor  string    `json:"actor"`
-	Reason string    `json:"reason"`
+	Actor  string    `json:"actor"`  // user, or user and host; see Actor
+	Reason string    `json:"reason"` // for people
 }

@@ -7,88 +7,93 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// PointID is a ULID: 26 digits of Crockford's base 32, which sort by time.
+// PointID identifies a checkpoint. It is a ULID: 26 digits of Crockford's base 32, which sort by time.
 type PointID string
 
-// Point is a commit whose tree is the working tree. Its parents are the checkpoint before in the same segment, if there is
-// one, then the commit of its State. What is not in git's own headers stands in trailers of its message.
+// Point is a checkpoint: a commit whose tree is the working tree at one moment. Its parents are the previous
+// checkpoint of the same segment, if any, and the commit of its State. Encode stores all fields that a git commit has
+// no header for as trailers of the commit message.
 type Point struct {
 	ID      PointID
-	Commit  object.ID // of the checkpoint
-	Tree    object.ID
-	State   object.ID // commit of the State
-	Session string
-	Lane    string
-	Segment int
-	Reason  Reason
-	Message string // what the user said; "": nothing
-	Time    time.Time
-	Head    object.ID // commit that HEAD was; zero: unborn
-	Branch  string    // full name of the ref that HEAD named; "": it was detached
-	Prev    PointID   // also across segments; "": the first
-	Base    object.ID // commit that the session began with, which the mounted remote has; zero: unborn
-	Changed int64     // paths that differ from the checkpoint before
-	Bytes   int64     // of contents that are new in it
-	Left    int64     // paths that it does not hold
+	Commit  object.ID // the checkpoint itself, as a commit
+	Tree    object.ID // the working tree
+	State   object.ID // commit that stores the State
+	Session string    // session that the checkpoint was made in
+	Lane    string    // lane of the writer
+	Segment int       // number of the segment within the lane, from 1
+	Reason  Reason    // why it was made
+	Message string    // message of the user; "" if there is none
+	Time    time.Time // precision of a second, as git stores it
+	Head    object.ID // commit of HEAD; zero: HEAD was on a branch without a commit
+	Branch  string    // full name of the ref that HEAD pointed to; "": HEAD was detached
+	Prev    PointID   // previous checkpoint of the lane, in this segment or an earlier one; "": this is the first
+	Base    object.ID // commit of the mounted remote that the session started from; zero: it started without a commit
+	Changed int64     // number of paths that differ from the previous checkpoint
+	Bytes   int64     // size of the contents that are new in this checkpoint
+	Left    int64     // number of paths in the working tree that the checkpoint leaves out
 }
 
-// State is the state of git that belongs to a checkpoint. It is stored in the second commit of the checkpoint.
+// State is the state of git that belongs to a checkpoint: everything that git stores beside the files of the working
+// tree. EncodeState stores it as a commit, which is a parent of the checkpoint's commit.
 type State struct {
-	Branch  string               // as in Point
-	Head    object.ID            // as in Point
-	Refs    []packedrefs.Ref     // refs/heads/, refs/tags/, refs/notes/ whose values on the mounted remote differ, and refs/stash
-	Remote  []packedrefs.Ref     // refs/remotes/ as they were
+	Branch  string               // same as Point.Branch
+	Head    object.ID            // same as Point.Head
+	Refs    []packedrefs.Ref     // refs/stash, and branches, tags and notes that differ from the mounted remote
+	Remote  []packedrefs.Ref     // refs/remotes/ with their values at that time
 	Stashes []Stash              // newest first
-	Tags    map[object.ID][]byte // annotated tags made here that Refs name, as git stores them: no commit leads to one
-	Index   Index
-	Dirs    map[string]uint32 // permissions of empty directories that are not 0755: git's trees store none
-	Files   map[string]File   // of the git directory, by their paths in it: MERGE_HEAD, rebase-merge/done, ...
-	Left    []LeftOut         // paths that the checkpoint does not hold, the first hundred; not compared between States
+	Tags    map[object.ID][]byte // contents of annotated tags made in the session: no commit reaches a tag
+	Index   Index                // differences between the index and a plain tree
+	Dirs    map[string]uint32    // permissions of empty directories other than 0755, by path: git's trees cannot store them
+	Files   map[string]File      // files of the git directory, such as MERGE_HEAD, by path
+	Left    []LeftOut            // first hundred paths that the checkpoint leaves out; ignored when two States are compared
 }
 
-// LeftOut is a path that a checkpoint does not hold. A path that ends with a slash stands for everything below it.
+// LeftOut is a path of the working tree that a checkpoint does not contain. A path that ends with a slash stands for
+// everything below it.
 type LeftOut struct {
 	Path string `json:"path"`
 	Why  Why    `json:"why"`
-	Size int64  `json:"size,omitempty"` // bytes, of a file
+	Size int64  `json:"size,omitempty"` // size of the file in bytes; 0 for a directory
 }
 
-// Why is the reason why a path was left out.
+// Why states why a path was left out of a checkpoint.
 type Why string
 
+// Reasons to leave a path out.
 const (
-	Ignored  Why = "ignored"  // git ignores it
-	Secret   Why = "secret"   // its name or contents look like a secret
-	Excluded Why = "excluded" // an exclude pattern matches
-	TooLarge Why = "size"     // it is over the limit
-	NoFile   Why = "type"     // git keeps no fifos, sockets, devices and repositories in repositories
+	Ignored  Why = "ignored"  // git ignores the path
+	Secret   Why = "secret"   // the name or the contents look like a secret
+	Excluded Why = "excluded" // an exclude pattern of the session matches the path
+	TooLarge Why = "size"     // the file is larger than the configured limit
+	NoFile   Why = "type"     // a fifo, socket, device or nested repository, which git cannot store as a file
 )
 
-// Stash is an entry of the reflog of refs/stash.
-type Stash struct {
-	Commit  object.ID
+// Stash is one entry of the reflog of refs/stash.
+type Stash struct { // commit of the stash
+	Commit  object.ID // message of the reflog entry
 	Message string
 }
 
-// File is a file of the git directory.
+// File is a file of the git directory, with its contents.
 type File struct {
 	Content []byte
-	Exec    bool
+	Exec    bool // has the executable permission
 }
 
-// Index is the index of git.
+// Index is the contents of git's index, as a tree plus the entries that a tree cannot express.
 type Index struct {
-	Tree    object.ID    // of all entries of stage 0
-	Special []IndexEntry // entries that a tree cannot express
+	Tree    object.ID    // tree of all entries of stage 0
+	Special []IndexEntry // entries of which Tree has no exact equivalent
 }
 
-// IndexEntry is an entry of the index that a tree cannot express: a conflict, a flag, an intent to add.
+// IndexEntry is an entry of the index that a tree cannot express: a stage of a conflict, an entry with a flag, or an
+// intent to add.
 type IndexEntry struct {
-	Path         string
-	Mode         object.Mode
-	ID           object.ID // zero with IntentToAdd
-	Stage        uint8     // 1 to 3 in a conflict
-	AssumeValid  bool
-	SkipWorktree bool
-	IntentToAdd  bool
+	Path         string      // path relative to the root of the working tree
+	Mode         object.Mode // type and permissions
+	ID           object.ID   // blob or gitlink; zero if IntentToAdd
+	Stage        uint8       // 1 to 3 in a conflict, otherwise 0
+	AssumeValid  bool        // flag of git update-index --assume-unchanged
+	SkipWorktree bool        // flag of git update-index --skip-worktree
+	IntentToAdd  bool        // flag of git add --intent-to-add
 }

@@ -18,27 +18,28 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// RefChange moves a ref.
+// RefChange is one change of a ref for Update.
 type RefChange struct {
-	Name  string
-	Old   object.ID // that it has now; zero: it is not there
-	New   object.ID // zero: it goes
-	Force bool      // whatever it is now
+	Name  string    // full name
+	Old   object.ID // value that the ref must have now; zero: it must not exist
+	New   object.ID // value to set; zero: the ref is deleted
+	Force bool      // ignore Old
 }
 
 const (
-	// lockWait is how long a lock file of git's is waited for, and lockLook how long between two looks at it.
+	// lockWait is how long lock waits for a lock file of git, and lockLook the interval at which it tries again.
 	lockWait = 5 * time.Second
 	lockLook = 5 * time.Millisecond
 )
 
-// Update makes all changes, each of another ref, durably, or none: ErrRefMoved. A process that dies meanwhile may leave some of
-// them made.
+// Update makes all changes, each of a different ref, and syncs them to disk. It returns ErrRefMoved and changes
+// nothing if a ref does not have the expected value. A crash in the middle may leave some of the changes made.
 func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 	return r.updateAfter(ctx, changes, func() error { return nil })
 }
 
-// updateAfter is Update that changes nothing before ready has returned, and only if that gives no error.
+// updateAfter is like Update, but calls ready before the first change becomes visible and changes nothing if ready
+// returns an error. ready may be called several times.
 func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
 	if r.readOnly {
 		return fmt.Errorf("move refs: %w", ErrReadOnly)
@@ -64,21 +65,23 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 		return fmt.Errorf("move refs: %w", err)
 	}
 	select {
+	// changed has room for one token: a pending one covers this update too.
 	case r.changed <- struct{}{}:
 	default:
 	}
 	return nil
 }
 
-// update makes changes under the lock. A ref that stands where another is to have a directory goes first, in a step of
-// its own, as does one below the name of another.
+// update makes changes under the lock. A ref whose name is a directory in the name of a new ref (a and a/b) must be
+// deleted before that is created, so such deletions are a transaction of their own, which comes first.
 func (r *Repo) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {
 		if err := r.expect(c); err != nil {
 			return err
 		}
-		if now, err := r.Ref(c.Name); err == nil && now == c.New { // nor is there a directory to lock in, of what is not there
+		// Without this, apply would create directories to lock a ref that does not exist.
+		if now, err := r.Ref(c.Name); err == nil && now == c.New {
 			continue
 		}
 		if c.New.IsZero() && slices.ContainsFunc(changes, func(o RefChange) bool { return !o.New.IsZero() && inWay(c.Name, o.Name) }) {
@@ -93,10 +96,10 @@ func (r *Repo) update(ctx context.Context, changes []RefChange, ready func() err
 	return r.apply(ctx, then, ready)
 }
 
-// inWay says whether two refs cannot be there at the same time.
+// inWay reports whether two refs cannot exist at the same time, because one name is a directory in the other.
 func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
-// expect looks whether a ref is what a change wants it to be.
+// expect returns ErrRefMoved unless the ref has the value that the change expects.
 func (r *Repo) expect(c RefChange) error {
 	if c.Force {
 		return nil
@@ -111,6 +114,7 @@ func (r *Repo) expect(c RefChange) error {
 	return nil
 }
 
+// shown returns an id for an error message.
 func shown(id object.ID) string {
 	if id.IsZero() {
 		return "not there"
@@ -118,7 +122,8 @@ func shown(id object.ID) string {
 	return id.String()
 }
 
-// apply is one transaction: all locks, a last look, then the files.
+// apply makes changes in one transaction: it locks all refs, checks their values again under the locks, then changes
+// packed-refs and the files. The locks are removed at the end, also after an error.
 func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() error) (err error) {
 	var locks []string
 	defer func() {
@@ -176,8 +181,8 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 	return nil
 }
 
-// writeRef puts an id into the file of a ref, once ready has returned. What is not finished is outside of refs, where git would
-// take it for one.
+// writeRef writes id to the file of a ref after ready has returned. The temporary file is outside of refs/, where git
+// would list it as a ref.
 func (r *Repo) writeRef(file string, id object.ID, ready func() error) error {
 	temp := filepath.Join(r.dir, "artifactfs.ref")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
@@ -191,8 +196,8 @@ func (r *Repo) writeRef(file string, id object.ID, ready func() error) error {
 	return os.Rename(temp, file)
 }
 
-// free makes room for a ref: empty directories of its name go, those above it come. Packed refs that are in its way are
-// an error here, as files are one to the system.
+// free makes room for the file of a ref: it removes empty directories of that name and creates the directories above.
+// A packed ref that is in the way is an ENOTDIR error, as a file would be.
 func (r *Repo) free(c RefChange) error {
 	file := filepath.Join(r.dir, filepath.FromSlash(c.Name))
 	if !c.New.IsZero() {
@@ -210,7 +215,8 @@ func (r *Repo) free(c RefChange) error {
 	return makeDirs(filepath.Dir(file))
 }
 
-// removeEmpty removes a directory in which there is nothing but directories; what is none stays, and no error.
+// removeEmpty removes a directory that contains nothing but empty directories, at any depth. It ignores a path that
+// does not exist or is no directory.
 func removeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -229,7 +235,7 @@ func removeEmpty(dir string) error {
 	return os.Remove(dir)
 }
 
-// makeDirs makes a directory and those above it so that they survive a power cut.
+// makeDirs creates a directory and its missing parents, and syncs each parent, so that they survive a power failure.
 func makeDirs(dir string) error {
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -250,8 +256,10 @@ func makeDirs(dir string) error {
 	return disk.OS.SyncDir(filepath.Dir(dir))
 }
 
-// lock makes the lock file that git makes before it touches a file. Ours is a link to the file that keeps out other
-// processes of ours: what such a link locks while we have that is left from one that was killed.
+// lock creates the lock file NAME.lock that keeps git from changing the same file, and returns its path. It waits up
+// to lockWait for git and then returns disk.ErrLocked. The lock file is a hard link to lockFile. The caller holds the
+// lock of lockFile, so a link to it that exists already was left by a killed process of this program, and is taken
+// over.
 func (r *Repo) lock(ctx context.Context, name string) (string, error) {
 	lock := filepath.Join(r.dir, filepath.FromSlash(name)) + ".lock"
 	ours := filepath.Join(r.dir, lockFile)
@@ -277,13 +285,14 @@ func (r *Repo) lock(ctx context.Context, name string) (string, error) {
 	}
 }
 
+// sameFile reports whether both paths exist and are the same inode.
 func sameFile(a, b string) bool {
 	x, err1 := os.Stat(a)
 	y, err2 := os.Stat(b)
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// dropPacked takes refs out of packed-refs.
+// dropPacked deletes the refs in gone from packed-refs, under git's lock of that file, which lock takes.
 func (r *Repo) dropPacked(ctx context.Context, gone map[string]bool, lock func(name string) error) error {
 	packed, err := r.packedRefs()
 	if err != nil || !slices.ContainsFunc(packed, func(p packedrefs.Ref) bool { return gone[p.Name] }) {
@@ -292,6 +301,7 @@ func (r *Repo) dropPacked(ctx context.Context, gone map[string]bool, lock func(n
 	if err := lock("packed-refs"); err != nil {
 		return err
 	}
+	// it may have changed before the lock was taken
 	if packed, err = r.packedRefs(); err != nil {
 		return err
 	}

@@ -17,33 +17,34 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// The tree of a State's commit. What is empty is left out.
+// Entries of the tree of a State's commit. An entry whose file or directory would be empty is omitted.
 const (
-	stateHead    = "head"     // "ref: NAME\n" if HEAD names a branch, then "ID\n" if there is a commit
+	stateHead    = "head"     // "ref: NAME\n" if HEAD points to a branch, then "ID\n" if there is a commit
 	stateIndex   = "index"    // tree of all entries of stage 0
-	stateSpecial = "special"  // a JSON object a line: specialEntry
-	stateBlobs   = "conflict" // what only special names, so that it is reachable: tree of blobs 000000, 000001, ...
-	stateRefs    = "refs"     // "ID NAME\n", as in packed-refs
-	stateRemote  = "remotes"  // the same
-	stateStashes = "stashes"  // "ID MESSAGE\n", newest first
-	stateTags    = "tags"     // tree of blobs, each the content of a tag whose id is its name: git knows no tree with tags in it
-	stateDirs    = "dirs"     // "MODE PATH\0", sorted by path: permissions of empty directories in octal
-	stateFiles   = "git"      // tree of files of the git directory
+	stateSpecial = "special"  // one JSON object (specialEntry) on each line
+	stateBlobs   = "conflict" // keeps the blobs of stateSpecial reachable: a tree with entries 000000, 000001, ...
+	stateRefs    = "refs"     // lines "ID NAME\n", as in packed-refs
+	stateRemote  = "remotes"  // refs/remotes/, same format as stateRefs
+	stateStashes = "stashes"  // lines "ID MESSAGE\n", newest first
+	stateTags    = "tags"     // a blob with the contents of each tag, named by the tag's ID: a tree cannot refer to tag objects
+	stateDirs    = "dirs"     // "MODE PATH\0", sorted by path: octal permissions of empty directories
+	stateFiles   = "git"      // files of the git directory, in their directories
 )
 
+// Limits on a State that is read, since it may come from a session remote.
 const (
-	maxStateText = 64 << 20 // of one text of a State, in bytes
-	maxStateDeep = 32       // directories below stateFiles
+	maxStateText = 64 << 20 // size of one text, in bytes
+	maxStateDeep = 32       // depth of directories below stateFiles
 )
 
-// Objects returns objects by their ids.
+// Objects reads objects by ID. Get fails with odb.ErrTooLarge if the contents are larger than limit, in bytes.
 type Objects interface {
 	Get(id object.ID, limit int64) (object.Type, []byte, error)
 }
 
-// specialEntry is a line of stateSpecial.
+// specialEntry is the JSON form of an IndexEntry, one line of stateSpecial.
 type specialEntry struct {
-	Path         []byte `json:"path"` // not all paths are UTF-8
+	Path         []byte `json:"path"` // base64, since not all paths are UTF-8
 	Mode         uint32 `json:"mode"`
 	ID           string `json:"id,omitempty"`
 	Stage        uint8  `json:"stage,omitempty"`
@@ -52,7 +53,7 @@ type specialEntry struct {
 	IntentToAdd  bool   `json:"intent_to_add,omitempty"`
 }
 
-// Outgoing returns an object with these contents.
+// Outgoing returns an object of type t with these contents, ready to be written to an odb.Store.
 func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
 	id, err := object.Hash(f, t, content)
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
@@ -60,7 +61,7 @@ func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, err
 	}}, err
 }
 
-// EncodeTree returns the contents of a tree, whose entries it sorts as git does.
+// EncodeTree returns the contents of a tree object. It sorts entries in git's order.
 func EncodeTree(entries []object.TreeEntry) []byte {
 	slices.SortFunc(entries, object.CompareEntries)
 	b := make([]byte, 0, 48*len(entries))
@@ -72,13 +73,14 @@ func EncodeTree(entries []object.TreeEntry) []byte {
 	return b
 }
 
-// stateWriter collects the objects of a State.
+// stateWriter collects the objects of a State. err is the first error of add.
 type stateWriter struct {
 	format  object.Format
 	objects []odb.Outgoing
 	err     error
 }
 
+// add adds an object and returns its ID.
 func (w *stateWriter) add(t object.Type, content []byte) object.ID {
 	o, err := Outgoing(w.format, t, content)
 	if err != nil && w.err == nil {
@@ -88,7 +90,7 @@ func (w *stateWriter) add(t object.Type, content []byte) object.ID {
 	return o.ID
 }
 
-// text adds a text to the entries of a tree, if there is any.
+// text adds a blob and returns entries with an entry for it; an empty text adds nothing.
 func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte) []object.TreeEntry {
 	if len(text) == 0 {
 		return entries
@@ -96,8 +98,9 @@ func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte)
 	return append(entries, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: w.add(object.Blob, text)})
 }
 
-// EncodeState returns the commit of a State and the objects that it is made of, the commit the last of them; what the index
-// names is not among them. Parents are the owned commits that it names.
+// EncodeState returns the ID of the commit of a State and all objects to write for it, the commit last. The objects
+// that s.Index refers to are not among them. Parents should be the owned commits that s names, so that they stay
+// reachable; duplicates are removed.
 func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	w := &stateWriter{format: f}
 	var head bytes.Buffer
@@ -176,6 +179,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	return id, w.objects, w.err
 }
 
+// refLines formats refs as lines "ID NAME\n".
 func refLines(refs []packedrefs.Ref) []byte {
 	var b bytes.Buffer
 	for _, r := range refs {
@@ -184,7 +188,7 @@ func refLines(refs []packedrefs.Ref) []byte {
 	return b.Bytes()
 }
 
-// files makes a tree of files by their paths.
+// files adds the trees and blobs for files by path, and returns the ID of the root.
 func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	var entries []object.TreeEntry
 	below := map[string]map[string]File{}
@@ -217,14 +221,16 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	return w.add(object.Tree, EncodeTree(entries)), nil
 }
 
+// validFileName reports whether name can be one component of a path that git stores: .git and its variants cannot.
 func validFileName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= object.MaxNameLen && !strings.ContainsAny(name, "/\x00") && !object.IsDotGit(name)
 }
 
-// errState says that the objects of a State are not what EncodeState makes.
+// errState reports objects that EncodeState did not make.
 var errState = errors.New("not the state of a checkpoint")
 
-// ReadState returns the State whose commit is id.
+// ReadState reads the State that the commit id stores. It checks all names and limits, so the commit may be from an
+// untrusted session remote.
 func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	s, err := readState(src, f, id)
 	if err != nil {
@@ -233,6 +239,7 @@ func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	return s, nil
 }
 
+// readState is ReadState without context in the error.
 func readState(src Objects, f object.Format, id object.ID) (State, error) {
 	content, err := typed(src, id, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -255,6 +262,7 @@ func readState(src Objects, f object.Format, id object.ID) (State, error) {
 	return s, nil
 }
 
+// readTree returns the entries of a tree object.
 func readTree(src Objects, f object.Format, id object.ID) ([]object.TreeEntry, error) {
 	content, err := typed(src, id, object.Tree, object.MaxTreeSize)
 	if err != nil {
@@ -263,7 +271,8 @@ func readTree(src Objects, f object.Format, id object.ID) ([]object.TreeEntry, e
 	return object.ParseTree(f, content)
 }
 
-// read takes up one entry of a State's tree. Entries that are not known are of later versions, and left alone.
+// read decodes one entry of a State's tree into s. It ignores unknown entries, which a later version of this program
+// may have written.
 func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	switch e.Name {
 	case stateIndex, stateFiles, stateTags:
@@ -305,7 +314,7 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	return err
 }
 
-// readTags reads stateTags.
+// readTags reads stateTags into tags. It verifies that each tag's contents match its ID.
 func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]byte) error {
 	entries, err := readTree(src, f, id)
 	if err != nil {
@@ -328,7 +337,7 @@ func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]b
 	return nil
 }
 
-// TagObjects returns the tags of a State, for a repository that lacks them.
+// TagObjects returns the annotated tags of a State as objects, to be written to a repository that lacks them.
 func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	var tags []odb.Outgoing
 	for _, content := range s.Tags {
@@ -341,6 +350,7 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	return tags, nil
 }
 
+// readFiles reads the files below a directory of stateFiles into files, by path; deep is the depth of the directory.
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {
 	if deep > maxStateDeep {
 		return fmt.Errorf("%w: too many directories in each other", errState)

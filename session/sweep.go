@@ -17,17 +17,17 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// packTable is the table of a pack's objects.
+// packTable is a pack of the repository with the marks that the search for reachable objects has set.
 type packTable struct {
-	path     string // of its files, without what follows the dot
-	size     int64  // of the file of objects, in bytes
-	promised bool   // it can be had again from the session remote, and may lack what its objects name
-	kept     bool   // somebody wants it to stay
-	index    *odb.Index
-	live     []bool // by position in index
+	path     string     // path of the pack's files without their suffixes
+	size     int64      // size of the .pack file in bytes
+	promised bool       // has a .promisor file: the session remote has all of it, and objects that it refers to may be missing
+	kept     bool       // has a .keep file: a user or program asks git not to remove it
+	index    *odb.Index // the pack's IDs
+	live     []bool     // whether each object is reachable, by position in index
 }
 
-// parsePackTable reads the ids of a pack's index.
+// parsePackTable parses the contents of an .idx file.
 func parsePackTable(f object.Format, text []byte) (t packTable, err error) {
 	if t.index, err = odb.ParseIndex(text, f); err == nil {
 		t.live = make([]bool, t.index.Len())
@@ -35,7 +35,7 @@ func parsePackTable(f object.Format, text []byte) (t packTable, err error) {
 	return t, err
 }
 
-// dead counts the objects that nothing names.
+// dead returns the number of objects that are not reachable.
 func (t *packTable) dead() (n int) {
 	for _, l := range t.live {
 		if !l {
@@ -45,15 +45,16 @@ func (t *packTable) dead() (n int) {
 	return n
 }
 
-// marking finds what refs lead to.
+// marking marks the objects that are reachable from refs.
 type marking struct {
+	// Only objects in packs are marked; loose objects are followed, if there are any.
 	repo  *Repo
 	packs []*packTable
-	loose bool // there are objects in files of their own
-	stack []object.ID
+	loose bool        // the repository has loose objects
+	stack []object.ID // objects that are still to be followed
 }
 
-// readTables lists the repository's own packs.
+// readTables reads the index files of all packs of the repository itself.
 func (r *Repo) readTables() ([]*packTable, error) {
 	names, err := filepath.Glob(filepath.Join(r.own.dir, "pack", "pack-*.idx"))
 	if err != nil {
@@ -63,7 +64,7 @@ func (r *Repo) readTables() ([]*packTable, error) {
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // packed anew meanwhile
+			continue // removed meanwhile by a repack
 		}
 		if err != nil {
 			return nil, err
@@ -83,12 +84,14 @@ func (r *Repo) readTables() ([]*packTable, error) {
 	return all, nil
 }
 
+// exists reports whether a file exists.
 func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
 }
 
-// add has an object looked at, if it was not yet and is here. Of a blob nothing has to be read.
+// add marks an object as reachable, and schedules it to be followed unless it is a blob, was marked before, or is not
+// in this repository.
 func (m *marking) add(id object.ID, blob bool) {
 	here, new := false, false
 	for _, t := range m.packs {
@@ -106,13 +109,13 @@ func (m *marking) add(id object.ID, blob bool) {
 	}
 }
 
-// refs marks what all refs name, and HEAD, which may be detached.
+// refs marks all objects that are reachable from refs, and from HEAD, which may be detached.
 func (m *marking) refs(ctx context.Context) error {
 	refs, broken, err := m.repo.AllRefs("")
 	if err != nil {
 		return err
 	}
-	if len(broken) > 0 { // what they led to would be taken for nobody's
+	if len(broken) > 0 { // the objects that it pointed to would be removed
 		return fmt.Errorf("ref %s: %w", broken[0], ErrBroken)
 	}
 	_, head, err := m.repo.Head()
@@ -125,7 +128,7 @@ func (m *marking) refs(ctx context.Context) error {
 	if !head.IsZero() {
 		m.add(head, false)
 	}
-	seen := map[object.ID]bool{} // loose ones have no mark
+	seen := map[object.ID]bool{} // loose objects have no mark in a packTable
 	for len(m.stack) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -143,7 +146,7 @@ func (m *marking) refs(ctx context.Context) error {
 	return nil
 }
 
-// below marks what an object names.
+// below marks the objects that one object refers to. The commits of submodules (gitlinks) are in other repositories.
 func (m *marking) below(id object.ID) error {
 	f := m.repo.format
 	t, _, err := m.repo.Size(id)
@@ -184,7 +187,9 @@ func (m *marking) below(id object.ID) error {
 	return nil
 }
 
-// Sweep removes what no ref leads to from the repository's own packs, and returns how many bytes became free.
+// Sweep removes unreachable objects from the packs of the repository and returns how many bytes it freed. It blocks
+// while a caller is in Working, and calls of Working block while it checks the refs for the last time and removes the
+// packs.
 func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	if freed, err = r.sweep(ctx); err != nil {
 		return freed, fmt.Errorf("remove what nothing names from %s: %w", r.dir, err)
@@ -192,8 +197,8 @@ func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// sweep removes packs that hold what nothing names, of which the rest is packed anew first. What is in files of their own
-// was put there by stock git, and is left to it.
+// sweep removes packs that contain unreachable objects. Before that it copies their reachable objects to a new pack.
+// It leaves loose objects alone: only stock git writes them.
 func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {
 	r.maintaining.Lock()
 	defer r.maintaining.Unlock()
@@ -213,7 +218,8 @@ func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// From here on nobody writes. What refs name now that they did not before is not in what was packed anew.
+	// No caller is in Working from this line on, so nothing adds objects. Refs that were added since the first search
+	// may point to objects that were not copied, so all refs are searched again.
 	r.sweeping.Lock()
 	defer r.sweeping.Unlock()
 	if err := m.takeUp(fresh); err != nil {
@@ -235,7 +241,8 @@ func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {
 	return max(0, freed), nil
 }
 
-// takeUp adds the packs that were written since, but for one that holds only what others do.
+// takeUp adds packs that were written since readTables. The pack at path but is left out: it contains only copies of
+// objects in other packs.
 func (m *marking) takeUp(but string) error {
 	now, err := m.repo.readTables()
 	if err != nil {
@@ -249,14 +256,15 @@ func (m *marking) takeUp(but string) error {
 	return nil
 }
 
-// looseDirs lists directories of objects in files of their own.
+// looseDirs returns the directories that hold loose objects.
 func looseDirs(dir string) []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "[0-9a-f][0-9a-f]"))
 	return names
 }
 
-// wasteful lists the packs to be removed, and what of them has to be kept. A pack that the session remote can give again
-// goes only as a whole: what is in it may lack what it names, which its mark allows.
+// wasteful returns the packs to remove and the reachable objects in them, which have to be copied first. A promisor
+// pack is removed only if none of its objects is reachable: objects that it refers to may be missing, and git permits
+// that only in a pack with a .promisor file.
 func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	wanted = map[object.ID]bool{}
 	for _, t := range m.packs {
@@ -277,7 +285,8 @@ func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	return old, wanted
 }
 
-// spare says whether all of a pack that is named is elsewhere.
+// spare reports whether every reachable object of a pack is also in the new pack, whose objects are packed, or in a
+// pack that stays.
 func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]bool) bool {
 	for i, live := range t.live {
 		if !live {
@@ -300,7 +309,8 @@ func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]boo
 	return true
 }
 
-// repack has stock git write a pack of objects, and gives its path; "": there is nothing to write.
+// repack runs git pack-objects to write the wanted objects to a new pack, and returns the path of the pack without
+// suffix; "" if nothing is wanted.
 func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
 	if len(wanted) == 0 {
 		return "", nil
@@ -324,7 +334,8 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 	return path, disk.OS.SyncDir(filepath.Dir(path))
 }
 
-// removePacks removes packs; first what makes readers look at them. Who has them open reads on.
+// removePacks removes packs: the multi-pack-index and the .idx files first, by which readers find a pack. A process
+// that has the files open can still read them.
 func (r *Repo) removePacks(old []*packTable) error {
 	dir := filepath.Join(r.own.dir, "pack")
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -352,7 +363,7 @@ func (r *Repo) removePacks(old []*packTable) error {
 	return s.Refresh()
 }
 
-// PackIDs lists the objects of a pack by the content of its index.
+// PackIDs returns the IDs of all objects in a pack from the contents of its .idx file.
 func PackIDs(f object.Format, index []byte) ([]object.ID, error) {
 	t, err := parsePackTable(f, index)
 	if err != nil {

@@ -12,25 +12,27 @@ import (
 )
 
 const (
-	// manyPacks is how many packs there may be before small ones are joined. Every one costs whoever looks for an object.
+	// manyPacks is the number of packs above which small packs are joined: git and this package search every pack for
+	// an object.
 	manyPacks = 50
-	// tidyEvery is after how many writes they are counted.
+	// tidyEvery is the number of written packs after which the packs are counted again.
 	tidyEvery = 8
 )
 
-// tidying is the background work that keeps the number of packs small.
+// tidying is the state of the background goroutine that keeps the number of packs small.
 type tidying struct {
-	ctx    context.Context
+	ctx    context.Context // canceled by stop
 	cancel context.CancelFunc
-	work   sync.WaitGroup
+	work   sync.WaitGroup // waits for the goroutine
 
+	// mu guards the fields below.
 	mu      sync.Mutex
-	written int // packs since they were counted
-	busy    bool
-	closed  bool
+	written int  // packs that were written since the Repo was opened
+	busy    bool // the goroutine runs
+	closed  bool // stop was called
 }
 
-// wrote hears of every pack that was written.
+// wrote counts a pack that was written, and starts tidy in the background after every tidyEvery-th one.
 func (t *tidying) wrote(r *Repo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,6 +52,7 @@ func (t *tidying) wrote(r *Repo) {
 	})
 }
 
+// stop cancels the background work and waits for its end.
 func (t *tidying) stop() {
 	t.mu.Lock()
 	t.closed = true
@@ -58,10 +61,10 @@ func (t *tidying) stop() {
 	t.work.Wait()
 }
 
-// tidy joins small packs if there are many. Nothing is dropped: the new pack has all that was in the old ones before these
-// go, and whoever looked for something in them finds it there.
+// tidy joins small packs if there are more than manyPacks. It removes no object: the new pack contains all objects of
+// the old ones before those are removed, so a concurrent reader finds every object in one or the other.
 func (r *Repo) tidy(ctx context.Context) error {
-	if !r.maintaining.TryLock() { // gc does the same, and more
+	if !r.maintaining.TryLock() { // Sweep holds the lock: it repacks too
 		return nil
 	}
 	defer r.maintaining.Unlock()
@@ -69,6 +72,8 @@ func (r *Repo) tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Packs with a .keep file stay. A pack from a promisor may lack objects that it refers to, which only its
+	// .promisor file permits.
 	packs = slices.DeleteFunc(packs, func(t *packTable) bool { return t.kept || t.promised })
 	if len(packs) <= manyPacks {
 		return nil
@@ -91,8 +96,8 @@ func (r *Repo) tidy(ctx context.Context) error {
 	return r.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
 }
 
-// small picks the packs that are to become one, so that each that stays is at least twice as large as all smaller ones
-// together: an object is then packed anew as often as the logarithm of how much there is.
+// small returns the packs to join. Each pack that remains is then at least twice as large as all smaller ones
+// together, so an object is repacked only as often as the logarithm of the total size.
 func small(packs []*packTable) []*packTable {
 	slices.SortFunc(packs, func(a, b *packTable) int { return cmp.Compare(a.size, b.size) })
 	var sum int64
