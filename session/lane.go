@@ -17,22 +17,24 @@ import (
 const MainLane = "main"
 
 var (
-	// ErrClosed says that nobody is to go on with a session: it is closed or archived.
+	// ErrClosed reports that a session cannot be resumed because it is closed or archived.
 	ErrClosed = errors.New("it has to be reopened first")
-	// ErrMoved says that somebody else has moved the ref on the session remote.
+	// ErrMoved reports that another session has moved a ref on the session remote.
 	ErrMoved = errors.New("another session has moved it")
 )
 
+// lifeStates are all valid states in metadata.
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 
-// HeldError reports that another writer has a lane.
+// HeldError reports that another writer holds a lane, or may hold it.
 type HeldError struct {
-	Session, Lane string
-	Writer        Writer
-	Since         time.Time // that it is at work
-	Life          Life
+	Session, Lane string    // names of the session and of the lane
+	Writer        Writer    // the writer that holds it
+	Since         time.Time // time since when the writer has held it
+	Life          Life      // whether the writer's process runs; never Dead
 }
 
+// Error names the process or the host that holds the lane, and the time since when.
 func (e *HeldError) Error() string {
 	who := "host " + e.Writer.Host
 	if e.Life == Lives {
@@ -45,17 +47,18 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is at work in session %s since %s", who, e.Session, since)
 }
 
-// TransitionError reports a change of state that is not possible.
+// TransitionError reports a change of state that is not allowed; see Transit.
 type TransitionError struct {
 	Session  string
 	From, To LifeState
 }
 
+// Error returns the session with both states.
 func (e *TransitionError) Error() string {
 	return fmt.Sprintf("session %s is %s, and cannot become %s", e.Session, e.From, e.To)
 }
 
-// transit records a change of state.
+// transit appends a transition and changes the state. A transition to Resumed makes the session Active.
 func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	m.Transitions = append(m.Transitions, Transition{State: to, Time: now, Actor: clip(actor), Reason: clip(reason)})
 	if m.State = to; to == Resumed {
@@ -63,17 +66,17 @@ func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	}
 }
 
-// is says whether both tell of the same change.
+// is reports whether two transitions are the same event. yield uses it to compare two histories.
 func (t Transition) is(o Transition) bool {
 	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
 }
 
-// clip bounds what others say.
+// clip shortens a text from a user or another host to maxActor bytes of valid UTF-8.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
 }
 
-// lane gives a lane by its name; nil: there is none.
+// lane returns the lane with that name; nil if there is none.
 func (m *Meta) lane(name string) *Lane {
 	if i := slices.IndexFunc(m.Lanes, func(l Lane) bool { return l.Name == name }); i >= 0 {
 		return &m.Lanes[i]
@@ -81,34 +84,36 @@ func (m *Meta) lane(name string) *Lane {
 	return nil
 }
 
-// Interrupted says whether nobody works in the session though nobody has let go of it: whoever was at work died, or
-// at least all of whom that can be told.
+// Interrupted reports whether the session is active but no writer can be at work in it: each lane was released, or
+// its writer is known to be dead.
 func (m Meta) Interrupted() bool {
 	held := slices.DeleteFunc(slices.Clone(m.Lanes), func(l Lane) bool { return l.Left != nil })
 	return m.State == Active && !slices.ContainsFunc(held, func(l Lane) bool { return l.Writer.Life() != Dead })
 }
 
-// ClaimRequest describes the claim of a lane.
+// ClaimRequest holds the parameters of Claim.
 type ClaimRequest struct {
-	Session  string
-	Lane     string // "": MainLane
-	Writer   Writer
-	TakeOver bool   // also from somebody who seems to be at work in it
-	Branches string // becomes Meta.Branches; "": that stays
-	Actor    string
-	Reason   string
+	Session  string // name of the session
+	Lane     string // name of the lane; "": MainLane
+	Writer   Writer // the caller, which is to hold the lane
+	TakeOver bool   // take the lane even if another writer seems to be at work in it
+	Branches string // new Meta.Branches; "": unchanged
+	Actor    string // user, for the transition
+	Reason   string // for the transition
 }
 
 // Claimed is the result of Claim.
 type Claimed struct {
-	Meta        Meta
-	Lane        Lane
-	Interrupted bool // whoever had the lane before died
-	TookOver    bool // from somebody who may still be at work
+	Meta        Meta // metadata with the claim
+	Lane        Lane // the claimed lane
+	Interrupted bool // the previous writer died without a release
+	TookOver    bool // the lane was taken from a writer that may still be at work
 }
 
-// Claim makes a Writer the one of a lane: HeldError, ErrClosed if that cannot be. Who has the lane already keeps it. Of two
-// state directories that claim one at the same time the session remote hears of one first; the other one has to Yield.
+// Claim makes q.Writer the writer of a lane. It returns HeldError if another writer holds the lane, or may hold it,
+// and ErrClosed if the session is closed or archived. A writer that holds the lane already keeps it. If two state
+// directories claim the same lane at the same time on different hosts, the first push to the session remote wins and
+// the other writer has to call Yield.
 func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	if q.Lane == "" {
 		q.Lane = MainLane
@@ -127,6 +132,7 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
+// claim changes the metadata for Claim.
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if m.State == Closed || m.State == Archived {
 		return c, fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
@@ -163,10 +169,10 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	return c, nil
 }
 
-// leave says whether a lane whose writer has not let go of it can be had.
+// leave decides whether q.Writer may take a lane that was not released, and returns HeldError if not.
 func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	switch life := l.Writer.Life(); {
-	case l.Writer.Same(q.Writer) || life == Dead: // of one state directory only one process has a session at a time
+	case l.Writer.Same(q.Writer) || life == Dead: // two processes never serve one state directory at a time
 		c.Interrupted = true
 	case q.TakeOver:
 		c.TookOver = true
@@ -176,7 +182,8 @@ func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	return c, nil
 }
 
-// Held returns the other writer that has a lane, or may have it; nil: there is none.
+// Held returns an error that describes the writer other than w that holds a lane, or may hold it; nil if there is
+// none.
 func (m Meta) Held(lane string, w Writer) *HeldError {
 	l := m.lane(lane)
 	if l == nil || l.Left != nil || l.Writer.Same(w) {
@@ -189,12 +196,13 @@ func (m Meta) Held(lane string, w Writer) *HeldError {
 	return &HeldError{Session: m.Session, Lane: lane, Writer: l.Writer, Since: l.Since, Life: life}
 }
 
-// worked says whether somebody was ever at work.
+// worked reports whether the session was ever active.
 func (m *Meta) worked() bool {
 	return slices.ContainsFunc(m.Transitions, func(t Transition) bool { return t.State == Active })
 }
 
-// Release lets go of a lane; with the last one the session is paused. A lane that somebody else has taken over is his.
+// Release releases a lane of w. The session becomes paused with the release of its last lane. Release changes nothing
+// if another writer has taken the lane over.
 func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reason, actor string) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		l := m.lane(lane)
@@ -210,8 +218,8 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become says from which states each can be reached by asking for it. Open is that of a session which is reopened: it is
-// paused then, unless nobody ever worked in it.
+// become lists the states from which Transit can reach a state. Open stands for reopening: the session becomes
+// paused, or open if it was never active.
 var become = map[LifeState][]LifeState{
 	Paused:   {Active},
 	Closed:   {Open, Paused, Active},
@@ -219,8 +227,8 @@ var become = map[LifeState][]LifeState{
 	Open:     {Closed, Archived},
 }
 
-// Transit changes the state of a session that nobody works in: HeldError, TransitionError. One that is in that state
-// stays as it is.
+// Transit changes the state of a session on request. It returns HeldError if a writer is at work in the session, or
+// may be, and TransitionError if the change is not allowed. A session that has the state already is not changed.
 func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		if m.State == t.State || t.State == Open && m.State == Paused {
@@ -246,7 +254,7 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 		if to == Open && m.worked() {
 			to = Paused
 		}
-		if to == m.State { // a pause of what was interrupted
+		if to == m.State { // Paused was requested, and the interrupted session is paused now
 			return nil
 		}
 		reason := t.Reason
@@ -259,8 +267,8 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 	return m, err
 }
 
-// Withdraw is Release for who has claimed a lane and done nothing in it: it is as before, when MetaRef was at before, so that
-// whoever worked in it last finds it so.
+// Withdraw releases a lane that w has claimed without doing any work in it, and restores the lane to its version in
+// the metadata before. A later Claim then treats the previous writer as the last one.
 func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
 	was, err := MetaAt(r, r.Format(), before)
 	if err != nil {
@@ -276,24 +284,25 @@ func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, befo
 		}
 		left := l.Left
 		*l = *old
-		if l.Left == nil { // whoever had it is known to be dead
+		if l.Left == nil { // the previous writer is known to be dead
 			l.Left = left
 		}
 		return nil
 	})
 }
 
-// YieldRequest says that somebody else has moved MetaRef on the session remote.
+// YieldRequest holds the parameters of Yield.
 type YieldRequest struct {
-	Session string
-	Lane    string // that the Writer works in
-	Writer  Writer
-	Theirs  object.ID // what MetaRef is there; its objects are in the Repo
-	Actor   string
+	Session string    // name of the session
+	Lane    string    // lane that Writer works in
+	Writer  Writer    // the caller
+	Theirs  object.ID // value of MetaRef on the session remote; the Repo has its objects
+	Actor   string    // user, for the transition
 }
 
-// Yield puts what is known here of a session on top of what is known at the session remote. If somebody there has taken
-// the Writer's lane over, the Writer goes on in a lane of its own.
+// Yield merges the local metadata of a session into the newer version on the session remote, q.Theirs, which another
+// host has pushed. If that host has taken over the lane of q.Writer, the writer continues in a new lane, which Yield
+// returns.
 func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -311,7 +320,7 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 		now := time.Now().UTC()
 		was := theirs.clone()
 		lane := theirs.yield(ours, q, now)
-		if same(was, theirs) { // they know all: a version of our own would be news to them, and so on
+		if same(was, theirs) { // a version of our own with the same contents would make the other host yield in turn, without end
 			err = r.Update(ctx, []RefChange{{Name: MetaRef(q.Session), Old: before, New: q.Theirs}})
 		} else {
 			_, err = writeMeta(ctx, r, theirs, q.Theirs, before, now)
@@ -324,14 +333,15 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	return Meta{}, Lane{}, fmt.Errorf("write session %s: %w", q.Session, ErrRefMoved)
 }
 
-// clone gives a copy that shares nothing which changes.
+// clone returns a copy that shares no slice which later changes.
 func (m Meta) clone() Meta {
 	m.Lanes, m.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
 	return m
 }
 
-// yield makes theirs what both know. What became of the session here since they parted is told again behind what became of
-// it there, each with its own time.
+// yield adds to m, the version on the session remote, what only ours has: transitions, lanes and erasures. Local
+// transitions since the common part follow the remote ones, each with its own time. It returns the lane that the
+// writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
 	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common].is(ours.Transitions[common]) {
@@ -367,7 +377,7 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	return lane
 }
 
-// laneName makes a name of a lane's, a machine's, and something by chance.
+// laneName returns a name for a new lane that is composed of the old lane, the host and a random text.
 func laneName(lane, host, chance string) string {
 	host = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -375,11 +385,11 @@ func laneName(lane, host, chance string) string {
 		}
 		return '-'
 	}, host)
-	lane, _, _ = strings.Cut(lane, "-") // one that was yielded already
+	lane, _, _ = strings.Cut(lane, "-") // drops the host and random text of a lane that was yielded before
 	return lane + "-" + host[:min(len(host), 40)] + "-" + chance
 }
 
-// SetPin keeps a checkpoint by a name, and moves the pin of that name if there is one.
+// SetPin pins a checkpoint under a name. An existing pin of that name moves to the checkpoint.
 func SetPin(ctx context.Context, r *Repo, session, name string, p Point) error {
 	if err := ValidPin(name); err != nil {
 		return err
@@ -390,10 +400,10 @@ func SetPin(ctx context.Context, r *Repo, session, name string, p Point) error {
 	return nil
 }
 
-// ErrNoPin reports that there is no pin of that name.
+// ErrNoPin reports that no pin has that name.
 var ErrNoPin = errors.New("no such pin")
 
-// RemovePin removes a pin. The checkpoint stays until GC drops it.
+// RemovePin removes a pin. The checkpoint itself stays until GC drops it.
 func RemovePin(ctx context.Context, r *Repo, session, name string) error {
 	if err := ValidName(name); err != nil {
 		return err

@@ -9,15 +9,15 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// OwnerRef of a session remote names a blob that holds the name of the session to which the plain names of branches and tags
-// there belong. It is created once, by compare-and-swap, and only on a session remote that was empty. All other sessions, and
-// all sessions on a repository that is in use by people, keep their branches and tags under names of their own.
+// OwnerRef is the ref on a session remote that points to a blob with the name of the session that owns the plain
+// names of branches and tags. It is created once, by compare-and-swap, on a session remote that was empty. All other
+// sessions, and every session on a repository that people use, push their branches and tags under prefixed names.
 const OwnerRef = Prefix + "owner"
 
 const (
-	// BranchesAsIs asks for branches under their own names, on any session remote.
+	// BranchesAsIs, as Layout.Branches, keeps the names of branches unchanged on any session remote.
 	BranchesAsIs = "as-is"
-	// DefaultBranches is the pattern of branches on a session remote that is not the session's own.
+	// DefaultBranches is the pattern of branch names on a session remote whose plain names the session does not own.
 	DefaultBranches = "afs/{session}/{branch}"
 
 	sessionField = "{session}"
@@ -28,23 +28,24 @@ const (
 	notesPrefix = "refs/notes/"
 )
 
-// Layout maps the names of branches, tags and notes in a mount to their names on the session remote, and back. All other refs
-// of a session have the same name in both places.
+// Layout maps the names of branches, tags and notes in a mount to their names on the session remote, and back. All
+// other refs of a session have the same name in both repositories.
 type Layout struct {
-	Session  string
-	Branches string // BranchesAsIs, or a pattern with {branch}; "": as they are if Own, else DefaultBranches
-	Own      bool   // the plain names on the session remote are the session's: see OwnerRef
+	Session  string // name of the session
+	Branches string // BranchesAsIs, or a pattern with {branch}; "": unchanged if Own, else DefaultBranches
+	Own      bool   // the session owns the plain names on the session remote; see OwnerRef
 }
 
-// OwnerBlob returns the object that OwnerRef names if a session owns the plain names.
+// OwnerBlob returns the object that OwnerRef points to if session owns the plain names.
 func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 	return Outgoing(f, object.Blob, []byte(session+"\n"))
 }
 
-// TagsPrefix is where tags of a session are on a session remote that is not its own: release pipelines listen to refs/tags/.
+// TagsPrefix returns the prefix of a session's tags on a session remote whose plain names it does not own. It is
+// outside of refs/tags/, because release pipelines react to new tags there.
 func TagsPrefix(session string) string { return Prefix + "tags/" + session + "/" }
 
-// ValidBranches returns an error unless pattern can name branches for Layout.Branches.
+// ValidBranches returns an error unless pattern is valid for Layout.Branches.
 func ValidBranches(pattern string) error {
 	switch {
 	case pattern == "" || pattern == BranchesAsIs:
@@ -61,10 +62,11 @@ func ValidBranches(pattern string) error {
 	return nil
 }
 
-// asIs reports whether branches keep their names on the session remote.
+// asIs reports whether branches have the same names on the session remote.
 func (l Layout) asIs() bool { return l.Branches == BranchesAsIs || l.Branches == "" && l.Own }
 
-// Pattern returns how branches are named on the session remote, with {branch} in it: "{branch}", "afs/fix/{branch}".
+// Pattern returns the pattern of branch names on the session remote, in which {branch} is left, such as "{branch}" or
+// "afs/fix/{branch}".
 func (l Layout) Pattern() string {
 	pattern := l.Branches
 	switch {
@@ -87,8 +89,8 @@ func (l Layout) There(ref string) string {
 	return ref
 }
 
-// Here returns the branch, tag or notes ref of the mount that has a name on the session remote; false: it is none of this
-// session.
+// Here returns the name in the mount of a branch, tag or notes ref on the session remote; false if it does not belong
+// to this session.
 func (l Layout) Here(there string) (ref string, ok bool) {
 	switch {
 	case strings.HasPrefix(there, headsPrefix):
@@ -107,8 +109,8 @@ func (l Layout) Here(there string) (ref string, ok bool) {
 	return tagsPrefix + tag, ok && !l.Own && tag != ""
 }
 
-// Exclusive reports whether no other session writes the ref of this name on the session remote, so that it may be moved to
-// what does not contain its old value.
+// Exclusive reports whether no other session writes the ref of this name on the session remote. Only then may a push
+// change it to a commit that does not contain its old value.
 func (l Layout) Exclusive(there string) bool {
 	switch {
 	case strings.HasPrefix(there, notesPrefix):
@@ -121,7 +123,7 @@ func (l Layout) Exclusive(there string) bool {
 	return true
 }
 
-// Prefixes returns the beginnings of the names on the session remote of all branches, tags and notes that Here maps.
+// Prefixes returns the prefixes of all branches, tags and notes on the session remote that Here maps.
 func (l Layout) Prefixes() []string {
 	before, _, _ := strings.Cut(headsPrefix+l.Pattern(), branchField)
 	tags := TagsPrefix(l.Session)
@@ -131,7 +133,8 @@ func (l Layout) Prefixes() []string {
 	return []string{before, tags, notesPrefix}
 }
 
-// LayoutOf returns the layout of a session on a session remote whose refs are there: at least OwnerRef if it exists.
+// LayoutOf returns the layout of a session on a session remote. there holds the refs of that remote by name, at least
+// OwnerRef if it exists.
 func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	l := Layout{Session: m.Session, Branches: m.Branches}
 	f, err := object.ParseFormat(m.Format)
@@ -146,9 +149,9 @@ func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	return l, nil
 }
 
-// Mapped returns the branches, tags and notes of a session on a session remote by their names in the mount. A branch or tag
-// that a version without layouts has sent under its own name, and that is as the session left it, counts if there is none
-// under its name of today.
+// Mapped returns the session's branches, tags and notes on the session remote by their names in the mount. An early
+// version pushed branches and tags under their plain names. Such a ref counts if it still has the value that the
+// session pushed and the ref has no value under its present name.
 func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	refs := map[string]object.ID{}
 	for name, id := range there {
@@ -165,9 +168,9 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	return refs
 }
 
-// Claimable reports whether a session may create OwnerRef on a session remote with these refs: nothing is there but what the
-// session itself has sent. A version without layouts sent branches under their own names; what it sent to a repository that
-// was empty shows by the history it had to bring first.
+// Claimable reports whether a session may create OwnerRef on a session remote with these refs: the remote has nothing
+// but refs that the session itself has pushed. An early version pushed branches under their plain names; that the
+// repository was empty then shows by the base commits that it pushed first.
 func Claimable(m Meta, there map[string]object.ID) bool {
 	seeded := m.Base == ""
 	for name := range there {
@@ -183,10 +186,11 @@ func Claimable(m Meta, there map[string]object.ID) bool {
 	return true
 }
 
-// basePrefix is that of commits of the mounted remote that a session remote got to stand on.
+// basePrefix returns the prefix of the refs to commits of the mounted remote that were pushed so that the session's
+// commits have their parents on the session remote.
 func basePrefix(session string) string { return Prefix + "ground/" + session + "/" }
 
-// isOf reports whether a ref below refs/afs/ is one of a session: refs/afs/KIND/SESSION or below it.
+// isOf reports whether a ref below Prefix belongs to a session: refs/afs/KIND/SESSION, or a name below that.
 func isOf(name, session string) bool {
 	rest, ok := strings.CutPrefix(name, Prefix)
 	_, rest, kind := strings.Cut(rest, "/")

@@ -15,43 +15,47 @@ import (
 )
 
 var (
-	// ErrNoMeta says that nothing is known of a session.
+	// ErrNoMeta reports that a session has no metadata: it does not exist.
 	ErrNoMeta = errors.New("no such session")
-	// ErrNotMeta says that a commit does not tell what a session is.
+	// ErrNotMeta reports a commit or file that does not contain the metadata of the session.
 	ErrNotMeta = errors.New("no session's metadata")
-	// ErrNewerMeta says that a later version of this program has written it.
+	// ErrNewerMeta reports metadata in the format of a later version of this program.
 	ErrNewerMeta = errors.New("metadata of a later version")
 )
 
+// Limits hold for reading too, since the metadata may be from a session remote that others can write to.
 const (
-	metaVersion     = 1
-	metaFile        = "session.json"
-	transitionsFile = "transitions.jsonl"
+	metaVersion     = 1                   // version of the format of session.json
+	metaFile        = "session.json"      // entry of the tree of MetaRef
+	transitionsFile = "transitions.jsonl" // entry of the tree of MetaRef
 
 	maxMetaFile    = 1 << 20  // bytes
-	maxTransitions = 16 << 20 // bytes; a mount and its end take about 200
+	maxTransitions = 16 << 20 // bytes; one mount and its end take about 200
 	maxLanes       = 1000
-	maxActor       = 200 // bytes of an actor or a reason
-	maxErased      = 200 // erasures; of more the oldest are forgotten
-	maxErasedIDs   = 4000
+	maxActor       = 200  // bytes of an actor or a reason
+	maxErased      = 200  // number of erasures; the oldest ones beyond that are dropped
+	maxErasedIDs   = 4000 // IDs in all erasures together
 )
 
-// BaseRef is the checkpoint that a mount began with which was not made in it. It is there because the mount reads what that
-// checkpoint holds.
+// BaseRef returns the name of the ref that points to the checkpoint of another session that the mount started from.
+// It keeps the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
-// RestoredRef is the tree of a checkpoint that was brought back into the working tree. It is there because files and directories
-// that were not read or changed since are read from it, whatever becomes of the checkpoint.
+// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working
+// tree. It keeps the tree even if GC drops the checkpoint: files that were neither read nor changed since are still
+// read from it.
 func RestoredRef(session string, id PointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
-// AdoptedRef is a checkpoint of another session that was restored or merged in this one.
+// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged
+// in this one.
 func AdoptedRef(session string, id PointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }
 
-// ValidName reports whether a lane or a pin may have a name: it must be a component of a ref's name (git-check-ref-format).
+// ValidName returns an error unless name can be the name of a session, lane or pin: 1 to 128 letters, digits, dots,
+// dashes and underscores that form a valid component of a ref name (git-check-ref-format(1)).
 func ValidName(name string) error {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
@@ -67,7 +71,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// NewCommit returns a commit without a personal author. Parent is the one before; zero: there is none.
+// NewCommit returns a commit that artifactfs makes, with artifactfs as its author. parent is the previous version;
+// the zero ID: there is none.
 func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message string) (odb.Outgoing, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", tree)
@@ -79,7 +84,8 @@ func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message st
 	return Outgoing(f, object.Commit, b.Bytes())
 }
 
-// encode gives the commit of the metadata, and the objects that it is made of. Parent is the version before; zero: none.
+// encode returns the ID of a commit with the metadata, and all objects to write for it. parent is the previous
+// version; the zero ID: there is none.
 func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -117,7 +123,7 @@ func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID
 	return commit.ID, append(objects, tree, commit), nil
 }
 
-// subject tells of the last thing that has become of the session.
+// subject returns a description of the last transition, for the subject of the commit.
 func (m Meta) subject() string {
 	if len(m.Transitions) == 0 {
 		return string(m.State)
@@ -130,7 +136,8 @@ func (m Meta) subject() string {
 	return text
 }
 
-// ParseMeta reads session.json and transitions.jsonl.
+// ParseMeta parses session.json and transitions.jsonl. It returns ErrNotMeta if they are invalid and ErrNewerMeta if
+// a later version of this program has written them.
 func ParseMeta(text, transitions []byte) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(text, &m); err != nil {
@@ -176,7 +183,8 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 	return m, nil
 }
 
-// ReadMeta returns the metadata of a session, and the commit that holds it.
+// ReadMeta returns the current metadata of a session and the commit that contains it. It returns ErrNoMeta if the
+// session does not exist.
 func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 	id, err := r.Ref(MetaRef(session))
 	if err != nil {
@@ -195,7 +203,7 @@ func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 	return m, id, nil
 }
 
-// MetaAt returns the metadata that a commit holds.
+// MetaAt returns the metadata that a commit contains.
 func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	content, err := typed(src, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -224,10 +232,11 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	return ParseMeta(files[metaFile], files[transitionsFile])
 }
 
-// changeTries is how often a change begins anew because somebody else was quicker.
+// changeTries is the number of attempts to change a ref that other processes change at the same time.
 const changeTries = 20
 
-// changeMeta makes the next version of what a session is. If change changes nothing there is none.
+// changeMeta writes a new version of the metadata that change has modified, and returns it. It calls change again
+// with the newer metadata if another process was faster. If change modifies nothing, no version is written.
 func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -250,6 +259,7 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 	return Meta{}, fmt.Errorf("write session %s: %w", session, ErrRefMoved)
 }
 
+// same reports whether two versions have equal contents. Transitions are only ever added, so their number is enough.
 func same(a, b Meta) bool {
 	if len(a.Transitions) != len(b.Transitions) {
 		return false
@@ -259,7 +269,7 @@ func same(a, b Meta) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// NoteErased records that records of a session's transcript were erased, so that its forks learn of it.
+// NoteErased adds an erasure of transcript records to the metadata, from where forks of the session learn about it.
 func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	_, err := changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
@@ -269,7 +279,7 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	return err
 }
 
-// erase adds an erasure, and forgets the oldest ones beyond what the metadata may hold.
+// erase adds an erasure, and drops the oldest ones beyond maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
 	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
 		return
@@ -287,7 +297,8 @@ func (m *Meta) erase(e Erasure) {
 	}
 }
 
-// writeMeta writes a version on top of parent, and has MetaRef, which is now at old, name it.
+// writeMeta writes a version of the metadata whose parent is parent, and changes MetaRef from old to it. It returns
+// ErrRefMoved if MetaRef is not at old.
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
 	id, objects, err := m.encode(r.Format(), parent, now)
 	if err == nil {
@@ -299,7 +310,8 @@ func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now 
 	return id, nil
 }
 
-// Begin writes the first version of a session's metadata and returns it, or the metadata that the session has already.
+// Begin writes the first version of a session's metadata and returns it. If the session has metadata already, Begin
+// returns that instead.
 func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	if known, _, err := ReadMeta(r, m.Session); !errors.Is(err, ErrNoMeta) {
 		return known, err

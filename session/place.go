@@ -13,22 +13,25 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// place is an objects directory, of this repository or another's. It may come to be only later.
+// place is an objects directory, of this repository or of another. It need not exist yet, and its packs are opened
+// when they are first needed. It is safe for concurrent use.
 type place struct {
 	dir    string
 	format object.Format
 	loose  *odb.Loose
 
 	mu     sync.Mutex
-	store  *odb.Store // nil until there are packs
+	store  *odb.Store // nil before the pack directory exists and was opened
 	closed bool
 }
 
+// newPlace returns a place for the objects directory dir, which need not exist.
 func newPlace(dir string, f object.Format) *place {
 	return &place{dir: dir, format: f, loose: odb.NewLoose(dir, f)}
 }
 
-// packs gives the packs of the place; odb.ErrNotFound if it has no directory for them.
+// packs returns the packs of the place. It returns odb.ErrNotFound if the place has no directory for packs, and
+// fs.ErrClosed after close.
 func (p *place) packs() (*odb.Store, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,6 +49,7 @@ func (p *place) packs() (*odb.Store, error) {
 	return s, err
 }
 
+// close closes the packs. Later calls of packs fail.
 func (p *place) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +60,7 @@ func (p *place) close() error {
 	return p.store.Close()
 }
 
-// holds says whether the place has an object, and in a loose file.
+// holds reports whether the place has an object, and whether that is a loose one.
 func (p *place) holds(id object.ID) (held, loose bool) {
 	if s, err := p.packs(); err == nil && s.Has(id) {
 		return true, false
@@ -65,20 +69,21 @@ func (p *place) holds(id object.ID) (held, loose bool) {
 	if _, err := os.Lstat(filepath.Join(p.dir, name[:2], name[2:])); err == nil {
 		return true, true
 	}
-	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // packed by git meanwhile, or before
+	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // git may have packed the object since the packs were listed
 		return true, false
 	}
 	return false, false
 }
 
-// reader is what packs and loose objects have in common.
+// reader is the common interface of packs and loose objects.
 type reader interface {
 	Get(id object.ID, limit int64) (object.Type, []byte, error)
 	Size(id object.ID) (object.Type, int64, error)
 	WriteTo(id object.ID, w io.Writer) error
 }
 
-// readers lists where to look for an object in the order of how likely and how cheap that is.
+// readers returns all sources of objects, the most likely and cheapest first: own and borrowed packs, then the
+// mount's git directory, then loose objects.
 func (r *Repo) readers() []reader {
 	var list []reader
 	for _, p := range append([]*place{r.own}, r.borrow...) {
@@ -99,8 +104,9 @@ func (r *Repo) readers() []reader {
 	return list
 }
 
-// look calls read with one place after the other until one has the object. Packs that are known come first: to look
-// whether there are new ones takes longer.
+// look calls read with one source after the other until one has the object or fails with odb.ErrTooLarge. A pack that
+// is known to have the object is first, because a miss makes a source look for new packs, which is slow. If no source
+// has the object, look returns the last error other than odb.ErrNotFound, or else that.
 func (r *Repo) look(id object.ID, read func(reader) error) error {
 	err := fmt.Errorf("read object %s: %w", id, odb.ErrNotFound)
 	list := r.readers()
@@ -123,7 +129,8 @@ func (r *Repo) look(id object.ID, read func(reader) error) error {
 	return err
 }
 
-// Get returns type and contents of an object, owned or borrowed, like odb.Store.Get.
+// Get returns type and contents of an object that is owned, borrowed, or in the mount's git directory. It returns
+// odb.ErrNotFound if the object is missing and odb.ErrTooLarge if its contents exceed limit bytes.
 func (r *Repo) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = r.look(id, func(p reader) (err error) {
 		t, content, err = p.Get(id, limit)
@@ -132,7 +139,7 @@ func (r *Repo) Get(id object.ID, limit int64) (t object.Type, content []byte, er
 	return t, content, err
 }
 
-// Size returns type and size in bytes of an object.
+// Size returns type and size in bytes of an object. The error is as for Get.
 func (r *Repo) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = r.look(id, func(p reader) (err error) {
 		t, size, err = p.Size(id)
@@ -141,7 +148,9 @@ func (r *Repo) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, err
 }
 
-// Open returns the contents of an object as a stream, which is verified at its end.
+// Open returns a reader for the contents of an object. They are verified against the ID at the end of the stream: a
+// mismatch is the error of the last read. The caller must read to the end or close the reader, because a goroutine
+// writes to it.
 func (r *Repo) Open(id object.ID) (io.ReadCloser, error) {
 	if _, _, err := r.Size(id); err != nil {
 		return nil, err
@@ -149,7 +158,7 @@ func (r *Repo) Open(id object.ID) (io.ReadCloser, error) {
 	in, out := io.Pipe()
 	go func() {
 		out.CloseWithError(r.look(id, func(p reader) error {
-			if _, _, err := p.Size(id); err != nil { // else it might be found out after something was written
+			if _, _, err := p.Size(id); err != nil { // look would try the next source after a part of the contents was written
 				return err
 			}
 			return p.WriteTo(id, out)
@@ -158,7 +167,7 @@ func (r *Repo) Open(id object.ID) (io.ReadCloser, error) {
 	return in, nil
 }
 
-// Tree returns the entries of a tree.
+// Tree returns the entries of a tree object.
 func (r *Repo) Tree(id object.ID) ([]object.TreeEntry, error) {
 	content, err := r.typed(id, object.Tree, object.MaxTreeSize)
 	if err != nil {
@@ -167,7 +176,7 @@ func (r *Repo) Tree(id object.ID) ([]object.TreeEntry, error) {
 	return object.ParseTree(r.format, content)
 }
 
-// Commit returns a commit.
+// Commit returns the parsed header of a commit object.
 func (r *Repo) Commit(id object.ID) (object.CommitInfo, error) {
 	content, err := r.typed(id, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -176,13 +185,15 @@ func (r *Repo) Commit(id object.ID) (object.CommitInfo, error) {
 	return object.ParseCommit(r.format, content)
 }
 
-// errType says that an object is of another type than what names it says.
+// errType reports an object whose type differs from the type that the reference to it implies.
 var errType = errors.New("object of another type")
 
+// typed returns the contents of an object of type want.
 func (r *Repo) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {
 	return typed(r, id, want, limit)
 }
 
+// typed returns the contents of an object from src, and errType if it is not of type want.
 func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
 	t, content, err := src.Get(id, limit)
 	if err == nil && t != want {
@@ -197,7 +208,8 @@ func (r *Repo) Owned(id object.ID) bool {
 	return held
 }
 
-// Remotes reports whether the mounted remote is known to have an object: the store has it, or git fetched it.
+// Remotes reports whether the mounted remote is known to have an object: the object is in the store, or in a pack
+// that git has fetched from the remote.
 func (r *Repo) Remotes(id object.ID) bool {
 	for _, p := range r.borrow {
 		if held, _ := p.holds(id); held {
@@ -209,7 +221,7 @@ func (r *Repo) Remotes(id object.ID) bool {
 		if err != nil {
 			continue
 		}
-		if s.Promised(id) || s.Refresh() == nil && s.Promised(id) { // git may just have fetched it
+		if s.Promised(id) || s.Refresh() == nil && s.Promised(id) { // git may have fetched it since the last look
 			return true
 		}
 	}

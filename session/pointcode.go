@@ -11,13 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrNotPoint reports a commit that is no checkpoint.
+// ErrNotPoint reports a commit that is not a checkpoint.
 var ErrNotPoint = errors.New("not a checkpoint")
 
-// who is author and committer of all that is made here. It is nobody: who did the work is not known to the file system.
+// who is the author and committer of all commits that this package makes. It is no person, because the file system
+// does not know which user or program made a change.
 const who = "artifactfs <artifactfs@localhost>"
 
-// Trailers of a checkpoint's message. Numbers are decimal; what is empty is left out.
+// Trailers of a checkpoint's message. Numbers are decimal; a trailer without a value is omitted.
 const (
 	trailerID      = "Afs-Checkpoint"
 	trailerSession = "Afs-Session"
@@ -34,7 +35,8 @@ const (
 	trailerLeft    = "Afs-Excluded"
 )
 
-// Encode returns the contents of the checkpoint's commit. Parent is the checkpoint before in the same segment; zero: there is none.
+// Encode returns the contents of the checkpoint's commit. parent is the previous checkpoint of the same segment; the
+// zero ID: there is none.
 func (p Point) Encode(parent object.ID) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", p.Tree)
@@ -61,16 +63,18 @@ func (p Point) Encode(parent object.ID) []byte {
 	return b.Bytes()
 }
 
+// autoSubject returns the subject of a checkpoint for which the user wrote no message.
 func autoSubject(r Reason) string { return "checkpoint: " + string(r) }
 
-// signed writes the lines of author and committer, and the empty one behind them is the caller's.
+// signed writes the author and committer lines. The caller adds the empty line that ends the header.
 func signed(b *bytes.Buffer, at time.Time) {
 	for _, role := range []string{"author", "committer"} {
 		fmt.Fprintf(b, "%s %s %d +0000\n", role, who, at.Unix())
 	}
 }
 
-// ParsePoint reads the commit of a checkpoint. Its id is not looked at, but kept as Point.Commit.
+// ParsePoint parses the contents of a checkpoint's commit. It does not verify id, and stores it as Point.Commit. It
+// returns ErrNotPoint if the commit is not a checkpoint.
 func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -117,7 +121,8 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	return p, nil
 }
 
-// PointParent returns the checkpoint before in the same segment, from the content of a checkpoint's commit; zero: there is none.
+// PointParent returns the previous checkpoint of the same segment, from the contents of a checkpoint's commit; the
+// zero ID if there is none.
 func PointParent(f object.Format, content []byte) (object.ID, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -129,10 +134,10 @@ func PointParent(f object.Format, content []byte) (object.ID, error) {
 	return info.Parents[0], nil
 }
 
-// maxSegment is the highest number of a segment that SegmentRef writes with six digits.
+// maxSegment is the highest number that SegmentRef formats with six digits.
 const maxSegment = 999_999
 
-// parseCount reads what is not negative; "" is 0.
+// parseCount parses a number that must not be negative; "" is 0.
 func parseCount(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -144,8 +149,8 @@ func parseCount(text string) (int64, error) {
 	return n, err
 }
 
-// splitTrailers takes the last paragraph of a message for its trailers. What a user wrote stands in front of it, whatever
-// it looks like.
+// splitTrailers splits a message into the user's part and the trailers, which are always the last paragraph. Earlier
+// paragraphs belong to the user, even if they look like trailers.
 func splitTrailers(text string) (message string, trailers map[string]string) {
 	text = strings.TrimSuffix(text, "\n")
 	last := text

@@ -10,12 +10,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// PointAt reads the checkpoint whose commit this is; ErrNotPoint if the commit is no checkpoint.
+// PointAt returns the checkpoint whose commit is given. It returns ErrNotPoint if the commit is not a checkpoint.
 func (r *Repo) PointAt(commit object.ID) (Point, error) {
 	p, _, err := r.checkpointAt(commit)
 	return p, err
 }
 
+// checkpointAt returns a checkpoint and the previous one of the same segment, zero if there is none.
 func (r *Repo) checkpointAt(commit object.ID) (p Point, parent object.ID, err error) {
 	content, err := r.typed(commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -28,7 +29,8 @@ func (r *Repo) checkpointAt(commit object.ID) (p Point, parent object.ID, err er
 	return p, parent, err
 }
 
-// Points returns the checkpoints of all lanes, newest first, at most limit of them; 0: all. Each is read from its commit.
+// Points returns the newest checkpoints of all lanes, newest first; at most limit of them, or all if limit is 0. Each
+// one is read from its commit.
 func (r *Repo) Points(limit int) ([]Point, error) {
 	var list []Point
 	err := r.EachPoint(func(p Point) bool {
@@ -38,19 +40,19 @@ func (r *Repo) Points(limit int) ([]Point, error) {
 	return list, err
 }
 
-// cursor is a segment of which the checkpoints that are newer than this one were told.
+// cursor is the position of EachPoint in one segment: the next checkpoint and its parent.
 type cursor struct {
 	point  Point
 	parent object.ID
 }
 
-// EachPoint calls emit with the checkpoints of all lanes, newest first, until it returns false.
+// EachPoint calls emit with each checkpoint of all lanes, newest first, until emit returns false.
 func (r *Repo) EachPoint(emit func(Point) bool) error {
 	refs, err := r.Refs(LanePrefix(r.session))
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
-	var heads []cursor // newest last
+	var heads []cursor // one for each segment, sorted by ID, newest last
 	add := func(commit object.ID) error {
 		p, parent, err := r.checkpointAt(commit)
 		if err != nil {
@@ -80,7 +82,7 @@ func (r *Repo) EachPoint(emit func(Point) bool) error {
 	return nil
 }
 
-// Segments returns the numbers of a lane's segments, oldest first.
+// Segments returns the numbers of the segments of a lane, in ascending order.
 func (r *Repo) Segments(lane string) ([]int, error) {
 	prefix := LanePrefix(r.session) + lane + "/"
 	refs, err := r.Refs(prefix)
@@ -98,7 +100,7 @@ func (r *Repo) Segments(lane string) ([]int, error) {
 	return list, nil
 }
 
-// Newest returns the newest checkpoint of a lane; ErrNoPoint if there is none.
+// Newest returns the newest checkpoint of a lane, and ErrNoPoint if the lane has none.
 func (r *Repo) Newest(lane string) (Point, error) {
 	segments, err := r.Segments(lane)
 	if err != nil {
@@ -117,7 +119,7 @@ func (r *Repo) Newest(lane string) (Point, error) {
 	return r.PointAt(tip)
 }
 
-// Pins returns the names of all pins, by the checkpoint that they keep.
+// Pins returns the names of all pins by the ID of the pinned checkpoint.
 func (r *Repo) Pins() (map[PointID][]string, error) {
 	prefix := PinPrefix(r.session)
 	refs, err := r.Refs(prefix)
@@ -135,5 +137,5 @@ func (r *Repo) Pins() (map[PointID][]string, error) {
 	return pins, nil
 }
 
-// State reads the state of git that belongs to a checkpoint.
+// State returns the State that belongs to a checkpoint.
 func (r *Repo) State(p Point) (State, error) { return ReadState(r, r.format, p.State) }

@@ -17,20 +17,22 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxLinks is how many refs may name each other, as in git.
+// maxLinks is the number of symbolic refs that are followed, as in git.
 const maxLinks = 5
 
-// RefDir reads the refs of a git directory, this package's or the user's.
+// RefDir reads the refs of a git directory, either a Repo or the git directory of a mount. It reads both loose and
+// packed refs, and is safe for concurrent use.
 type RefDir struct {
 	dir    string
 	format object.Format
 	packed packedCache
 }
 
-// NewRefDir returns the refs of the git directory dir.
+// NewRefDir returns a RefDir that reads the refs of the git directory dir.
 func NewRefDir(dir string, f object.Format) *RefDir { return &RefDir{dir: dir, format: f} }
 
-// Head returns the ref that HEAD names, "" if it is detached, and its commit, zero if that is not born.
+// Head returns the ref that HEAD points to and its commit. branch is "" if HEAD is detached; id is zero if the branch
+// has no commit.
 func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	id, branch, err = r.loose("HEAD")
 	if err == nil && branch != "" {
@@ -39,17 +41,19 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
-// ErrBroken reports a ref whose file holds nothing that git writes.
+// ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref, as after a power
+// failure.
 var ErrBroken = errors.New("broken ref")
 
-// packedCache is what packed-refs held when it was read.
+// packedCache is the parsed packed-refs file. stat identifies the version of the file that was read.
 type packedCache struct {
 	mu   sync.Mutex
 	stat fs.FileInfo
 	refs []packedrefs.Ref // sorted by name
 }
 
-// packedRefs reads packed-refs, if it is another than before.
+// packedRefs returns the refs of packed-refs, sorted by name. It reads the file again only if its inode, size or
+// modification time has changed.
 func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	name := filepath.Join(r.dir, "packed-refs")
 	c := &r.packed
@@ -79,7 +83,8 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// loose reads the file of a ref: an id, or the name of another ref; neither if there is none.
+// loose reads the file of a ref, which contains an ID or the name of another ref (link). Both are empty if there is
+// no such file.
 func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, filepath.FromSlash(name)))
 	switch {
@@ -98,7 +103,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	return id, "", nil
 }
 
-// Ref returns the value of a ref; zero: it does not exist.
+// Ref returns the value of a ref, after following symbolic refs. The value is zero if the ref does not exist.
 func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
 		if !refname.Valid(name) {
@@ -112,7 +117,7 @@ func (r *RefDir) Ref(name string) (object.ID, error) {
 			if id, err = r.inPacked(name); err != nil || !id.IsZero() {
 				return id, err
 			}
-			// It may have become a file between the two looks, or the other way round.
+			// git may have packed or unpacked the ref between the two reads.
 			if id, link, err = r.loose(name); err != nil || link == "" {
 				return id, err
 			}
@@ -122,6 +127,7 @@ func (r *RefDir) Ref(name string) (object.ID, error) {
 	return object.ID{}, fmt.Errorf("read ref %s: %w", name, syscall.ELOOP)
 }
 
+// inPacked returns the value of a ref in packed-refs; zero if it is not in there.
 func (r *RefDir) inPacked(name string) (object.ID, error) {
 	packed, err := r.packedRefs()
 	if err != nil {
@@ -134,26 +140,27 @@ func (r *RefDir) inPacked(name string) (object.ID, error) {
 	return packed[i].ID, nil
 }
 
-// Refs returns the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD, and without
-// broken ones.
+// Refs returns the refs whose names begin with prefix, sorted by name, as stock git sees them. HEAD and broken refs
+// are not among them.
 func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 	refs, _, err := r.AllRefs(prefix)
 	return refs, err
 }
 
-// AllRefs lists refs as Refs does, and the names of those that are broken: their files hold nothing that git writes, as a
-// power cut leaves them. What these name is not known, but nobody has removed them.
+// AllRefs returns the same refs as Refs, and the names of broken ones, whose files contain no valid value, as a power
+// failure may leave them. A broken ref still exists, though its value is unknown.
 func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string, _ error) {
 	found := map[string]packedrefs.Ref{}
-	// First the files: what is packed in between is found in the other place then.
+	// Loose refs are read before packed ones: git pack-refs writes a ref to packed-refs before it removes the file,
+	// so none is missed.
 	var links []string
 	root := filepath.Join(r.dir, "refs")
-	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x"))) // nothing outside of it begins so
+	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x"))) // all names with that prefix are below it
 	if !strings.HasPrefix(prefix, "refs/") {
 		start = root
 	}
 	err := filepath.WalkDir(start, func(file string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // removed since it was listed
 			return nil
 		}
 		if err != nil {
@@ -166,7 +173,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		}
 		id, link, err := r.loose(name)
 		switch {
-		case errors.Is(err, ErrBroken): // what packed-refs has is older
+		case errors.Is(err, ErrBroken): // a value in packed-refs would be older
 			broken = append(broken, name)
 		case err != nil:
 			return err

@@ -22,31 +22,33 @@ import (
 )
 
 var (
-	// ErrRefMoved reports that a ref did not have the value that a change of it expected. Nothing was changed.
+	// ErrRefMoved reports that a ref did not have the value that a change expected. Nothing was changed.
 	ErrRefMoved = errors.New("ref has moved")
 	// ErrNoPoint reports that no checkpoint has that name.
 	ErrNoPoint = errors.New("no such checkpoint")
-	// ErrAmbiguous says that several checkpoints are called so.
+	// ErrAmbiguous reports that the IDs of several checkpoints begin with the name.
 	ErrAmbiguous = errors.New("several checkpoint IDs begin with that")
-	// ErrReadOnly reports a change of a Repo that was opened for reading.
+	// ErrReadOnly reports a change of a Repo that was opened for reading only.
 	ErrReadOnly = errors.New("repository is open for reading only")
 )
 
-// RepoOptions describe a Repo.
+// RepoOptions are the parameters of OpenRepo.
 type RepoOptions struct {
-	Format   object.Format
-	Session  string
-	Remote   string      // URL of the mounted remote, without secrets; "": there is none that promises objects
-	Borrow   []string    // objects directories of the mounted remote, that git reads too: the store's
-	Fresh    []string    // objects directories that are only read here, and of which what lasts is copied: the mount's git directory's
-	ReadOnly bool        // nothing is written, made or locked; what is not there is an error
-	Log      *zap.Logger // nil: no log
+	Format   object.Format // object format of the mounted remote
+	Session  string        // name of the session
+	Remote   string        // URL of the mounted remote, without secrets; "": no remote can supply missing objects
+	Borrow   []string      // objects directories of the store; git reads them through alternates
+	Fresh    []string      // objects directories of the mount's git directory, from which a Copier copies
+	ReadOnly bool          // write, create and lock nothing; OpenRepo fails if the repository does not exist
+	Log      *zap.Logger   // nil: no log
 }
 
-// Repo is a bare repository of a session. Any number of goroutines may use it, and other processes at the same time.
+// Repo is the bare repository of a session. It is safe for concurrent use by goroutines, and by several processes at
+// a time.
 //
-// Locks: maintaining > sweeping > updating > RefDir's. updating is held across disk operations, and with it the file
-// lock that keeps out other processes of ours; git is kept out by its own lock files.
+// Lock order: maintaining, sweeping, updating, then the mutex of RefDir. updating is held during disk operations,
+// together with the file lock on lockFile, which keeps out other processes of artifactfs; git is kept out by its own
+// lock files.
 type Repo struct {
 	*RefDir
 	dir      string
@@ -55,23 +57,26 @@ type Repo struct {
 	readOnly bool
 	log      *zap.Logger
 
-	own    *place   // objects of the repository itself
-	borrow []*place // those that the mounted remote can give again
-	fresh  []*place
+	own    *place   // objects directory of this repository
+	borrow []*place // objects directories of the store, whose objects the mounted remote can supply again
+	fresh  []*place // objects directories of RepoOptions.Fresh
 
+	// updating is held while refs change.
 	updating sync.Mutex
-	changed  chan struct{}
+	changed  chan struct{} // see Changed
 
-	sweeping sync.RWMutex // see Working
+	sweeping sync.RWMutex // held for reading by Working, for writing by sweep when it removes packs
 
-	maintaining sync.Mutex
-	tidying     tidying
+	maintaining sync.Mutex // held while packs are joined or removed
+	tidying     tidying    // background work that joins small packs
 }
 
-// name of the file whose lock is held while refs are moved; git's lock files are links to it.
+// lockFile is the file whose flock is held while refs are changed. The lock files that keep out git are hard links to
+// it.
 const lockFile = "artifactfs.lock"
 
-// OpenRepo opens the repository at dir, and makes it if it is missing. The caller closes it.
+// OpenRepo opens the repository at dir and creates it if it does not exist. It updates the configuration and the
+// alternates of an existing one. The caller must call Close.
 func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -91,7 +96,8 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	return r, nil
 }
 
-// prepare makes what is not there. HEAD comes last: git takes it for a repository then.
+// prepare creates what is missing. It writes HEAD last: git does not accept a directory without HEAD as a repository,
+// so a crash leaves none that is incomplete.
 func (r *Repo) prepare(o RepoOptions) error {
 	head := filepath.Join(r.dir, "HEAD")
 	if r.readOnly {
@@ -127,7 +133,8 @@ func (r *Repo) prepare(o RepoOptions) error {
 	return nil
 }
 
-// quoteAlternate writes a path as git reads it in objects/info/alternates: in C's quotes if it begins with one.
+// quoteAlternate formats a path for objects/info/alternates. git takes a line that begins with a quote as a C string,
+// so such a path, and one with a line feed, is quoted.
 func quoteAlternate(path string) string {
 	if !strings.HasPrefix(path, `"`) && !strings.ContainsRune(path, '\n') {
 		return path
@@ -135,8 +142,9 @@ func quoteAlternate(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }
 
-// configure writes the configuration, of which what users set stays. It is that of a partial clone of the mounted remote:
-// the trees of checkpoints name blobs that nobody has looked at yet.
+// configure writes the configuration and keeps settings that users have added. The repository is configured as a
+// partial clone of the mounted remote, because the trees of checkpoints refer to blobs that may not have been
+// fetched.
 func (r *Repo) configure(o RepoOptions) error {
 	name := filepath.Join(r.dir, "config")
 	c := config.New()
@@ -160,7 +168,7 @@ func (r *Repo) configure(o RepoOptions) error {
 			SetOption("remote", "origin", "promisor", "true").
 			SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
-	// The store's commit-graph tells of parents that are not here (see SetShallow).
+	// The commit-graph in the store lists parents that are missing on this host; see SetShallow.
 	c.SetOption("core", "", "commitGraph", "false")
 	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
 		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "", "autogc", "false")
@@ -171,7 +179,7 @@ func (r *Repo) configure(o RepoOptions) error {
 	return writeChanged(name, b.Bytes())
 }
 
-// writeChanged writes a file if it does not hold that already.
+// writeChanged writes a file atomically unless it has these contents already.
 func writeChanged(name string, text []byte) error {
 	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, text) {
 		return nil
@@ -179,7 +187,7 @@ func writeChanged(name string, text []byte) error {
 	return disk.WriteFile(name, text, 0o644)
 }
 
-// Close waits for background work and closes all files.
+// Close waits for background work and closes all files. The Repo must not be used afterwards.
 func (r *Repo) Close() error {
 	r.tidying.stop()
 	err := r.own.close()
@@ -192,19 +200,20 @@ func (r *Repo) Close() error {
 	return err
 }
 
-// Dir returns the directory of the repository.
+// Dir returns the path of the repository.
 func (r *Repo) Dir() string { return r.dir }
 
 // Session returns the name of the session.
 func (r *Repo) Session() string { return r.session }
 
-// Format returns the object format.
+// Format returns the object format of the repository.
 func (r *Repo) Format() object.Format { return r.format }
 
-// Changed holds one token after Update has moved refs.
+// Changed returns a channel that holds one token after Update has changed refs. Further updates before the token is
+// received add none.
 func (r *Repo) Changed() <-chan struct{} { return r.changed }
 
-// SetHead makes HEAD name a branch, by its full name.
+// SetHead makes HEAD point to a branch, which is named in full and need not exist.
 func (r *Repo) SetHead(branch string) error {
 	if r.readOnly {
 		return ErrReadOnly
@@ -215,7 +224,7 @@ func (r *Repo) SetHead(branch string) error {
 	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))
 }
 
-// Shallow returns the commits whose parents are not on this host (gitrepository-layout(5), "shallow").
+// Shallow returns the commits whose parents are missing on this host (gitrepository-layout(5), "shallow").
 func (r *Repo) Shallow() ([]object.ID, error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, "shallow"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,7 +244,7 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	return ids, nil
 }
 
-// SetShallow replaces the list of commits whose parents are not on this host.
+// SetShallow replaces the list of commits whose parents are missing on this host.
 func (r *Repo) SetShallow(ids []object.ID) error {
 	if r.readOnly {
 		return ErrReadOnly
@@ -254,7 +263,8 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 	return writeChanged(name, []byte(text.String()))
 }
 
-// AddShallow adds to the list of commits whose parents are not on this host.
+// AddShallow adds to the list of commits whose parents are missing on this host. It is not atomic: concurrent calls
+// may lose one of the additions.
 func (r *Repo) AddShallow(ids []object.ID) error {
 	had, err := r.Shallow()
 	if err != nil {
@@ -272,7 +282,7 @@ func (r *Repo) AddShallow(ids []object.ID) error {
 	return r.SetShallow(all)
 }
 
-// Write stores objects in one pack and syncs it. It leaves out those that the repository owns already.
+// Write stores objects in one pack and syncs it to disk. It leaves out objects that the repository owns already.
 func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -281,7 +291,8 @@ func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	return settle()
 }
 
-// Record is Write and then Update, with fewer waits for the disk. The refs move when all objects are there.
+// Record is like Write followed by Update, but overlaps their disk syncs. No ref changes before all objects are on
+// disk.
 func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []RefChange) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -297,7 +308,7 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	return err
 }
 
-// writeAhead is Write as of odb.Store.WriteAhead.
+// writeAhead writes objects as odb.Store.WriteAhead does: they are on disk when settle has returned.
 func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle func() error, err error) {
 	if r.readOnly {
 		return nil, ErrReadOnly
@@ -313,5 +324,5 @@ func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle f
 	return settle, err
 }
 
-// Packs returns the repository's own store of packs, for fetches from a session remote.
+// Packs returns the store of the repository's own packs, to which objects fetched from a session remote are written.
 func (r *Repo) Packs() (*odb.Store, error) { return r.own.packs() }

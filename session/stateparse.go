@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// parseHead reads stateHead.
+// parseHead parses stateHead.
 func parseHead(f object.Format, text string) (branch string, head object.ID, err error) {
 	rest := text
 	if after, ok := strings.CutPrefix(text, "ref: "); ok {
@@ -32,7 +32,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	return branch, head, nil
 }
 
-// parseSpecial reads stateSpecial.
+// parseSpecial parses stateSpecial. An entry has an ID, except with an intent to add.
 func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	var list []IndexEntry
 	for line := range bytes.Lines(text) {
@@ -57,7 +57,7 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	return list, nil
 }
 
-// validPath says whether a path can be in an index.
+// validPath reports whether a path can be in an index: every component is a valid file name.
 func validPath(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if !validFileName(part) {
@@ -67,7 +67,7 @@ func validPath(path string) bool {
 	return true
 }
 
-// parseRefs reads stateRefs and stateRemote.
+// parseRefs parses stateRefs or stateRemote.
 func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
@@ -81,7 +81,7 @@ func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// parseStashes reads stateStashes.
+// parseStashes parses stateStashes.
 func parseStashes(f object.Format, text string) ([]Stash, error) {
 	var list []Stash
 	for line := range strings.Lines(text) {
@@ -95,7 +95,7 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 	return list, nil
 }
 
-// parseDirs reads stateDirs.
+// parseDirs parses stateDirs.
 func parseDirs(text string) (map[string]uint32, error) {
 	dirs := map[string]uint32{}
 	for text != "" {
@@ -114,7 +114,8 @@ func parseDirs(text string) (map[string]uint32, error) {
 	return dirs, nil
 }
 
-// parseLeft reads what stands in the message of a State's commit. It is there to be shown: what cannot be read is left out.
+// parseLeft parses the JSON lines in the message of a State's commit. They are for display only, so it ignores lines
+// that it cannot parse.
 func parseLeft(commit []byte) []LeftOut {
 	_, message, _ := bytes.Cut(commit, []byte("\n\n"))
 	var list []LeftOut

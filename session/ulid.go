@@ -10,23 +10,25 @@ import (
 	"time"
 )
 
-// crockford are the digits of a PointID: no I, L, O, U (github.com/ulid/spec).
+// crockford holds the digits of a PointID, in ascending order: I, L, O and U are not among them
+// (github.com/ulid/spec).
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-// idLen is how many digits a PointID has.
+// idLen is the number of digits of a PointID.
 const idLen = 26
 
-// ErrPointID reports a text that is no PointID.
+// ErrPointID reports a text that is not a PointID.
 var ErrPointID = errors.New("not a checkpoint ID")
 
-// lastID is what NewPointID gave last in this process.
+// lastID is the last ID that NewPointID has returned in this process.
 var lastID struct {
 	sync.Mutex
-	ms     uint64
+	ms     uint64 // milliseconds since 1970
 	random [10]byte
 }
 
-// NewPointID returns an id that sorts behind all that this process has made, also if the clock went back.
+// NewPointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set
+// back.
 func NewPointID(now time.Time) PointID {
 	lastID.Lock()
 	defer lastID.Unlock()
@@ -34,7 +36,7 @@ func NewPointID(now time.Time) PointID {
 	if ms > lastID.ms {
 		lastID.ms = ms
 		rand.Read(lastID.random[:])
-		lastID.random[0] &= 0x7f // room to count up
+		lastID.random[0] &= 0x7f // leaves room to increment it in the same millisecond
 	} else {
 		for i := len(lastID.random) - 1; i >= 0; i-- {
 			if lastID.random[i]++; lastID.random[i] != 0 {
@@ -48,7 +50,8 @@ func NewPointID(now time.Time) PointID {
 	return encodeID(raw)
 }
 
-// NewPointIDAfter returns an id that sorts behind another one too, which another process may have made by another clock.
+// NewPointIDAfter returns an ID that also sorts after the ID after, which another process may have made with a clock
+// that is ahead.
 func NewPointIDAfter(now time.Time, after PointID) PointID {
 	if after != "" && !after.Time().Before(now) {
 		now = after.Time().Add(time.Millisecond)
@@ -56,7 +59,7 @@ func NewPointIDAfter(now time.Time, after PointID) PointID {
 	return NewPointID(now)
 }
 
-// encodeID writes 128 bits as 26 digits of 5 bits, the first of which has two bits too many.
+// encodeID formats 128 bits as 26 digits of 5 bits each; the two highest bits of the first digit are 0.
 func encodeID(raw [16]byte) PointID {
 	var text [idLen]byte
 	hi, lo := binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])
@@ -68,7 +71,8 @@ func encodeID(raw [16]byte) PointID {
 	return PointID(text[:])
 }
 
-// ParsePointID returns the id that a text holds, in upper or lower case.
+// ParsePointID parses an ID in upper or lower case and returns it in upper case. It returns ErrPointID if text is not
+// an ID.
 func ParsePointID(text string) (PointID, error) {
 	up := strings.ToUpper(text)
 	if len(up) != idLen || up[0] > '7' || !isDigits(up) {
@@ -77,6 +81,7 @@ func ParsePointID(text string) (PointID, error) {
 	return PointID(up), nil
 }
 
+// isDigits reports whether text consists of digits of a PointID.
 func isDigits(text string) bool {
 	for i := range len(text) {
 		if strings.IndexByte(crockford, text[i]) < 0 {
@@ -86,7 +91,7 @@ func isDigits(text string) bool {
 	return true
 }
 
-// Time returns when the id was made, in milliseconds.
+// Time returns the time that the ID was made, in milliseconds.
 func (id PointID) Time() time.Time {
 	var ms uint64
 	for i := range min(10, len(id)) {

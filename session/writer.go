@@ -17,19 +17,22 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Life is what is known about the process of a Writer.
+// Life states whether the process of a Writer runs.
 type Life int
 
+// Values of Life.
 const (
-	Unknown Life = iota // it is out of sight: on another machine, or in another pid namespace
-	Lives
-	Dead
+	Unknown Life = iota // cannot be determined: another machine, or another PID namespace
+	Lives               // the process runs
+	Dead                // the process has ended, or its machine was booted again
 )
 
-// writerFile names a state directory: its path does not, since containers of one image all have the same.
+// writerFile is the name of the file in a state directory that holds its random ID. The path does not identify a
+// state directory, since it is the same in all containers of one image.
 const writerFile = "writer-id"
 
-// Here returns the Writer of a state directory on this machine. Process pid is the one that outlives workers.
+// Here returns the Writer for a state directory on this machine. pid is the process that outlives workers. It creates
+// the ID of the state directory if there is none yet.
 func Here(stateDir string, pid int) (Writer, error) {
 	w := Writer{Machine: machine(), Boot: bootID(), PIDs: pidNamespace(), PID: pid}
 	w.Host, _ = os.Hostname()
@@ -44,7 +47,8 @@ func Here(stateDir string, pid int) (Writer, error) {
 	return w, nil
 }
 
-// writerID reads the state directory's name, or gives it one. Of several processes that do so at once all get the same.
+// writerID returns the ID of a state directory, and creates it if there is none. Concurrent calls by several
+// processes return the same ID.
 func writerID(dir string) (string, error) {
 	path := filepath.Join(dir, writerFile)
 	for range 2 {
@@ -55,7 +59,7 @@ func writerID(dir string) (string, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
-		if err == nil { // torn by a power loss
+		if err == nil { // the ID has 32 hexadecimal digits and a line feed; a power failure may leave less
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return "", err
 			}
@@ -67,6 +71,7 @@ func writerID(dir string) (string, error) {
 	return "", fmt.Errorf("read %s: it holds no name", path)
 }
 
+// newWriterID creates the file with a new random ID. It returns fs.ErrExist if another process was faster.
 func newWriterID(dir, path string) error {
 	f, err := os.CreateTemp(dir, "."+writerFile+"-*")
 	if err != nil {
@@ -82,10 +87,10 @@ func newWriterID(dir, path string) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return os.Link(f.Name(), path) // unlike a rename it does not replace what another process has just made
+	return os.Link(f.Name(), path) // unlike rename(2), link(2) does not replace the file that another process has just created
 }
 
-// machine returns a keyed hash of the host's machine id, "" if it has none.
+// machine returns a keyed hash of the host's machine-id(5), as that recommends; "" if the host has none.
 func machine() string {
 	id, ok := proc.MachineID()
 	if !ok {
@@ -96,27 +101,29 @@ func machine() string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// bootID returns what changes with every boot of a host, "" if it is not known.
+// bootID returns an ID that changes with every boot of the host; "" if it is not known.
 func bootID() string {
 	id, _ := proc.BootID()
 	return id
 }
 
+// pidNamespace returns the name of this process's PID namespace; "" if it is not known.
 func pidNamespace() string {
 	name, _ := proc.Self.Namespace("pid")
 	return name
 }
 
-// startOf returns when a process that still runs was started, in ticks since the boot: a later process may have its number.
+// startOf returns the start time of a running process in clock ticks since boot. It distinguishes the process from a
+// later one with the same PID. A zombie is fs.ErrNotExist.
 func startOf(pid int) (uint64, error) {
 	s, err := proc.Of(pid).Stat()
-	if err == nil && s.Ended() { // its parent has not waited for it
+	if err == nil && s.Ended() { // it is a zombie
 		err = fs.ErrNotExist
 	}
 	return s.Start, err
 }
 
-// Same reports whether both are of one state directory, so that one can continue the lane of the other.
+// Same reports whether both writers use the same state directory, so that one can continue the lane of the other.
 func (w Writer) Same(o Writer) bool { return w.State != "" && w.State == o.State }
 
 // Life reports whether the writer's process runs.
@@ -131,13 +138,13 @@ func (w Writer) Life() Life {
 			return Dead
 		}
 		return Lives
-	case w.Machine != "" && w.Machine == machine() && w.Host == host: // both, since copies of a machine have one id
-		return Dead // it was booted since
+	case w.Machine != "" && w.Machine == machine() && w.Host == host: // both are compared, since copies of a virtual machine share the ID
+		return Dead // the machine was booted since
 	}
 	return Unknown
 }
 
-// Actor returns the user of this process, as transitions name it.
+// Actor returns the name of this process's user for transitions: $ARTIFACTFS_ACTOR, or USER@HOST.
 func Actor() string {
 	if a := strings.TrimSpace(os.Getenv("ARTIFACTFS_ACTOR")); a != "" {
 		return a
