@@ -19,29 +19,31 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrLocked says that another git process is changing the index, or was killed while it did.
+// ErrLocked reports that another git process is changing the index, or was killed while it did.
 var ErrLocked = errors.New("index.lock exists: another git process runs here, or one was killed")
 
-// lockWait is how long LockIndex waits for a lock that somebody has. A `git status` that an editor runs holds it for
-// milliseconds, and FillIndex for less; one that lasts is of a command with an editor open, or of one that was killed.
+// lockWait is the time that LockIndex waits for index.lock. A `git status` that an editor runs holds the lock for
+// milliseconds, and FillIndex for less. A lock that lasts longer belongs to a command with an open editor, or was
+// left by a killed one.
 const lockWait = time.Second
 
-// LockedIndex is the index while nobody else may change it.
+// LockedIndex is an index while this process holds index.lock.
 type LockedIndex struct {
 	dir   *Dir
 	path  string
-	given bool // up: a lock that is there now is somebody else's
+	given bool // the lock was released: an index.lock that exists now belongs to another process
 }
 
-// lockMark is what a lock of ours holds as long as it is there, and lockPrefix what files are called that are to be the lock
-// or the index: by them a successor knows what a process of ours left that was killed. Git writes the new index into its
-// lock; ours is written beside it, so that no lock that is broken can be git's.
+// lockMark is the content of an index.lock of this program, and lockPrefix the prefix of files that become the lock
+// or the index. BreakLocks recognizes by them the files that a killed process left. git writes the new index into its
+// lock; this program writes it to another file, so a file with lockMark is never git's.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"
 )
 
-// LockIndex takes the lock that git commands take; ErrLocked if others have it for longer than a second.
+// LockIndex takes index.lock, as git commands do. It returns ErrLocked if another process holds it for longer than
+// lockWait.
 func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 	l := &LockedIndex{dir: d, path: filepath.Join(d.path, "index")}
 	for until := time.Now().Add(lockWait); ; {
@@ -60,7 +62,7 @@ func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 	}
 }
 
-// take is false if somebody else has the lock.
+// take takes the lock; it returns false if another process holds it.
 func (l *LockedIndex) take() (bool, error) {
 	f, err := os.CreateTemp(l.dir.path, lockPrefix)
 	if err != nil {
@@ -69,7 +71,7 @@ func (l *LockedIndex) take() (bool, error) {
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Link(f.Name(), l.path+".lock") // it is there with its mark, or not at all
+		err = os.Link(f.Name(), l.path+".lock") // the lock appears with its content, or not at all
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -80,11 +82,12 @@ func (l *LockedIndex) take() (bool, error) {
 	return true, nil
 }
 
-// BreakLocks removes the locks that a dead process of ours left, and the gits that it ran.
+// BreakLocks removes the locks that a killed process of this program and the git commands that it ran have left.
 func (d *Dir) BreakLocks(ctx context.Context) error {
 	return errors.Join(d.breakIndex(), d.breakUpdates(ctx))
 }
 
+// breakIndex removes an index.lock of this program and files that were to become a lock or an index.
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
@@ -97,7 +100,7 @@ func (d *Dir) breakIndex() error {
 	return err
 }
 
-// Read reads the index; an empty one if there is none.
+// Read reads the index. If there is none it returns an empty one.
 func (l *LockedIndex) Read() (*index.Index, error) {
 	text, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,8 +112,8 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 	return index.Read(l.dir.format, text)
 }
 
-// Replace puts another index in the place of the one there was, with the time at which it is to be read as written. It
-// gives up the lock.
+// Replace replaces the index with x, whose modification time becomes written, and releases the lock. git compares the
+// contents of files that are as young as the index, so written decides which files are compared.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	name, err := l.dir.writeBeside(x, written)
 	if err == nil {
@@ -123,7 +126,7 @@ func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	return errors.Join(err, l.Release())
 }
 
-// writeBeside writes an index into a file that is to be renamed to it.
+// writeBeside writes an index to a temporary file, syncs it, and returns its path, for a rename to the index.
 func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err error) {
 	f, err := os.CreateTemp(d.path, lockPrefix)
 	if err != nil {
@@ -141,7 +144,7 @@ func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err e
 	return f.Name(), nil
 }
 
-// Release gives the lock up and leaves the index as it is; it does nothing if the lock is given up already.
+// Release releases the lock and leaves the index as it is. It does nothing if the lock was released before.
 func (l *LockedIndex) Release() error {
 	if l.given {
 		return nil
@@ -154,14 +157,15 @@ func (l *LockedIndex) Release() error {
 	return err
 }
 
-// Difference is a path that two trees do not have alike. A mode of zero: that tree has nothing there.
+// Difference is a path that differs between two trees. A mode of zero stands for a path that does not exist in that
+// tree.
 type Difference struct {
 	Path             string
 	OldMode, NewMode object.Mode
 	Old, New         object.ID
 }
 
-// Differences compares two trees, in the order of paths; the zero ID is an empty tree.
+// Differences compares two trees and returns the paths that differ, sorted. The zero ID stands for an empty tree.
 func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
 	empty, err := object.Hash(d.format, object.Tree, nil)
 	if err != nil {
@@ -172,7 +176,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 			*id = empty
 		}
 	}
-	// To say which changes of submodules count spares git to read .gitmodules.
+	// With --ignore-submodules git need not read .gitmodules to find out which changes of submodules count.
 	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", "--ignore-submodules=none", from.String(), to.String())
 	if err != nil {
 		return nil, err
@@ -203,10 +207,10 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 	return list, nil
 }
 
-// atOnceArgs is how many bytes of paths one command is given; Linux allows 128 KiB and more.
+// atOnceArgs limits the bytes of paths in the arguments of one command. Linux allows at least 128 KiB (execve(2)).
 const atOnceArgs = 64 << 10
 
-// Modified gives those of the paths whose files are not as the index has them.
+// Modified returns those of the paths whose files differ from the index.
 func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	var modified []string
 	for len(paths) > 0 {
@@ -229,19 +233,20 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	return modified, nil
 }
 
-// Ignored gives those of the paths that git ignores.
+// Ignored returns those of the paths that git ignores.
 func (d *Dir) Ignored(ctx context.Context, paths []string) ([]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}
 	out, err := d.git(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z", "--stdin", "--no-index")
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 { // none is
+	if errors.As(err, &exit) && exit.ExitCode() == 1 { // exit code 1: git ignores none of the paths
 		return nil, nil
 	}
 	return split(out), err
 }
 
+// split splits the output of a git command with -z.
 func split(out []byte) []string {
 	out = bytes.TrimSuffix(out, []byte{0})
 	if len(out) == 0 {
@@ -251,7 +256,7 @@ func split(out []byte) []string {
 	return slices.Clip(list)
 }
 
-// Staged lists the paths in which the index differs from a tree.
+// Staged returns the paths in which the index differs from a tree.
 func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
 	out, err := d.git(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none", tree.String())
 	return split(out), err

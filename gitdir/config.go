@@ -15,39 +15,42 @@ import (
 )
 
 const (
-	monitorConfig = "artifactfs-config" // settings of this working tree alone
-	loginsConfig  = "artifactfs-logins" // which logins git asks us for
-	// helperRemote is the promisor remote that the daemon answers for. It has to be in front of origin: git asks promisor
-	// remotes in the order of the file. (extensions.partialClone would say the same and make libgit2 refuse the repository.)
+	monitorConfig = "artifactfs-config" // settings that apply to the mount's working tree only
+	loginsConfig  = "artifactfs-logins" // settings that make git ask the daemon for logins
+	// helperRemote is the name of the promisor remote for which the daemon answers. Its section must precede that of
+	// origin, because git asks promisor remotes in the order of the file. (extensions.partialClone would have the
+	// same effect, but libgit2 refuses repositories with it.)
 	helperRemote = "artifactfs"
 )
 
-// configure sets what a clone has in its configuration, and what we need of git, over what the template had.
+// configure adds to the template's configuration c the settings of a clone and those that artifactfs needs, and
+// returns the file's contents.
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
-	// In front of everything, so that what the user sets wins.
+	// The first sections, so that later settings of the user override the included files.
 	first := config.New()
 	first.SetOption("include", "", "path", loginsConfig)
-	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces says which
+	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces sets the condition
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
 		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
-	if (o.Partial || o.Session != "") && o.Helper != "" { // a session may have contents elsewhere, whatever the remote is like
+	if (o.Partial || o.Session != "") && o.Helper != "" { // a session may hold objects that even a complete remote lacks
 		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
 	}
 	c.SetOption("remote", "origin", "url", o.Remote).
 		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
-	if o.Partial { // with a plain file server either key would make git ask for missing objects without end
+	// If the remote is a plain file server, either key would make git ask it for missing objects without end.
+	if o.Partial {
 		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
 	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
 		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
 	}
-	// The store's packs are looked after by artifactfs; git tidying up behind a command would only get in the way.
+	// artifactfs maintains the packs of the store. Maintenance by git after a command would only delay that command.
 	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
 	if o.State != nil {
 		if err := o.setCarried(c); err != nil {
@@ -60,9 +63,9 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// setMonitor writes the settings that hold for the mount's working tree and not for the ones that `git worktree add`
-// makes elsewhere, which nobody monitors. They follow the installed git and where our programs are, and are set anew
-// whenever the git directory is opened.
+// setMonitor writes monitorConfig, the settings that apply to the mount's working tree but not to worktrees that `git
+// worktree add` creates elsewhere: those have no monitor. The settings depend on the installed git and on the paths
+// of programs, so every Create and Open writes them.
 func (o Options) setMonitor(path string) error {
 	c := config.New()
 	for _, name := range []string{query.HookName, query.CarefulName} {
@@ -75,7 +78,8 @@ func (o Options) setMonitor(path string) error {
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
-		// A plain path is started without a shell, and its directory tells the program whom to ask.
+		// git starts a command without special characters directly, not through a shell. The directory of the link
+		// shows the program to which monitor it has to connect.
 		if err := os.Symlink(target, hook); err != nil {
 			return err
 		}
@@ -93,7 +97,8 @@ func (o Options) setMonitor(path string) error {
 	return disk.WriteFile(filepath.Join(path, monitorConfig), b.Bytes(), 0o644)
 }
 
-// realPath is what git compares with; of what is not there yet, the part that is.
+// realPath returns path without symbolic links, as git compares paths. Components that do not exist are kept as they
+// are.
 func realPath(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -104,4 +109,5 @@ func realPath(path string) string {
 	return path
 }
 
+// shellQuote quotes a word for sh.
 func shellQuote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }

@@ -1,27 +1,28 @@
-// Package gitdir makes the native git directory of a mount: HEAD on what was asked for, the remote as `origin`,
-// objects borrowed from the store through alternates, shallow marks while history is not complete, and an index that says
-// of the untouched working tree that it is untouched.
+// Package gitdir makes the git directory of a mount: HEAD at the requested branch or commit, the remote as `origin`, objects
+// borrowed from the store through alternates, the list of shallow commits while the history is incomplete, and an index in which
+// every file of the new working tree is recorded as unchanged.
 //
 // Stock git reads it like any other git directory. Files follow git's gitrepository-layout.
 //
 // # What differs from a clone
 //
-// Of the files that `git clone --filter=blob:none` leaves, these are others:
-//   - objects: none but what git makes; objects/info/alternates names the store, from which git also takes the commit-graph.
-//   - refs/heads/NAME: the branch asked for is in packed-refs with the others, and becomes a loose one when it moves.
-//   - logs/refs/heads/NAME: as git 2.39 writes it; 2.55 has that of HEAD only.
-//   - config: core.worktree, since the directory is elsewhere; gc.auto and maintenance.auto, since packs are looked after by
-//     artifactfs; a remote named artifactfs, of which git asks for objects it lacks. `git remote` lists it, as every remote in
-//     the configuration: there is no setting against that in 2.39 nor 2.55. It has no refs, and `git fetch --all` leaves it out.
-//   - artifactfs: a directory with what is elsewhere and needed, where the git directory is seen inside the mount; then
-//     core.worktree is missing.
-//   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
-//     included by config on the condition of this git directory.
-//   - artifactfs-control: the socket at which a session is asked from inside of its mount (package control, guest.go).
-//   - artifactfs-logins: settings that have git ask the daemon for logins, included by config.
-//   - artifactfs-fsmonitor, or artifactfs-fsmonitor-careful: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
+// These files differ from those of `git clone --filter=blob:none`:
+//   - objects: has only objects that git commands create. objects/info/alternates names the store, whose commit-graph git reads too.
+//   - refs/heads/NAME: the requested branch is in packed-refs with the others, and becomes a loose ref when it moves.
+//   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only that of HEAD.
+//   - config: core.worktree, since the directory is not in the working tree. gc.auto and maintenance.auto are off, since artifactfs
+//     maintains the packs. A remote named artifactfs, which git asks for missing objects. `git remote` lists it, because neither
+//     git 2.39 nor 2.55 can hide a remote. It has no refs, and `git fetch --all` skips it.
+//   - artifactfs: if the git directory is visible inside the mount, the directory on which the store and programs are mounted.
+//     core.worktree is then not set.
+//   - artifactfs-config: settings for the mount's working tree but not for other worktrees of the repository (`git worktree add`).
+//     config includes it on the condition that this is the git directory.
+//   - artifactfs-control: socket of the session's API for processes inside the mount (package control, guest.go).
+//   - artifactfs-logins: settings that make git ask the daemon for logins; included by config.
+//   - artifactfs-fsmonitor or artifactfs-fsmonitor-careful: the fsmonitor hook for git before 2.55.
+//   - fsmonitor--daemon.ipc and its lock: the socket of the fsmonitor for later versions.
 //
-// What git init puts into every repository (description, hooks, info/exclude, the user's template) is put there by git init.
+// git init itself creates the files that it puts into every repository: description, hooks, info/exclude, and the user's template.
 package gitdir
 
 import (
@@ -40,40 +41,41 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Options describe a git directory.
+// Options are the properties of a git directory, for Create, Open and GoOn.
 type Options struct {
-	Format   object.Format
-	WorkTree string // the mount's directory
-	Remote   string // URL without secrets
-	Objects  string // the store's objects directory
-	Ref      string // full name of the branch or tag asked for; "" for a commit id
-	Commit   object.ID
-	Shallow  []object.ID
-	Partial  bool   // the remote gives out later what the store lacks now
-	Default  string // full name of the remote's default branch; "": not known
+	Format   object.Format // object format of the repository
+	WorkTree string        // absolute path of the mount's root
+	Remote   string        // URL of the remote without secrets
+	Objects  string        // the store's objects directory
+	Ref      string        // full name of the branch or tag that was requested; "" for a commit ID
+	Commit   object.ID     // commit of Ref; zero: a branch without a commit
+	Shallow  []object.ID   // commits whose parents are missing in the store
+	Partial  bool          // the remote can supply objects that the store lacks
+	Default  string        // full name of the remote's default branch; "": not known
 
-	Git     Version // the installed git; zero: none
-	Monitor string  // program that answers gits which cannot ask the monitor's socket; "": none, and no monitor for them
-	// Helper is the artifactfs command that git runs for objects it lacks; "": git asks the remote.
+	Git     Version // version of the installed git; zero: git is not installed
+	Monitor string  // path of the hook program for gits that cannot connect to the monitor's socket; "": no monitor for them
+	// Helper is the path of the artifactfs command, which git runs to fetch missing objects; "": git asks the remote.
 	Helper string
-	Inside bool // it is mounted at .git in the working tree, as inside.go has it
-	Logins []Login
+	Inside bool    // the directory is mounted at .git in the working tree; see insideDir
+	Logins []Login // remotes that the daemon has logins for
 
-	Session   string                        // objects directory of a session that is borrowed from too; "": none
-	State     *State                        // what the new directory is to be like; nil: like a clone
-	Committer func(commit object.ID) string // "NAME <EMAIL> SECONDS ZONE" of a commit of State; nil, or "": it is not known
+	Session   string                        // objects directory of a session, borrowed from like Objects; "": none
+	State     *State                        // state that the new directory starts with; nil: that of a fresh clone
+	Committer func(commit object.ID) string // committer of a commit, "NAME <EMAIL> SECONDS ZONE"; nil or "": not known
 }
 
-// Dir is a git directory on disk.
+// Dir is a git directory on disk. Git commands may change the directory at any time.
 type Dir struct {
-	path, workTree string
+	path, workTree string // of the git directory, and of the mount's root
 	format         object.Format
-	head           packedrefs.Ref // the branch asked for; no name if HEAD is detached
+	head           packedrefs.Ref // branch that was requested; no name if HEAD was detached
 }
 
-// Create makes the git directory at path, which must not exist but in parts: Open tells.
+// Create creates the git directory at path. The directory must not exist, or be a part that a crashed Create has
+// left: one for which Open returns false.
 func Create(path string, o Options) (*Dir, error) {
-	if o.Commit.IsZero() { // clone links origin/HEAD to no branch that is not born
+	if o.Commit.IsZero() { // git clone sets no origin/HEAD if the default branch has no commit
 		o.Default = ""
 	}
 	d := o.dir(path)
@@ -107,14 +109,14 @@ func Create(path string, o Options) (*Dir, error) {
 		d.SetShallow(o.Shallow),
 		o.writeRefs(d, path),
 		d.SetDefault(o.Default),
-		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // last: git takes it for a repository now
+		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // last: HEAD makes it a repository
 	if err != nil {
 		return nil, fmt.Errorf("make git directory: %w", err)
 	}
 	return d, nil
 }
 
-// writeRefs writes the refs of a new git directory and begins their logs.
+// writeRefs writes the refs of a new git directory and the first entries of their reflogs.
 func (o Options) writeRefs(d *Dir, path string) error {
 	if o.State != nil {
 		return o.writeState(path)
@@ -122,6 +124,7 @@ func (o Options) writeRefs(d *Dir, path string) error {
 	return errors.Join(d.SetRefs(nil), o.writeLogs(path))
 }
 
+// dir returns the Dir at path, without a look at the disk.
 func (o Options) dir(path string) *Dir {
 	d := &Dir{path: path, workTree: o.WorkTree, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
@@ -130,10 +133,11 @@ func (o Options) dir(path string) *Dir {
 	return d
 }
 
-// Open goes on with the git directory at path, whatever has been done to it since it was created; false: there is none.
-// Only what depends on where the mount and the store are is set anew.
+// Open opens the git directory at path, which git and the user may have changed since it was created. It returns
+// false if there is none. Open updates only what depends on the paths of mount, store and programs, the logins, and
+// the list of shallow commits.
 func Open(path string, o Options) (*Dir, bool, error) {
-	if _, err := os.Lstat(filepath.Join(path, "HEAD")); err != nil { // it is written last
+	if _, err := os.Lstat(filepath.Join(path, "HEAD")); err != nil { // Create writes it last
 		return nil, false, nil
 	}
 	name := filepath.Join(path, "config")
@@ -154,19 +158,19 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	err = errors.Join(err, o.borrow(path),
 		o.setMonitor(path),
 		o.SetLogins(path),
-		d.SetShallow(o.Shallow)) // what the store lacks now; it may have been made anew
+		d.SetShallow(o.Shallow)) // the store may have been created again, with less history
 	if err != nil {
 		return nil, false, fmt.Errorf("open git directory: %w", err)
 	}
 	return d, true, nil
 }
 
-// GoOn is the git directory at path, which another process has opened for the same mount and which commands may be using:
-// nothing in it is touched.
+// GoOn returns the git directory at path after a takeover. Another process has opened it for the same mount and git
+// commands may be using it, so nothing in it is changed.
 func GoOn(path string, o Options) *Dir { return o.dir(path) }
 
-// HasOwnObjects says whether a git directory holds objects that no remote has given: loose ones, or packs without the
-// mark of a partial clone's remote.
+// HasOwnObjects reports whether a git directory holds objects that were not fetched from a remote: loose objects, or
+// packs without a .promisor file.
 func HasOwnObjects(path string) (bool, error) {
 	objects := filepath.Join(path, "objects")
 	for _, pattern := range []string{"pack/*.pack", "[0-9a-f][0-9a-f]/*"} {
@@ -183,9 +187,10 @@ func HasOwnObjects(path string) (bool, error) {
 	return false, nil
 }
 
+// quoteGlob escapes the special characters of filepath.Glob patterns.
 var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// SetShallow records the commits whose parents are missing; none removes the mark.
+// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow").
 func (d *Dir) SetShallow(ids []object.ID) error {
 	path := filepath.Join(d.path, "shallow")
 	if len(ids) == 0 {
@@ -201,8 +206,9 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 	return disk.WriteFile(path, []byte(text.String()), 0o644)
 }
 
-// SetRefs writes the remote's branches as `refs/remotes/origin/*` and its tags. The branch asked for is always
-// there; what git made since wins over it and over tags, whether loose or packed.
+// SetRefs replaces the remote-tracking branches refs/remotes/origin/* and adds the remote's tags. The requested
+// branch is always among the refs. Branches and tags that exist already keep their values, whether they are packed or
+// loose: git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	path := filepath.Join(d.path, "packed-refs")
 	text, err := os.ReadFile(path)
@@ -239,10 +245,11 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)
 }
 
+// originHead is the symbolic ref to the remote's default branch.
 const originHead = "refs/remotes/origin/HEAD"
 
-// SetDefault tells the remote's default branch, by its full name, for refs/remotes/origin/HEAD; "": not known, or not born.
-// One that is there stays, as it does with git.
+// SetDefault sets refs/remotes/origin/HEAD to the remote's default branch, a full name; "" if that is not known or
+// has no commit. It keeps an existing one, as git fetch does.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")
 	if !ok {
@@ -258,6 +265,7 @@ func (d *Dir) SetDefault(branch string) error {
 	return disk.WriteFile(path, []byte("ref: refs/remotes/origin/"+name+"\n"), 0o644)
 }
 
+// tracking returns the remote-tracking branch of the requested branch.
 func (d *Dir) tracking() string {
 	return "refs/remotes/origin/" + strings.TrimPrefix(d.head.Name, "refs/heads/")
 }

@@ -15,24 +15,30 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Where a git directory's HEAD is, and how it is moved, as git switch does it.
+// This file reads and moves HEAD in the way of git switch. It runs stock git for both.
 
+// Errors of Resolve.
 var (
-	ErrNoCommit     = errors.New("no branch or commit has this name")
-	ErrNotBranch    = errors.New("it is a commit, not a branch")
+	// ErrNoCommit reports that no branch, tag or commit has the name.
+	ErrNoCommit = errors.New("no branch or commit has this name")
+	// ErrNotBranch reports the name of a commit without Wish.Detach.
+	ErrNotBranch = errors.New("it is a commit, not a branch")
+	// ErrBranchExists reports that Wish.Create is an existing branch.
 	ErrBranchExists = errors.New("a branch of this name exists already")
-	ErrAmbiguous    = errors.New("several remotes have a branch of this name")
-	ErrInUse        = errors.New("another worktree has this branch")
+	// ErrAmbiguous reports that several remotes have a branch of the name, and there is no local one.
+	ErrAmbiguous = errors.New("several remotes have a branch of this name")
+	// ErrInUse reports that another worktree has checked out the branch.
+	ErrInUse = errors.New("another worktree has this branch")
 )
 
-// Head is where HEAD is.
+// Head is the position of HEAD.
 type Head struct {
-	Branch string // short name; "": HEAD is detached
-	Commit object.ID
-	Tree   object.ID // as Commit, zero on a branch without a commit
+	Branch string    // short name of the branch; "": HEAD is detached
+	Commit object.ID // zero on a branch without a commit
+	Tree   object.ID // tree of Commit; zero on a branch without a commit
 }
 
-// name is what the reflog calls it.
+// name returns the name by which the reflog refers to h.
 func (h Head) name() string {
 	if h.Branch == "" {
 		return h.Commit.String()
@@ -40,23 +46,23 @@ func (h Head) name() string {
 	return h.Branch
 }
 
-// Wish is where HEAD shall go.
+// Wish is the position to which HEAD is to move.
 type Wish struct {
-	Name   string // branch, tag or commit; "-" is where HEAD was before; "" is HEAD itself
-	Create string // short name of a branch to be made there
-	Detach bool   // any commit will do, and HEAD is on no branch then
+	Name   string // branch, tag or commit; "-": where HEAD was before; "": the commit of HEAD
+	Create string // short name of a branch to create at that commit; "": none
+	Detach bool   // detach HEAD, which any commit permits
 }
 
-// Destination is a Wish that can be fulfilled.
+// Destination is a resolved Wish.
 type Destination struct {
 	Head
-	Name     string // what the reflog calls it
-	New      bool   // Branch is to be made
-	Upstream string // full name of the branch of a remote that a new branch comes from
-	start    string // what the new branch is made at, as git branch takes it
+	Name     string // name for the reflog
+	New      bool   // Branch has to be created
+	Upstream string // full name of the remote-tracking branch that a new branch follows; "": none
+	start    string // start point of a new branch, in the syntax of git branch
 }
 
-// Head tells where HEAD is.
+// Head returns the position of HEAD.
 func (d *Dir) Head(ctx context.Context) (Head, error) {
 	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
 	if err != nil {
@@ -74,7 +80,8 @@ func (d *Dir) Head(ctx context.Context) (Head, error) {
 	return h, nil
 }
 
-// Resolve finds what a wish means, as git switch understands it. ErrNoCommit: nothing here has that name.
+// Resolve resolves a wish by the rules of git switch. It returns ErrNoCommit if no local commit has the name, and the
+// other errors above.
 func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	name := w.Name
 	switch name {
@@ -122,7 +129,8 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	return to, err
 }
 
-// guess finds the only branch of that name that a remote has.
+// guess finds the remote-tracking branch to create a branch of the same name from, as git switch does; ErrAmbiguous
+// if several remotes have one.
 func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
 	if err != nil {
@@ -145,7 +153,7 @@ func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	}, errors.Join(err1, err2)
 }
 
-// unused refuses a branch that another worktree of this git directory has checked out.
+// unused returns ErrInUse if another worktree of this git directory has checked out the branch.
 func (d *Dir) unused(ctx context.Context, branch string) error {
 	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
 		return nil
@@ -166,7 +174,7 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	return nil
 }
 
-// Move moves HEAD, and makes the branch that is to be made. It does not stop in the middle when ctx ends.
+// Move moves HEAD and creates the branch if necessary. It does not stop in the middle when ctx ends.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		args := []string{"branch", to.Branch, to.start}
@@ -184,7 +192,8 @@ func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	return d.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
 }
 
-// Track notes a branch, tag or commit that the remote has and that did not come with history.
+// Track sets the ref of a branch, tag or commit that was fetched without the rest of the history. A branch becomes a
+// remote-tracking branch; a commit has no ref ("").
 func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		ref = "refs/remotes/origin/" + branch
@@ -195,13 +204,14 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	return d.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
-// Forward moves the branch that HEAD is on, as git pull does when it only has to move the branch. Reason is for the reflog.
+// Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward.
+// reason is the message for the reflog. git refuses if the branch is no longer at from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
 	return d.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
-// Commit returns the commit and the tree that a name means; zero if there is none.
+// Commit returns the commit and the tree that a name resolves to; zero if there is none.
 func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	ids, err := d.objects(ctx, name+"^{commit}", name+"^{tree}")
 	if err != nil {
@@ -210,13 +220,14 @@ func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	return Head{Commit: ids[0], Tree: ids[1]}, nil
 }
 
-// Reaches says whether a commit is an ancestor of another, or the same, as far as history is here.
+// Reaches reports whether a commit is the same as another or an ancestor of it, as far as the history has been
+// fetched.
 func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	_, err := d.git(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
 	return err == nil
 }
 
-// Behind counts the commits that HEAD does not have.
+// Behind returns the number of commits that are ancestors of commit, itself included, but not of HEAD.
 func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	out, err := d.git(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
 	if err != nil {
@@ -225,7 +236,8 @@ func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 }
 
-// Changes lists what git status lists: paths that differ from HEAD, and untracked ones; with ignored those as well.
+// Changes returns the paths that git status lists: those that differ from HEAD and untracked ones; with ignored also
+// the ignored ones.
 func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
 	args := []string{"status", "--porcelain", "-z", "--no-renames"}
 	if ignored {
@@ -240,7 +252,7 @@ func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err er
 	return paths, err
 }
 
-// OtherWork says whether the git directory has more than one branch of its own, or stashes.
+// OtherWork reports whether the git directory has a local branch other than branch, or a stash.
 func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
 	for line := range strings.Lines(string(out)) {
@@ -251,7 +263,8 @@ func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	return false, err
 }
 
-// Busy names what is under way and forbids to go elsewhere; "": nothing.
+// Busy returns a description of the operation, such as a merge or rebase, that forbids to move HEAD; "" if there is
+// none.
 func (d *Dir) Busy() string {
 	for _, op := range []struct{ file, what string }{
 		{"MERGE_HEAD", "merging"}, {"rebase-merge", "rebasing"}, {"rebase-apply/applying", "in an am session"},
@@ -264,7 +277,7 @@ func (d *Dir) Busy() string {
 	return ""
 }
 
-// objects looks up names; one that is not there is zero.
+// objects resolves names to IDs. The ID of a name that does not exist is zero.
 func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error) {
 	out, err := d.git(ctx, []byte(strings.Join(names, "\n")+"\n"), "cat-file", "--batch-check=%(objectname)")
 	if err != nil {
@@ -276,27 +289,29 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 		return nil, fmt.Errorf("read %d names: git listed %d", len(names), len(lines))
 	}
 	for i, line := range lines {
-		if id, err := object.ParseID(line); err == nil { // else "missing" or "ambiguous"
+		if id, err := object.ParseID(line); err == nil { // otherwise git printed "missing" or "ambiguous"
 			ids[i] = id
 		}
 	}
 	return ids, nil
 }
 
-// git runs a git command on this directory and its working tree; it takes no lock that is not its purpose.
+// git runs a git command on this directory and its working tree and returns its output. The command takes no optional
+// locks, so it cannot disturb a git command of the user.
 func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := d.command(ctx, args...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	return gitcmd.Output(cmd)
 }
 
+// command returns a git command that neither prompts nor fetches.
 func (d *Dir) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
 	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(d.path)...)
 	return cmd
 }
 
-// HeadName is what HEAD names: a branch, by its short name, or a commit id; "" if that cannot be read.
+// HeadName returns the short name of the branch that HEAD points to, or the commit ID; "" if HEAD cannot be read.
 func (d *Dir) HeadName() string {
 	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
 	if err != nil {

@@ -15,24 +15,26 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Refs are changed by stock git, which knows how they are stored. If it is killed, which it is together with us, the
-// files stay that it locks with, and whoever wants to change the same ref fails until somebody removes them. So there is
-// a note of what git may lock for as long as it works. The note is a file that git holds locked: whoever comes behind us
-// knows that this git is dead, and whose locks those are.
+// git itself changes refs, since it knows how they are stored (loose, packed, reftable). A killed git leaves its lock
+// files, and then every later change of the same ref fails until the locks are removed. git is killed together with
+// this process. Therefore update writes a note that lists the files that git may lock, for as long as git runs. git
+// inherits the flock of the note: once a successor gets that lock, it knows that git is dead and that the lock files
+// are stale.
 
 const (
-	updatePrefix = "artifactfs-update-" // nobody's work (sumOf)
+	updatePrefix = "artifactfs-update-" // prefix of the notes; sumOf ignores them
 
-	updateTime = 10 * time.Second // for a git to end that a dead process started
-	lockTime   = time.Second      // for a lock of somebody who lives to go
-	lockLook   = 5 * time.Millisecond
+	updateTime = 10 * time.Second     // wait for a git that a dead process started to end
+	lockTime   = time.Second          // wait for a lock of a running process to be released
+	lockLook   = 5 * time.Millisecond // interval between two attempts
 )
 
-// patient are the settings of a git that waits for others who change refs.
+// patient are settings that make git wait, in milliseconds, for other processes that change refs.
 var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packedRefsTimeout=5000"}
 
-// update runs git for a change of some files of the git directory; "refs/heads/x" stands for that ref. What was begun is
-// finished, even if ctx ends.
+// update runs a git command that changes some files of the git directory; files lists them, with a ref such as
+// refs/heads/x standing for itself. It does not stop git when ctx ends, because a half-finished change would leave
+// locks.
 func (d *Dir) update(ctx context.Context, files []string, args ...string) error {
 	note, err := os.CreateTemp(d.path, updatePrefix)
 	if err != nil {
@@ -50,13 +52,14 @@ func (d *Dir) update(ctx context.Context, files []string, args ...string) error 
 	cmd.ExtraFiles = []*os.File{note}
 	err = gitcmd.Run(cmd)
 	note.Close()
+	// git was killed by a signal, so its locks are stale.
 	if state := cmd.ProcessState; state != nil && !state.Exited() {
 		return errors.Join(err, d.breakUpdate(ctx, note.Name()))
 	}
 	return errors.Join(err, os.Remove(note.Name()))
 }
 
-// breakUpdates removes the locks that gits of a dead process have left.
+// breakUpdates removes the locks that git commands of a killed process have left.
 func (d *Dir) breakUpdates(ctx context.Context) error {
 	notes, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), updatePrefix+"*"))
 	for _, note := range notes {
@@ -65,6 +68,7 @@ func (d *Dir) breakUpdates(ctx context.Context) error {
 	return err
 }
 
+// breakUpdate waits for the git of one note to end, and removes the locks that it left and the note.
 func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 	note, err := os.Open(name)
 	if err != nil {
@@ -93,7 +97,7 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 	}
 	for file := range strings.Lines(string(text)) {
 		file, whole := strings.CutSuffix(file, "\n")
-		if !whole || !filepath.IsLocal(file) { // it died before it could start git
+		if !whole || !filepath.IsLocal(file) { // the process died before the note was complete, and so before it started git
 			continue
 		}
 		if err := breakStale(ctx, filepath.Join(d.path, file+".lock"), st.ModTime()); err != nil {
@@ -103,8 +107,8 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 	return os.Remove(name)
 }
 
-// breakStale removes a lock that was made after some time, unless somebody seems to have it still: others change the same
-// refs, though hardly in the same moment.
+// breakStale removes a lock file that was created after a time, unless another process seems to hold it: one that is
+// alive changes or removes the lock within lockTime.
 func breakStale(ctx context.Context, lock string, after time.Time) error {
 	first, err := os.Lstat(lock)
 	for start := time.Now(); err == nil && !first.ModTime().Before(after); {
@@ -117,7 +121,7 @@ func breakStale(ctx context.Context, lock string, after time.Time) error {
 		}
 		now, err := os.Lstat(lock)
 		if err != nil || !os.SameFile(first, now) || now.ModTime() != first.ModTime() {
-			break // its owner lives
+			break // another process holds it
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {

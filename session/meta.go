@@ -18,7 +18,7 @@ type Meta struct {
 	From        string       `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
 	FromRemote  string       `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	Branches    string       `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
-	Lanes       []Lane       `json:"lanes"`                 // one for each writer that the session has had
+	Lanes       []Lane       `json:"lanes"`                 // one for each writer so far
 	Erased      []Erasure    `json:"erased,omitempty"`      // erased records; forks of the session erase their copies of them
 	Transitions []Transition `json:"-"`                     // oldest first; stored in transitions.jsonl, one per line
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// PointAt returns the checkpoint whose commit is given. It returns ErrNotPoint if the commit is not a checkpoint.
+// PointAt returns the checkpoint that a commit stores. It returns ErrNotPoint if the commit is not a checkpoint.
 func (r *Repo) PointAt(commit object.ID) (Point, error) {
 	p, _, err := r.checkpointAt(commit)
 	return p, err

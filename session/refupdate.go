@@ -73,7 +73,7 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 }
 
 // update makes changes under the lock. A ref whose name is a directory in the name of a new ref (a and a/b) must be
-// deleted before that is created, so such deletions are a transaction of their own, which comes first.
+// deleted before that is created, so such deletions are a transaction of their own, which is applied first.
 func (r *Repo) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {

@@ -5,7 +5,7 @@
 // # Terms
 //
 //   - A checkpoint is a commit whose tree is the working tree at one moment. It changes neither the index nor a branch of the user.
-//   - The state of a checkpoint is a second commit, a parent of the checkpoint's, that stores what git had beside the files:
+//   - The state of a checkpoint is a second commit, a parent of the checkpoint's, that stores the rest of git's data:
 //     index, HEAD, refs, stashes, and the files of an operation under way, such as a rebase.
 //   - A lane is the chain of checkpoints that one writer makes; a segment is a part of it that can be dropped as a whole: its
 //     first checkpoint has no parent in the segment before.
@@ -93,7 +93,7 @@ const (
 	BeforeRisk Reason = "before-risk" // a git command is about to discard changes
 	Unmount    Reason = "unmount"     // the mount is about to be unmounted
 	Shutdown   Reason = "shutdown"    // the daemon is about to end
-	Discard    Reason = "discard"     // the mount is about to be unmounted, and the session goes to the trash
+	Discard    Reason = "discard"     // the mount is about to be unmounted, and the session is moved to the trash
 	Turn       Reason = "turn"        // a user's prompt was recorded in the transcript
 	Removal    Reason = "removal"     // many files were removed or overwritten; the checkpoint contains the removed files
 	Restore    Reason = "restore"     // another checkpoint is about to be restored

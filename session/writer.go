@@ -138,7 +138,7 @@ func (w Writer) Life() Life {
 			return Dead
 		}
 		return Lives
-	case w.Machine != "" && w.Machine == machine() && w.Host == host: // both are compared, since copies of a virtual machine share the ID
+	case w.Machine != "" && w.Machine == machine() && w.Host == host: // copies of a virtual machine share the ID
 		return Dead // the machine was booted since
 	}
 	return Unknown
