@@ -9,14 +9,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FillIndex puts into the index what was not known when it was written, of files that are still as it has them: sizes, since
-// git compares contents where it has to look at a file and has no size, and commands that do not refresh the index take the
-// file for changed; and the ids of ignore files, without which git looks at all below them once. size gives what stat says
-// of a file, if that is known; of o, Ignore, Converts and Bar count. done is false if git was at work; then the index is as git
-// left it, and the next try may do better.
+// FillIndex adds to the index data that was not known when the index was written, for files that have not changed
+// since. The first is their sizes: without a size git compares contents where it has to look at a file, and commands
+// that do not refresh the index report the file as changed. The second is the IDs of ignore files: without them git
+// searches everything below such a file once.
 //
-// The index is locked only for the moment of a rename, all else is done before; but a command of git's that comes upon the
-// lock ends with an error, or without what it wanted to write, so Bar is asked first.
+// size returns the size of a file if it is known. Of o, FillIndex uses Ignore, Converts and Bar. It returns false if
+// a git command was running or has changed the index; the index is then unchanged, and the caller may try again
+// later.
+//
+// index.lock is held for a rename only; everything else is done before. A git command that meets the lock would still
+// fail, or skip its own update of the index, so FillIndex first keeps new commands from starting by o.Bar.
 func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (done bool, err error) {
 	done, err = d.fillIndex(o, size)
 	if err != nil {
@@ -25,6 +28,7 @@ func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	return done, nil
 }
 
+// fillIndex is FillIndex without context in the error.
 func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (bool, error) {
 	path := filepath.Join(d.path, "index")
 	before, err := os.Stat(path)
@@ -54,7 +58,7 @@ func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	if filled == 0 {
 		return true, nil
 	}
-	name, err := d.writeBeside(x, before.ModTime()) // files as young as the index are compared by content, and have to stay so
+	name, err := d.writeBeside(x, before.ModTime()) // git compares files as young as the index by content
 	if err != nil {
 		return false, err
 	}

@@ -7,22 +7,22 @@
 // # What differs from a clone
 //
 // These files differ from those of `git clone --filter=blob:none`:
-//   - objects: has only objects that git commands create. objects/info/alternates names the store, whose commit-graph git reads too.
+//   - objects: only what git commands create. objects/info/alternates names the store, whose commit-graph git reads too.
 //   - refs/heads/NAME: the requested branch is in packed-refs with the others, and becomes a loose ref when it moves.
 //   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only that of HEAD.
-//   - config: core.worktree, since the directory is not in the working tree. gc.auto and maintenance.auto are off, since artifactfs
-//     maintains the packs. A remote named artifactfs, which git asks for missing objects. `git remote` lists it, because neither
-//     git 2.39 nor 2.55 can hide a remote. It has no refs, and `git fetch --all` skips it.
+//   - config: core.worktree, since the directory is not in the working tree. gc.auto and maintenance.auto are off, since
+//     artifactfs maintains the packs. A remote named artifactfs, which git asks for missing objects. `git remote` lists it,
+//     because neither git 2.39 nor 2.55 can hide a remote. It has no refs, and `git fetch --all` skips it.
 //   - artifactfs: if the git directory is visible inside the mount, the directory on which the store and programs are mounted.
 //     core.worktree is then not set.
-//   - artifactfs-config: settings for the mount's working tree but not for other worktrees of the repository (`git worktree add`).
-//     config includes it on the condition that this is the git directory.
+//   - artifactfs-config: settings for the mount's working tree, but not for other worktrees (`git worktree add`). config
+//     includes it on the condition that this is the git directory.
 //   - artifactfs-control: socket of the session's API for processes inside the mount (package control, guest.go).
 //   - artifactfs-logins: settings that make git ask the daemon for logins; included by config.
 //   - artifactfs-fsmonitor or artifactfs-fsmonitor-careful: the fsmonitor hook for git before 2.55.
 //   - fsmonitor--daemon.ipc and its lock: the socket of the fsmonitor for later versions.
 //
-// git init itself creates the files that it puts into every repository: description, hooks, info/exclude, and the user's template.
+// git init itself creates what it puts into every repository: description, hooks, info/exclude, and the user's template.
 package gitdir
 
 import (

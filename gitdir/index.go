@@ -15,27 +15,31 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Walk goes over a working tree that nobody has changed, in the order of git's index: a directory, whose ID is its tree's,
-// before what is in it, the root with the path "" first.
+// Walk calls emit for every path of the unchanged working tree, in the order of git's index. A directory, whose ID is
+// that of its tree, precedes its contents; the first is the root, with the path "".
 type Walk func(ctx context.Context, emit func(index.Entry) error) error
 
-// IndexOptions say what the index shall vouch for.
+// IndexOptions are the parameters of WriteIndex and FillIndex.
 type IndexOptions struct {
-	Token string // of the file system monitor; "": there is none
-	// Ignore gives the content of an ignore file, as the mount shows it, if git may read it whenever it looks for untracked
-	// files; nil: of none. git then reads it every time. Of the others git finds that they are there once something changes
-	// beside or below them, and looks at all below then: dear for the root's.
+	Token string // token of the file system monitor; "": there is no monitor
+	// Ignore returns the contents of an ignore file as the mount shows them, and true if git may read the file
+	// whenever it searches for untracked files; nil: none may be read. The index then records the ID of the file. An
+	// ignore file for which Ignore returns false is recorded as missing: git discovers it at the first change in or
+	// below its directory, and then searches everything below, which takes long for the root.
 	Ignore func(e index.Entry) ([]byte, bool)
 	// Converts says whether git would convert a file on its way into the repository (attributes like text, filters); nil: none.
+	// Converts reports whether git would convert a file when it is added (attributes such as text, filters); nil: no
+	// file.
 	Converts func(e index.Entry) bool
-	Files    int     // about as many as there are
-	Staged   *Staged // what the index has otherwise than the working tree; nil: nothing
-	// Bar keeps git commands from beginning until release, if none is at work.
+	Files    int     // estimated number of files
+	Staged   *Staged // staged differences from the working tree; nil: none
+	// Bar blocks the start of git commands until release is called. It returns false if a command is running.
 	Bar func() (release func(), ok bool)
 }
 
-// WriteIndex writes the index of a working tree that nobody has changed yet, if there is none. Once it is there it is
-// git's alone. Until then no git command is let in: a lock is one of a process that died while it wrote.
+// WriteIndex writes the index of an unchanged working tree unless an index exists. An existing index is changed by
+// git only. No git command may run before WriteIndex has returned: it removes an index.lock, as left by a process
+// that died while it wrote the index.
 func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	path := filepath.Join(d.path, "index")
 	if _, err := os.Lstat(path); err == nil {
@@ -47,6 +51,7 @@ func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	return nil
 }
 
+// writeIndex is WriteIndex without context in the error.
 func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk Walk) error {
 	untracked, err := d.untracked(ctx)
 	if err != nil {
@@ -74,7 +79,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	if o.Staged != nil {
 		o.Staged.Apply(x)
 	}
-	// As git does it: who holds the lock may replace the file, and nobody else.
+	// As git does it: only the process that created the lock replaces the index, by a rename of the lock.
 	lock := path + ".lock"
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -95,8 +100,8 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	return errors.Join(err, os.Remove(lock))
 }
 
-// ignoreID is the id by which git knows an ignore file: the blob's where git takes the file for unchanged and unconverted,
-// else of the text that it reads.
+// ignoreID returns the ID under which git records an ignore file: the blob's ID if git considers the file unchanged
+// and does not convert it, otherwise the ID of the text that it reads.
 func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool) {
 	if o.Ignore == nil || e.Mode == object.ModeSymlink { // git does not follow it
 		return object.ID{}, false
@@ -111,7 +116,8 @@ func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool)
 	return index.ExcludeID(f, content), true
 }
 
-// untracked tells the circumstances under which git believes that there are no untracked files.
+// untracked returns an untracked cache without directories. Its other fields are those with which git will compare
+// it: git discards a cache for other settings or another working tree.
 func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	u := &index.Untracked{Ident: index.Ident(realPath(d.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
 	settings, err := d.settings(ctx)
@@ -131,7 +137,7 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	}
 	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile, filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
 		content, err := os.ReadFile(name)
-		if err != nil { // git, too, goes on without
+		if err != nil { // git ignores a file that it cannot read, too
 			continue
 		}
 		to.ID = index.ExcludeID(d.format, content)
@@ -139,11 +145,12 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	return u, nil
 }
 
-// settings asks git, since the user's configuration may include other files on conditions.
+// settings returns the settings that the untracked cache depends on, by key in lower case. It runs git, since the
+// user's configuration may include other files on conditions.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
 	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp", `^(core\.excludesfile|status\.showuntrackedfiles)$`)
 	out, err := cmd.Output()
-	if err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: neither is set
+	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1: no setting was found
 		return nil, fmt.Errorf("read git's configuration: %w", err)
 	}
 	settings := map[string]string{}

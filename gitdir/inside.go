@@ -14,26 +14,30 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// A git directory that is seen inside the mount (Options.Inside) names nothing by an absolute path, since nobody knows where
-// the mount will be seen, and by whom. What lies elsewhere is mounted over these places in it, by who mounts.
+// A git directory that is visible inside the mount (Options.Inside) contains no absolute path, because the mount may
+// be visible at different paths, in containers for instance. Whatever lies outside of it is bind-mounted on these
+// paths by the code that mounts it.
 const (
-	insideDir     = "artifactfs"
-	InsideObjects = insideDir + "/objects" // directory: the store's objects
-	InsideSession = insideDir + "/session" // directory: the session's objects
-	InsideHelper  = insideDir + "/helper"  // file: the artifactfs command
-	InsideMonitor = insideDir + "/monitor" // file: Options.Monitor
-	borrowedName  = insideDir + "/borrowed"
+	insideDir     = "artifactfs"            // below the git directory
+	InsideObjects = insideDir + "/objects"  // mount point for the store's objects directory
+	InsideSession = insideDir + "/session"  // mount point for the session's objects directory
+	InsideHelper  = insideDir + "/helper"   // mount point, a file, for the artifactfs command
+	InsideMonitor = insideDir + "/monitor"  // mount point, a file, for Options.Monitor
+	borrowedName  = insideDir + "/borrowed" // file with the paths of the objects directories outside of the mount
 )
 
-// insideHelper is the promisor remote's upload-pack, a command for sh to which git appends the remote's path, here left
-// out. git runs it where it works, which may be a linked worktree, with GIT_DIR taken away, so its own is looked at first.
+// insideHelper is the upload-pack command of the promisor remote, a command for sh. git appends the path of the
+// remote, which the # comments out. git runs the command in its current directory, possibly that of a linked
+// worktree, and without GIT_DIR in the environment, so the command first reads GIT_DIR from the environment of its
+// parent.
 const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
 	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
 
-// insideURL stands where git wants a URL. Nobody opens it.
+// insideURL is a placeholder where git requires a URL; nothing opens it.
 const insideURL = "file:///artifactfs"
 
-// setPlaces sets what follows from where the git directory and our programs are, and says whether that is new.
+// setPlaces sets the settings that depend on the paths of the git directory and of programs, and reports whether any
+// has changed.
 func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	core := c.Section("core")
 	switch {
@@ -41,17 +45,17 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 		core.SetOption("worktree", o.WorkTree)
 		changed = true
 	case o.Inside && core.HasOption("worktree"):
-		core.RemoveOption("worktree") // it is what is around it
+		core.RemoveOption("worktree") // git takes the directory around .git
 		changed = true
 	}
-	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // it was made by an earlier version
+	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // written by an earlier version
 		first := config.New().Section("include")
 		c.Sections = append(config.Sections{first.AddOption("path", loginsConfig)}, c.Sections...)
 		changed = true
 	}
 	condition := "gitdir:" + quoteGlob.Replace(realPath(path))
 	if o.Inside {
-		condition = "gitdir:.git" // and not .git/worktrees/x: git puts **/ in front and nothing behind
+		condition = "gitdir:.git" // git prepends **/ and appends nothing, so .git/worktrees/x does not match
 	}
 	for _, s := range c.Section("includeIf").Subsections {
 		if s.Option("path") == monitorConfig && s.Name != condition {
@@ -76,7 +80,7 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	return changed
 }
 
-// borrow names the store's objects to git.
+// borrow writes objects/info/alternates, so that git finds the objects of the store and the session.
 func (o Options) borrow(path string) error {
 	alternates := filepath.Join(path, "objects", "info", "alternates")
 	if !o.Inside {
@@ -86,7 +90,7 @@ func (o Options) borrow(path string) error {
 		}
 		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()), 0o644))
 	}
-	inside := "../" + InsideObjects + "\n" // relative to objects (gitrepository-layout)
+	inside := "../" + InsideObjects + "\n" // relative to the objects directory (gitrepository-layout(5))
 	if o.Session != "" {
 		inside += "../" + InsideSession + "\n"
 	}
@@ -94,7 +98,7 @@ func (o Options) borrow(path string) error {
 		os.WriteFile(alternates, []byte(inside), 0o644))
 }
 
-// borrowed lists the directories of objects, a line each.
+// borrowed returns the borrowed objects directories, one on each line.
 func (o Options) borrowed() string {
 	if o.Session == "" {
 		return o.Objects + "\n"
@@ -102,7 +106,8 @@ func (o Options) borrowed() string {
 	return o.Objects + "\n" + o.Session + "\n"
 }
 
-// PrepareInside makes the places that are to be mounted over, in a git directory that may not be made yet.
+// PrepareInside creates the mount points of a git directory that is visible inside the mount. The git directory need
+// not exist yet.
 func PrepareInside(path string) error {
 	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755))
 	for _, name := range []string{InsideHelper, InsideMonitor} {
@@ -115,7 +120,8 @@ func PrepareInside(path string) error {
 	return err
 }
 
-// Borrowing is what the environment of a git command needs that uses a git directory from outside of the mount.
+// Borrowing returns the environment variables that a git command outside of the mount needs for a git directory whose
+// alternates are valid only inside it; nil for other git directories.
 func Borrowing(path string) []string {
 	objects, err := os.ReadFile(filepath.Join(path, borrowedName))
 	if err != nil {
@@ -124,8 +130,8 @@ func Borrowing(path string) []string {
 	return []string{gitcmd.Alternates(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
 }
 
-// hook gives the place of the monitor's hook program, what it links to, and how git is told of it. git starts it in the top
-// of the working tree.
+// hook returns the path of the link that is the monitor's hook, the target of the link, and the command for
+// core.fsmonitor. git runs that in the root of the working tree.
 func (o Options) hook(path, name string) (at, target, command string) {
 	at = filepath.Join(path, name)
 	if o.Inside {
@@ -138,7 +144,7 @@ func (o Options) hook(path, name string) (at, target, command string) {
 	return at, o.Monitor, command
 }
 
-// isPlace says whether a line of the configuration is one that setPlaces sets.
+// isPlace reports whether a line of the configuration is one that setPlaces writes.
 func isPlace(line string) bool {
 	line = strings.TrimSpace(line)
 	for _, prefix := range []string{"worktree =", "[include]", "path = " + loginsConfig, "[includeIf ", "uploadpack ="} {
@@ -149,7 +155,7 @@ func isPlace(line string) bool {
 	return line == "url = "+insideURL || strings.HasPrefix(line, "url = file://") && strings.HasSuffix(line, "/git")
 }
 
-// hookName gives the name of the hook that this git needs.
+// hookName returns the name of the hook that the installed git needs.
 func (o Options) hookName() string {
 	if o.Git.AtLeast(rightDiff) {
 		return query.HookName

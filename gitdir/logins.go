@@ -11,18 +11,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Login is a remote that git commands in the mount log in to with what the daemon has for it.
+// Login is a remote for which git commands in the mount get a login from the daemon.
 type Login struct {
 	URL   string // http or https, without secrets
-	First bool   // what the daemon has counts before what the user's credential helpers know
+	First bool   // the daemon's login precedes those of the user's credential helpers
 }
 
-// insideLogin is the credential helper where the git directory is seen inside the mount; git appends what it wants done.
+// insideLogin is the credential helper of a git directory that is visible inside the mount; git appends the operation
+// (get, store or erase).
 const insideLogin = `!d=$(git rev-parse --git-common-dir) && "$d/` + InsideHelper + `" credential helper "$d"`
 
-// SetLogins writes the settings that have git ask the daemon for logins (gitcredentials(7)). They hold no secret. For all of
-// a remote's host our helper is the last in the list, so that other repositories there (forks, git-lfs) work as well; where
-// the daemon's login is to be the first, the list begins anew for the remote itself.
+// SetLogins writes the settings that make git ask the daemon for logins (gitcredentials(7)). They contain no secret.
+// The helper is added last for the whole host of a remote, so that it also works for other repositories of the host,
+// such as forks and git-lfs. Where the daemon's login precedes others, an empty helper resets the list for the remote
+// itself, and the helper follows.
 func (o Options) SetLogins(path string) error {
 	c := config.New()
 	helper := fmt.Sprintf("!%s credential helper %s", shellQuote(o.Helper), shellQuote(realPath(path)))

@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// atOnce lists the commands of git that look at no commit but HEAD and its parent, nor at any ref but HEAD's, if their
-// arguments name none: what they say is the same whether history is complete or not.
+// atOnce lists the git commands that read no commit but HEAD and its parent and no ref but HEAD's branch, unless
+// their arguments name others. Their output does not depend on whether the history has been fetched.
 var atOnce = []string{
 	"add", "apply", "cat-file", "check-attr", "check-ignore", "checkout-index", "clean", "commit", "commit-tree", "config", "diff",
 	"diff-files", "diff-index", "fsmonitor--daemon", "grep", "hash-object", "help", "init", "ls-files", "ls-tree", "mv", "read-tree",
@@ -17,11 +17,11 @@ var atOnce = []string{
 	"update-ref", "var", "version", "write-tree",
 }
 
-// takesBranch lists those whose first argument may be a branch or a commit that is not here yet.
+// takesBranch lists the git commands whose first argument may be a branch or commit that has not been fetched.
 var takesBranch = []string{"checkout", "switch", "reset"}
 
-// NeedsHistory says whether a process with these arguments may want commits or refs that come behind the mount: a git
-// command that walks history, names other commits, or is not known. Other programs are not git and need none.
+// NeedsHistory reports whether a process with these arguments may need commits or refs that are fetched after the
+// mount: a git command that reads history, names other commits, or is not known. Programs other than git need none.
 func NeedsHistory(argv []string) bool {
 	if len(argv) == 0 || filepath.Base(argv[0]) != "git" {
 		return false
@@ -53,7 +53,7 @@ func NeedsHistory(argv []string) bool {
 	return true
 }
 
-// beforePaths gives the arguments in front of "--".
+// beforePaths returns the arguments before "--".
 func beforePaths(args []string) []string {
 	if i := slices.Index(args, "--"); i >= 0 {
 		return args[:i]
@@ -61,14 +61,15 @@ func beforePaths(args []string) []string {
 	return args
 }
 
+// namesAncestor reports whether an argument is a revision relative to another, a range, or a reflog entry.
 func namesAncestor(arg string) bool {
 	return !strings.HasPrefix(arg, "-") && (strings.ContainsAny(arg, "~^") || strings.Contains(arg, "..") && !strings.Contains(arg, "../") && arg != ".." || strings.Contains(arg, "@{"))
 }
 
-// namesCommit says whether an argument may be another commit than HEAD; it may be a path just as well.
+// namesCommit reports whether an argument may be a commit other than HEAD. It may be a path as well.
 func namesCommit(arg string) bool {
 	return arg != "" && arg != "HEAD" && arg != "@" && arg != "." && !strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "HEAD:") && !strings.HasPrefix(arg, ":")
 }
 
-// isOne is the limit of a log to one commit.
+// isOne reports whether an argument limits git log to one commit.
 func isOne(arg string) bool { return slices.Contains([]string{"-1", "-n1", "--max-count=1"}, arg) }

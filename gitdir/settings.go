@@ -12,19 +12,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Checkout is what decides about contents of a checkout beside the tree, as it was read.
+// Checkout holds the settings that decide, together with the tree, about the contents of checked-out files. Its
+// fields are unparsed, so that they can be stored.
 type Checkout struct {
-	Config  []byte `json:"config"` // as git config -z prints it
-	Machine []byte `json:"machine"`
-	User    []byte `json:"user"`
-	Own     []byte `json:"own"` // the attributes of the git directory
+	Config  []byte `json:"config"`  // output of git config -z
+	Machine []byte `json:"machine"` // system-wide gitattributes
+	User    []byte `json:"user"`    // the user's gitattributes
+	Own     []byte `json:"own"`     // info/attributes of the git directory
 }
 
-// ReadCheckout reads the user's and the machine's git configuration and attributes, and the attributes of the git
-// directory at gitDir, if there is one. Without git, or without a word there, it is git's default. Paths relative to a
-// directory are not known.
+// ReadCheckout reads the configuration and attributes of the user and the system, and the attributes of the git
+// directory gitDir if it exists. A file that is missing is empty, as are all settings without git. Relative paths in
+// the configuration are not supported.
 func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
-	// In no repository: only the user's and the machine's configuration.
+	// Outside of any repository git reads only the configuration of the user and the system.
 	cmd := gitcmd.New(ctx, "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
 	if out, err := cmd.Output(); err == nil {
 		c.Config = out
@@ -36,7 +37,7 @@ func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 	read := func(path string) []byte {
 		content, err := os.ReadFile(expandUser(path))
 		if err != nil {
-			return nil // as for git, a file that cannot be read says nothing
+			return nil // git, too, ignores a file that it cannot read
 		}
 		return content
 	}
@@ -47,18 +48,18 @@ func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 	return c
 }
 
-// Size is how much was read, in bytes.
+// Size returns the number of bytes that were read.
 func (c Checkout) Size() int { return len(c.Config) + len(c.Machine) + len(c.User) + len(c.Own) }
 
-// Settings is what it means.
+// Settings returns the parsed settings.
 func (c Checkout) Settings() convert.Settings {
 	s, _ := parseSettings(string(c.Config))
 	s.Outside = convert.NewOutside(c.Machine, c.User, c.Own, s.IgnoreCase)
 	return s
 }
 
-// parseSettings takes what `git config -z --get-regexp` prints: keys, each with a line's end and a value, or without
-// where there is none. attributes is core.attributesFile.
+// parseSettings parses the output of git config -z --get-regexp: keys, each followed by a line feed and the value
+// unless it has no value. attributes is the value of core.attributesFile.
 func parseSettings(out string) (s convert.Settings, attributes string) {
 	drivers, silenced := map[string]convert.Driver{}, map[string]bool{}
 	for entry := range strings.SplitSeq(out, "\x00") {
@@ -85,7 +86,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		d.Name = name[:end]
 		switch name[end+1:] {
 		case "smudge":
-			d.Smudge, d.Clean = value, d.Clean || value == "" // no command, but git does not stream such a file
+			d.Smudge, d.Clean = value, d.Clean || value == "" // git runs no command, but does not stream the file either
 		case "process":
 			d.Process, silenced[d.Name] = value, value == ""
 		case "clean":
@@ -96,7 +97,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		drivers[d.Name] = d
 	}
 	for name := range silenced {
-		if d := drivers[name]; silenced[name] { // an empty process outranks the command, and does nothing
+		if d := drivers[name]; silenced[name] { // an empty filter.NAME.process overrides smudge and clean, and converts nothing
 			d.Smudge, d.Clean = "", true
 			drivers[name] = d
 		}
@@ -105,7 +106,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 	return s, attributes
 }
 
-// isTrue reads a boolean as git does.
+// isTrue parses a boolean as git does.
 func isTrue(value string) bool {
 	switch strings.ToLower(value) {
 	case "true", "yes", "on":
@@ -115,6 +116,7 @@ func isTrue(value string) bool {
 	return err == nil && n != 0
 }
 
+// configHome returns the directory of the user's configuration (XDG Base Directory Specification).
 func configHome() string {
 	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
 		return dir
@@ -122,7 +124,8 @@ func configHome() string {
 	return "~/.config"
 }
 
-// machineAttributes is where the installed git looks: beside itself, unless it belongs to the system.
+// machineAttributes returns the path of the system-wide gitattributes: below the prefix of the installed git, or /etc
+// if that is /usr.
 func machineAttributes() string {
 	prefix := gitPrefix()
 	if prefix == "/usr" {
@@ -131,6 +134,7 @@ func machineAttributes() string {
 	return filepath.Join(prefix, "etc", "gitattributes")
 }
 
+// gitPrefix returns the installation prefix of git.
 func gitPrefix() string {
 	path, err := gitcmd.LookPath()
 	if err == nil {
@@ -142,7 +146,7 @@ func gitPrefix() string {
 	return filepath.Dir(filepath.Dir(path))
 }
 
-// expandUser is git's expansion of paths in its configuration.
+// expandUser expands ~, ~USER and %(prefix) in a path, as git does in its configuration.
 func expandUser(path string) string {
 	if rest, ok := strings.CutPrefix(path, "%(prefix)/"); ok {
 		return filepath.Join(gitPrefix(), rest)

@@ -18,50 +18,52 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A git directory can be made as one was at a point of a session: its HEAD, refs, stashes, upstreams, what git was in the
-// middle of, and what was staged. What it was told by a session's repository is not trusted: of settings it takes those that
-// name what a branch follows and who commits, and of files those that git leaves in the middle of something.
+// This file creates a git directory with the state that another had at a checkpoint of a session: HEAD, refs,
+// stashes, upstreams, an operation under way, and the index. The state is from the session's repository and is not
+// trusted. Of settings it takes only upstreams of branches and the user's name and email, and of files only those
+// that git creates during an operation.
 
-// State is what git had in another git directory.
+// State is what git stored in another git directory.
 type State struct {
-	Branch  string           // full name of the branch that HEAD named; "" if it was detached
-	Head    object.ID        // the commit of HEAD; zero if Branch had none
+	Branch  string           // full name of the branch that HEAD pointed to; "" if HEAD was detached
+	Head    object.ID        // commit of HEAD; zero if Branch had no commit
 	Refs    []packedrefs.Ref // refs/heads/, refs/tags/, refs/notes/ and refs/stash
 	Remote  []packedrefs.Ref // refs/remotes/
 	Stashes []Stash          // newest first
-	Files   map[string]File  // by their paths in the git directory: those that Carries reports, and config
+	Files   map[string]File  // files by their paths in the git directory: those for which Carries returns true, and config
 }
 
 // Stash is an entry of the reflog of refs/stash.
 type Stash struct {
-	Commit  object.ID
-	Message string
+	Commit  object.ID // commit of the stash
+	Message string    // message of the reflog entry
 }
 
-// File is a file of a git directory.
+// File is a file of a git directory, with its contents.
 type File struct {
 	Content []byte
-	Exec    bool
+	Exec    bool // has the executable permission
 }
 
-// carried are the files and directories (with a slash behind) of a git directory that a State may hold.
+// carried lists the files of a git directory that a State may contain. A name with a slash at its end stands for all
+// files below a directory.
 var carried = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
 	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN", "BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
 	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
 }
 
-// Carries says whether a file of a git directory, by its path in it, belongs to what a State holds.
+// Carries reports whether a State may contain a file of a git directory, by its path in that directory.
 func Carries(name string) bool {
 	return slices.ContainsFunc(carried, func(c string) bool {
 		return name == c || strings.HasSuffix(c, "/") && strings.HasPrefix(name, c)
 	}) && filepath.IsLocal(name) && filepath.Clean(name) == name && !strings.HasSuffix(name, ".lock")
 }
 
-// branchSettings are those of a branch's section that a State may hold.
+// branchSettings are the settings of a branch that a State may contain.
 var branchSettings = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// writeState makes what a new git directory has of another at a point. HEAD comes after it.
+// writeState writes refs, files and reflogs of a State to a new git directory. Create writes HEAD after that.
 func (o Options) writeState(path string) error {
 	s := o.State
 	err := disk.WriteFile(filepath.Join(path, "packed-refs"), packedrefs.Encode(nil, o.stateRefs()), 0o644)
@@ -79,7 +81,7 @@ func (o Options) writeState(path string) error {
 	return errors.Join(err, o.writeStateLogs(path))
 }
 
-// stateRefs are all refs of a State.
+// stateRefs returns all valid refs of a State.
 func (o Options) stateRefs() []packedrefs.Ref {
 	var refs []packedrefs.Ref
 	seen := map[string]bool{}
@@ -92,7 +94,7 @@ func (o Options) stateRefs() []packedrefs.Ref {
 	return refs
 }
 
-// validRef reports whether a name that a State holds is valid and lies where the refs of a State may be.
+// validRef reports whether name is a valid ref that a State may contain.
 func validRef(name string) bool {
 	below := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	allowed := below("refs/heads/") || below("refs/tags/") || below("refs/notes/") || below("refs/remotes/") || name == stashRef
@@ -101,7 +103,7 @@ func validRef(name string) bool {
 
 const stashRef = "refs/stash"
 
-// stateHead is the content of HEAD.
+// stateHead returns the contents of the file HEAD.
 func (o Options) stateHead() (string, error) {
 	switch s := o.State; {
 	case s.Branch != "" && strings.HasPrefix(s.Branch, "refs/heads/") && validRef(s.Branch):
@@ -113,7 +115,8 @@ func (o Options) stateHead() (string, error) {
 	}
 }
 
-// writeStateLogs writes the log of stashes, without which git knows only the newest, and begins that of HEAD.
+// writeStateLogs writes the reflog of refs/stash, from which git knows all stashes but the newest, and the first
+// entry of the reflogs of HEAD and its branch.
 func (o Options) writeStateLogs(path string) error {
 	zero := strings.Repeat("0", 2*o.Format.Size())
 	who := func(id object.ID) string {
@@ -127,7 +130,7 @@ func (o Options) writeStateLogs(path string) error {
 	logs := map[string]string{}
 	if s := o.State; !s.Head.IsZero() {
 		what := "session: went on at a checkpoint"
-		if s.Branch == "" { // by such a line git tells where HEAD was detached
+		if s.Branch == "" { // git status searches the reflog for such a message to find where HEAD was detached
 			what = "checkout: moving from a checkpoint to " + s.Head.String()
 		}
 		line := zero + " " + s.Head.String() + " " + who(s.Head) + "\t" + what + "\n"
@@ -157,6 +160,7 @@ func (o Options) writeStateLogs(path string) error {
 	return nil
 }
 
+// oneLine replaces line breaks and NULs by spaces, since a reflog entry is one line.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {
@@ -166,10 +170,11 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// maxCarriedConfig is the size in bytes of settings over which they are not looked at.
+// maxCarriedConfig is the size in bytes above which the configuration of a State is ignored.
 const maxCarriedConfig = 1 << 20
 
-// setCarried takes over what the branches of a State follow, and who worked there.
+// setCarried copies the settings of branches and the user's name and email from the configuration of a State. It
+// skips values with control characters.
 func (o Options) setCarried(c *config.Config) error {
 	text, ok := o.State.Files["config"]
 	if !ok || len(text.Content) > maxCarriedConfig {
@@ -200,14 +205,14 @@ func (o Options) setCarried(c *config.Config) error {
 	return nil
 }
 
-// Staged is how an index differs from the working tree that the walk goes over.
+// Staged holds the differences between an index and the unchanged working tree.
 type Staged struct {
-	Changes []index.Change // of paths without conflict
-	Others  []index.Entry  // stages of paths with a conflict
-	Trees   func(dir string) (object.ID, bool)
+	Changes []index.Change                     // changed paths without a conflict
+	Others  []index.Entry                      // entries of stages 1 to 3, for paths with a conflict, sorted by path
+	Trees   func(dir string) (object.ID, bool) // ID of a directory's tree in the index, if known; nil: none
 }
 
-// Apply makes the index of a working tree that nobody has changed one of what was staged.
+// Apply changes the index of an unchanged working tree to the staged one.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
 	for i, e := range s.Others {

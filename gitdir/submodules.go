@@ -14,18 +14,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// ModulesFile is the file in the root of a tree that says where its submodules come from (gitmodules(5)).
+// ModulesFile is the file in the root of a tree that lists the URLs of its submodules (gitmodules(5)).
 const ModulesFile = ".gitmodules"
 
-// Submodule is what .gitmodules says of one.
+// Submodule is one submodule of .gitmodules.
 type Submodule struct {
-	Name string
-	Path string // in the tree
-	URL  string // as it is written there: ResolveURL makes one of it
+	Name string // name of its section
+	Path string // path in the tree
+	URL  string // URL as written in the file, possibly relative; see ResolveURL
 }
 
-// ParseModules reads a .gitmodules, which is not trusted: what git would refuse is left out, and why is told. So is what
-// git would not check out, without a word.
+// ParseModules parses the contents of a .gitmodules file, which are not trusted. It returns the submodules sorted by
+// path. It leaves out submodules that git would refuse, and returns for each a text with the reason in refused. It
+// also leaves out those that git would not check out (update = none).
 func ParseModules(text []byte) (modules []Submodule, refused []string, err error) {
 	c := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
@@ -50,8 +51,8 @@ func ParseModules(text []byte) (modules []Submodule, refused []string, err error
 	return modules, refused, nil
 }
 
-// check refuses what git does, because it has been used for attacks (submodule-config.c, check_submodule_name and
-// looks_like_command_line_option).
+// check returns an error for a submodule that git refuses because it could be used for an attack (submodule-config.c,
+// check_submodule_name and looks_like_command_line_option).
 func (m Submodule) check() error {
 	steps := strings.FieldsFunc(m.Name, func(r rune) bool { return r == '/' || r == '\\' })
 	switch {
@@ -65,8 +66,8 @@ func (m Submodule) check() error {
 	return nil
 }
 
-// ResolveURL makes the URL of a submodule out of what .gitmodules says: one that begins with ./ or ../ is relative to the
-// URL of the repository around it, as git has it (remote.c, relative_url).
+// ResolveURL returns the absolute URL of a submodule. A url that begins with ./ or ../ is relative to remote, the URL
+// of the repository that contains the submodule (git's remote.c, relative_url).
 func ResolveURL(remote, url string) (string, error) {
 	if !strings.HasPrefix(url, "./") && !strings.HasPrefix(url, "../") {
 		return url, nil
@@ -79,7 +80,7 @@ func ResolveURL(remote, url string) (string, error) {
 			switch {
 			case slash >= 0:
 				base = base[:slash]
-			case colon >= 0: // of host:path, only the host is left
+			case colon >= 0: // in host:path only the host is left
 				base, separator = base[:colon], ":"
 			case base == ".":
 				return "", fmt.Errorf("resolve URL: %s leads out of %s", url, remote)
@@ -94,8 +95,8 @@ func ResolveURL(remote, url string) (string, error) {
 	}
 }
 
-// AddSubmodules makes the configuration say that submodules are there, as `git submodule init` does. What it says already
-// stays. Their URLs are whole ones.
+// AddSubmodules activates submodules in the configuration, as `git submodule init` does. It leaves submodules that
+// have a URL there unchanged. The URLs of modules must be absolute.
 func (d *Dir) AddSubmodules(modules []Submodule) error {
 	name := filepath.Join(d.path, "config")
 	text, err := os.ReadFile(name)

@@ -17,18 +17,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// madeSuffix begins the name's end of a directory that git makes.
+// madeSuffix is appended to the name of the git directory, with a random suffix, for the repository that git init
+// creates.
 const madeSuffix = ".new"
 
-// fromTemplate lets git put into path what it puts into every new repository: hooks, description, info/exclude, and
-// whatever else the user's template holds. It gives the template's configuration. Without git there is none of it.
+// fromTemplate runs git init and moves to path what that puts into every new repository: hooks, description,
+// info/exclude, and the rest of the user's template. It returns the template's configuration. If git is not
+// installed, the result is empty.
 func fromTemplate(path string, o Options) (*config.Config, error) {
 	c := config.New()
 	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
 		return c, err
 	}
-	// Beside, since git writes HEAD, which has to come last. What a dead process has begun goes, if its git has ended;
-	// otherwise that is still writing there, and another place is needed.
+	// git init writes HEAD, which Create has to write last, so it runs in another directory. Directories that a dead
+	// process left are removed; a git that still runs may write to one, so a new name is used.
 	left, _ := filepath.Glob(quoteGlob.Replace(path) + madeSuffix + "*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
@@ -60,7 +62,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 			continue
 		}
 		to := filepath.Join(path, e.Name())
-		if _, err := os.Lstat(to); err == nil { // of an attempt that was broken off
+		if _, err := os.Lstat(to); err == nil { // moved by an earlier attempt that failed
 			continue
 		}
 		if err := os.Rename(filepath.Join(made, e.Name()), to); err != nil {
@@ -70,13 +72,14 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	return c, nil
 }
 
-// writeLogs starts the logs of HEAD, the branch and origin/HEAD as clone does, under the name of whoever works here.
+// writeLogs writes the first entries of the reflogs of HEAD, the branch and origin/HEAD, as git clone does, with the
+// user's identity.
 func (o Options) writeLogs(path string) error {
 	if o.Commit.IsZero() || o.Git == (Version{}) {
 		return nil
 	}
 	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
-	if err != nil { // nobody has told git a name; clone then makes one up
+	if err != nil { // the user has not configured an identity; git clone then makes one up
 		name := "unknown"
 		if u, err := user.Current(); err == nil {
 			name = u.Username

@@ -9,20 +9,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Version is a version of git. The zero Version stands for no git.
+// Version is a version of git. The zero Version means that git is not installed.
 type Version struct{ Major, Minor int }
 
 var (
-	rightDiff     = Version{2, 43} // the first without the fault of which query.CarefulName tells
-	socketMonitor = Version{2, 55} // the first that asks a file system monitor's socket on Linux
+	rightDiff     = Version{2, 43} // first version without the fault that query.CarefulName describes
+	socketMonitor = Version{2, 55} // first version that connects to the socket of a file system monitor on Linux
 )
 
-// AtLeast says whether v is the same as another version or later.
+// AtLeast reports whether v is the same as another version or later.
 func (v Version) AtLeast(other Version) bool {
 	return v.Major > other.Major || v.Major == other.Major && v.Minor >= other.Minor
 }
 
-// lastAsked is what the git on PATH said last, for as long as it is the same file.
+// lastAsked caches the version of the git on PATH. It is valid as long as the executable is the same file.
 var lastAsked struct {
 	sync.Mutex
 	path    string
@@ -30,7 +30,8 @@ var lastAsked struct {
 	version Version
 }
 
-// InstalledGit asks the git on PATH for its version.
+// InstalledGit returns the version of the git on PATH. It runs git only if the executable has changed since the last
+// call.
 func InstalledGit(ctx context.Context) (Version, error) {
 	path, err := gitcmd.LookPath()
 	if err != nil {
@@ -52,6 +53,7 @@ func InstalledGit(ctx context.Context) (Version, error) {
 	return v, err
 }
 
+// askVersion runs git version.
 func askVersion(ctx context.Context) (Version, error) {
 	out, err := gitcmd.Output(gitcmd.New(ctx, "version"))
 	if err != nil {

@@ -18,18 +18,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 )
 
-// A git directory that nobody worked in can be made again from the remote, and is not kept. Seal notes what it was when
-// it was made: a sum over HEAD, loose and packed refs, configuration, hooks and whatever else lies there. Left out is what
-// moves by itself or says nothing of its own: remote-tracking refs and the remote's tags, shallow marks, objects (see
-// HasOwnObjects), logs, what artifactfs has there itself, and files that commands leave behind for their successors. The
-// index is compared with HEAD.
+// sealName is the file that records the state of a git directory when it was created: a hash of HEAD, refs,
+// configuration, hooks and all other files, and the checksum of the index. A git directory whose state is the same
+// later contains no work of the user. It can be created again from the remote, so it is not kept. The hash leaves out
+// what changes without the user, or carries no work: remote-tracking refs and the remote's tags, the list of shallow
+// commits, objects (see HasOwnObjects), logs, files of artifactfs, and files that commands leave for later commands.
+// If only the index differs, its tree is compared with HEAD.
 const sealName = "artifactfs-made"
 
+// ignored lists the files and directories that the hash leaves out.
 var ignored = []string{
 	"index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid", "refs/remotes",
 }
 
-// Seal notes that nobody has worked in the git directory yet. It is called once, when all of it is written.
+// Seal records the state of the new git directory, so that HasWork can find out later whether it has changed. It is
+// called once, when the directory is complete.
 func (d *Dir) Seal() error {
 	sum, err := sumOf(d.path)
 	if err != nil {
@@ -42,14 +45,14 @@ func (d *Dir) Seal() error {
 	return disk.WriteFile(filepath.Join(d.path, sealName), []byte(sum+" "+index+"\n"), 0o644)
 }
 
-// Sealed says whether Seal was called.
+// Sealed reports whether Seal was called for the git directory.
 func (d *Dir) Sealed() bool {
 	_, err := os.Lstat(filepath.Join(d.path, sealName))
 	return err == nil
 }
 
-// HasWork says whether a git directory holds anything that the remote could not give again: objects, refs, settings, or
-// what was staged. One that does not exist, or was not finished, holds none but objects.
+// HasWork reports whether a git directory contains anything that the remote cannot supply: objects, refs, settings,
+// or staged changes. In a directory without a seal, which does not exist or is incomplete, only objects count.
 func HasWork(ctx context.Context, path string) (bool, error) {
 	if own, err := HasOwnObjects(path); own || err != nil {
 		return own, err
@@ -76,20 +79,20 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 	return index != wasIndex && staged(ctx, path), nil
 }
 
-// staged says whether the index has another tree than HEAD. git rewrites it for its own purposes, too. What cannot be
-// told may be work.
+// staged reports whether the index differs from HEAD's tree. The index file alone proves nothing, because git also
+// rewrites it to refresh it. If git fails, staged returns true, so that no work is lost.
 func staged(ctx context.Context, path string) bool {
-	// Not the mount's working tree: nobody may serve it yet, and git would look there though it need not.
+	// --work-tree is not the mount: it may not be served yet, and git would access it.
 	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
 	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
 	return cmd.Run() != nil
 }
 
-// sumOf sums up everything in the directory that is not ignored.
+// sumOf returns the hash of all files in the directory that are not ignored.
 func sumOf(path string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // git's lock files come and go
+		if errors.Is(err, fs.ErrNotExist) { // git creates and removes lock files meanwhile
 			return nil
 		}
 		if err != nil {
@@ -129,7 +132,7 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withoutPlaces leaves out the settings that follow the mount to another directory.
+// withoutPlaces removes the settings that change when the mount moves to another directory.
 func withoutPlaces(config []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(config) {
@@ -140,8 +143,8 @@ func withoutPlaces(config []byte) []byte {
 	return kept
 }
 
-// packedSum is about the packed refs that are the user's. Which tags those are can no longer be told once git has
-// written the file.
+// packedSum returns the packed refs that are the user's. The remote's tags are left out as long as artifactfs wrote
+// the file; after git has written it, they cannot be distinguished from the user's tags.
 func packedSum(path string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(path, "packed-refs"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +163,7 @@ func packedSum(path string) ([]byte, error) {
 	return own.Bytes(), nil
 }
 
-// indexSum identifies an index by the hash that it ends with; "" if there is none.
+// indexSum returns the checksum at the end of the index file; "" if there is no index.
 func indexSum(path string) (string, error) {
 	f, err := os.Open(filepath.Join(path, "index"))
 	if errors.Is(err, fs.ErrNotExist) {

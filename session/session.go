@@ -4,7 +4,7 @@
 //
 // # Terms
 //
-//   - A checkpoint is a commit whose tree is the working tree at one moment. It changes neither the index nor a branch of the user.
+//   - A checkpoint is a commit whose tree is the working tree at one moment. Making it changes no index, branch or file.
 //   - The state of a checkpoint is a second commit, a parent of the checkpoint's, that stores the rest of git's data:
 //     index, HEAD, refs, stashes, and the files of an operation under way, such as a rebase.
 //   - A lane is the chain of checkpoints that one writer makes; a segment is a part of it that can be dropped as a whole: its

@@ -1,17 +1,18 @@
-// Package fsmonitor answers git's question what has changed in a working tree since the last time it looked, on the
-// socket in the git directory where git (2.55 and later on Linux) expects its own monitor; older gits ask through a
-// hook program that speaks to the same socket (package query).
+// Package fsmonitor is a file system monitor: it answers git's query for the paths that have changed in a working
+// tree since the previous query. It listens on the socket in the git directory where git 2.55 and later expect their
+// own monitor on Linux. Older gits use a hook program that connects to the same socket (package query).
 //
-// A question is a token, the answer the next token and the paths. The words "quit" and "flush" are git's commands to
-// its monitor (`git fsmonitor--daemon`): after "quit" nobody answers for a moment, long enough for git to see it go, and
-// "flush" gets the answer to a token that nobody knows.
+// A query is a token; the answer is the next token and the changed paths. The queries "quit" and "flush" are commands
+// of `git fsmonitor--daemon`. After "quit" the server does not listen for a moment, long enough for git to see that
+// the monitor has ended. "flush" is answered like a query with an unknown token.
 //
-// # Nobody else starts
+// # No monitor of git
 //
-// Where nobody answers, git waits a second and then starts its own monitor, which would watch a mount that may not be
-// there and keep answering from then on. The socket therefore stays in the directory when the server closes, so that git
-// waits for the next one, a next one takes the name over by a rename, and the lock that git's monitor takes before it
-// makes its socket is held for good. git then looks at the files itself, and is right.
+// If nothing listens on the socket, git waits a second and then starts its own monitor. That would watch the mount's
+// directory even while nothing is mounted, and answer all later queries. The server prevents this. It leaves the
+// socket in the directory when it closes, so that git waits for the next server, which replaces the socket by a
+// rename. And the lock file that git's monitor creates before its socket always exists. git then searches for changes
+// itself, which is slower but right.
 package fsmonitor
 
 import (
@@ -32,47 +33,49 @@ import (
 )
 
 const (
-	lockName = query.Socket + ".lock" // as git's lock files are named
-	newName  = query.Socket + ".new"
+	lockName = query.Socket + ".lock" // the name of git's own lock file
+	newName  = query.Socket + ".new"  // the socket before it is renamed to its name
 
-	noToken = "0" // that nobody gives out, and everybody answers with everything
+	noToken = "0" // token that Ask never returns; every server answers it with "everything may have changed"
 
-	maxToken   = 64 << 10               // bytes of a question
-	maxClients = 256                    // connections at a time; more wait in the kernel's queue
-	patience   = 10 * time.Second       // for a client to ask, and to take the answer
-	grace      = 500 * time.Millisecond // the same, while the server closes
-	absence    = 300 * time.Millisecond
+	maxToken   = 64 << 10               // size of a query in bytes
+	maxClients = 256                    // number of connections at a time; more wait in the kernel's queue
+	patience   = 10 * time.Second       // time for a client to send its query, and to receive the answer
+	grace      = 500 * time.Millisecond // patience while the server closes
+	absence    = 300 * time.Millisecond // pause after "quit" and after errors of accept(2) and listen(2)
 )
 
-// Ask tells what changed since a token: the token of now, and the paths relative to the root, those of directories with a
-// slash behind; all says that everything may have.
+// Ask returns the changes since a token: the next token, and paths relative to the root, of which those of
+// directories end with a slash. all means that everything may have changed.
 type Ask func(ctx context.Context, token string) (next string, paths []string, all bool, err error)
 
-// Options are about processes that come after this one.
+// Options connect a server with its predecessor and successor.
 type Options struct {
-	// Inherited is the listening socket of a server that died: whoever has connected to it meanwhile is answered. It is the
-	// server's from now on.
+	// Inherited is the listening socket of a server that died; nil: none. Its pending connections are answered. Serve
+	// takes ownership of the file.
 	Inherited *os.File
-	// Keep is given every socket that is listened on, before anybody can find it; nil: nobody keeps them.
+	// Keep is called with each listening socket before clients can find it, to pass the socket to a successor; nil:
+	// not kept. Keep must not close the file.
 	Keep func(listening *os.File) error
 }
 
-// Server answers on the socket of one git directory.
+// Server answers the queries on the socket of one git directory.
 type Server struct {
 	gitDir string
-	ask    Ask
-	keep   func(*os.File) error
-	ctx    context.Context // of everything the server does; ends with Close
+	ask    Ask                  // source of the answers
+	keep   func(*os.File) error // Options.Keep
+	ctx    context.Context      // canceled by Close
 	cancel context.CancelFunc
-	done   sync.WaitGroup
-	room   chan struct{} // one for each client there may be
+	done   sync.WaitGroup // run and the clients
+	room   chan struct{}  // holds one value for each open connection
 
+	// mu guards the fields below.
 	mu       sync.Mutex
-	listener *net.UnixListener // nil while it is away
-	clients  map[*net.UnixConn]bool
+	listener *net.UnixListener      // nil during the pause after "quit"
+	clients  map[*net.UnixConn]bool // connections whose deadlines Close shortens
 }
 
-// Serve starts to answer.
+// Serve listens on the socket of a git directory and answers with the results of ask, until Close.
 func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	l, err := inherit(gitDir, o.Inherited)
 	if l == nil && err == nil {
@@ -88,7 +91,8 @@ func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	return s, nil
 }
 
-// inherit listens on the socket of a server that died; nil if that does not listen any more, because git wanted it to quit.
+// inherit listens on the socket of a server that died. It returns nil if that socket was shut down, because git had
+// sent "quit".
 func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 	if f == nil {
 		return nil, nil
@@ -103,7 +107,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 		return nil, l.Close()
 	}
 	u.SetUnlinkOnClose(false)
-	// It is kept before it takes its name, which may be all that is missing.
+	// The server may have died after Keep and before the rename.
 	err = os.Rename(filepath.Join(gitDir, newName), filepath.Join(gitDir, query.Socket))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errors.Join(err, l.Close())
@@ -111,7 +115,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// isShut says whether nobody can connect any more.
+// isShut reports whether a listening socket was shut down, so that clients cannot connect.
 func isShut(l *net.UnixListener) bool {
 	shut := true
 	raw, err := l.SyscallConn()
@@ -125,7 +129,8 @@ func isShut(l *net.UnixListener) bool {
 	return err != nil || shut
 }
 
-// shut refuses all who connect from now on, though others may have the socket open, too.
+// shut refuses further connections and closes the listener. shutdown(2) is needed because other processes may have
+// the same socket open.
 func shut(l *net.UnixListener) {
 	if raw, err := l.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
@@ -133,7 +138,7 @@ func shut(l *net.UnixListener) {
 	l.Close()
 }
 
-// listen takes the socket's name, whoever had it.
+// listen creates a new socket and renames it to its name, in place of the socket of another server.
 func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error) {
 	lock, err := os.OpenFile(filepath.Join(gitDir, lockName), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -142,7 +147,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	if err := lock.Close(); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(gitDir) // the path of a socket cannot be longer than 107 bytes
+	dir, err := os.Open(gitDir) // the path of a socket is limited to 107 bytes (unix(7))
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +177,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	return l, nil
 }
 
-// run accepts clients until the server is closed, with a pause whenever git wants the monitor to quit.
+// run accepts clients until the server is closed, with a pause after each "quit".
 func (s *Server) run(l *net.UnixListener) {
 	defer s.done.Done()
 	for l != nil {
@@ -181,6 +186,7 @@ func (s *Server) run(l *net.UnixListener) {
 	}
 }
 
+// accept starts a goroutine for each client. It returns when the listener or the server is closed.
 func (s *Server) accept(l *net.UnixListener) {
 	for {
 		select {
@@ -194,7 +200,7 @@ func (s *Server) accept(l *net.UnixListener) {
 			if errors.Is(err, net.ErrClosed) || s.away(l) {
 				return
 			}
-			select { // no descriptors left, most likely
+			select { // most likely the process has no free descriptors
 			case <-time.After(absence):
 			case <-s.ctx.Done():
 				return
@@ -206,7 +212,7 @@ func (s *Server) accept(l *net.UnixListener) {
 	}
 }
 
-// again comes back after git wanted the monitor to quit; nil: the server is closed.
+// again listens anew after "quit" and a pause. It returns nil if the server is closed.
 func (s *Server) again() *net.UnixListener {
 	for {
 		select {
@@ -230,6 +236,7 @@ func (s *Server) again() *net.UnixListener {
 	}
 }
 
+// client reads the query of one client and answers it.
 func (s *Server) client(c *net.UnixConn) {
 	defer func() {
 		s.mu.Lock()
@@ -243,7 +250,7 @@ func (s *Server) client(c *net.UnixConn) {
 		return
 	}
 	in := pktline.NewReader(c, 512)
-	if err := in.Fill(1); err != nil { // only wanted to know whether somebody is there
+	if err := in.Fill(1); err != nil { // the client only checked whether a monitor listens
 		return
 	}
 	word, err := query.Read(in, maxToken)
@@ -265,10 +272,10 @@ func (s *Server) client(c *net.UnixConn) {
 	if s.expect(c) != nil {
 		return
 	}
-	_ = query.Write(c, answer(next, paths, all)) // to a client that is gone
+	_ = query.Write(c, answer(next, paths, all)) // an error means that the client has gone
 }
 
-// expect gives a client time for its next step.
+// expect sets the deadline for the next step of a client.
 func (s *Server) expect(c *net.UnixConn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,7 +286,7 @@ func (s *Server) expect(c *net.UnixConn) error {
 	return c.SetDeadline(time.Now().Add(patience))
 }
 
-// answer puts an answer as the hook's protocol version 2 has it.
+// answer encodes an answer in version 2 of the hook's protocol (githooks(5)).
 func answer(next string, paths []string, all bool) []byte {
 	out := append([]byte(next), 0)
 	if all {
@@ -291,7 +298,7 @@ func answer(next string, paths []string, all bool) []byte {
 	return out
 }
 
-// leave stops to listen, before the client that wanted it is let go.
+// leave stops listening. It has an effect before the client that sent "quit" gets its answer.
 func (s *Server) leave() {
 	s.mu.Lock()
 	l := s.listener
@@ -302,14 +309,15 @@ func (s *Server) leave() {
 	}
 }
 
-// away says whether a socket is not listened on any more.
+// away reports whether the server no longer uses this listener.
 func (s *Server) away(l *net.UnixListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listener != l
 }
 
-// Close stops to answer and waits for questions under way. Who asks from now on waits for a next server.
+// Close stops listening and waits for queries that are being answered. Later clients wait for the next server, since
+// the socket's file stays.
 func (s *Server) Close() error {
 	s.cancel()
 	s.leave()

@@ -10,23 +10,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HookName is the name under which a program is git's hook, and CarefulName the one for a git from 2.32 to 2.42: between
-// a commit and the working tree (`git diff HEAD`, `git diff-index HEAD`) such a git looks at stat data that it has never
-// read of files that the monitor vouches for, and calls some of them deleted (mended by git's commit 6a044a2048). To these
-// commands the careful hook gives no answer, so that git looks at the files.
+// HookName is the name of the hook program of git. CarefulName is its name for git 2.32 to 2.42, where `git diff
+// HEAD` and `git diff-index HEAD` have a fault: for files that the monitor reports as unchanged they compare stat
+// data that they have not read, and report some of the files as deleted (fixed by git's commit 6a044a2048). The
+// careful hook fails for these commands, so that git reads the files itself.
 const (
 	HookName    = "artifactfs-fsmonitor"
 	CarefulName = HookName + "-careful"
 )
 
-// IsHook says whether a program that was started by this name is to be the hook.
+// IsHook reports whether a program that was started under this name has to act as the hook.
 func IsHook(name string) bool {
 	name = filepath.Base(name)
 	return name == HookName || name == CarefulName
 }
 
-// Hook is the hook program (githooks, fsmonitor-watchman): started by its name in the git directory, with the protocol's
-// version, which is 2, and a token. It gives the exit code.
+// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. args are its path in the
+// git directory, the protocol's version, which is 2, and a token.
 func Hook(args []string, stdout io.Writer) int {
 	if len(args) != 3 || args[1] != "2" {
 		return 2
@@ -41,7 +41,8 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand returns the arguments of the git that started the hook, perhaps through a shell; nil if there is none.
+// gitCommand returns the arguments of the git that started the hook, directly or through a shell; nil if it is not
+// found. pid is the parent of the hook.
 func gitCommand(pid int) []string {
 	for range 2 {
 		p := proc.Of(pid)
@@ -61,8 +62,8 @@ func gitCommand(pid int) []string {
 	return nil
 }
 
-// misread says whether git compares a commit with the working tree. What cannot be told is not taken for it but where
-// an argument may be a commit.
+// misread reports whether the git command compares a commit with the working tree, so that the fault may affect it.
+// An argument that may be a commit or a path counts as a commit unless such a file exists.
 func misread(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -94,7 +95,7 @@ func misread(argv []string) bool {
 	})
 }
 
-// skipOptions skips git's own options.
+// skipOptions returns the arguments after the options of git itself.
 func skipOptions(args []string) []string {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		if slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--exec-path"}, args[0]) {
@@ -105,8 +106,8 @@ func skipOptions(args []string) []string {
 	return args
 }
 
-// isPath says whether git can mean nothing but a file: one of that name is there, in the root, where the hook is started,
-// or where the user is.
+// isPath reports whether an argument is an existing file, relative to the root, where git starts the hook, or to the
+// user's directory ($PWD).
 func isPath(arg string) bool {
 	if _, err := os.Lstat(arg); err == nil {
 		return true

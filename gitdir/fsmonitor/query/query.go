@@ -1,8 +1,8 @@
-// Package query is the asking side of a file system monitor's socket, and the framing that both sides speak: git's
-// simple-ipc, which is pkt-lines with a flush behind the last.
+// Package query is the client of a file system monitor's socket. It also implements the framing that client and
+// server use, git's simple-ipc: pkt-lines that end with a flush packet.
 //
-// It stands apart from the answering side because the hook program that older gits start for every command is made of
-// it: it imports nothing that takes time to start.
+// It is separate from the server (package fsmonitor) because older gits start the hook program, which is a client,
+// for every command: the package imports nothing that takes time to initialize.
 package query
 
 import (
@@ -16,24 +16,24 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Socket is the name of the socket in a git directory. It is the one git's own client connects to.
+// Socket is the name of the socket in a git directory. git's own client connects to the same name.
 const Socket = "fsmonitor--daemon.ipc"
 
-// patience bounds how long a monitor that is there may take; git looks itself if it takes longer.
+// patience is the longest time that the client waits for an answer. git then searches for changes itself.
 const patience = 30 * time.Second
 
-// ErrCut says that the other side hung up, or spoke no pkt-lines.
+// ErrCut reports that the other side has closed the connection early, or sent something that is not a pkt-line.
 var ErrCut = errors.New("broken pkt-line")
 
-// Read reads packets up to a flush or the end of the input and returns their data, limit bytes at most. It returns ErrCut for
-// anything else, and for more.
+// Read reads packets up to a flush packet or the end of the input, and returns their data. It returns ErrCut if the
+// data exceed limit bytes or the input is not made of data packets.
 func Read(r *pktline.Reader, limit int) ([]byte, error) {
 	var all []byte
 	for {
 		kind, data, err := r.Next()
 		switch {
 		case err == io.EOF, err == nil && kind == pktline.Flush:
-			return all, nil // git, too, takes the end of the input for a flush
+			return all, nil // git, too, accepts the end of the input instead of a flush packet
 		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data, len(all)+len(data) > limit:
 			return nil, ErrCut
 		case err != nil:
@@ -43,7 +43,7 @@ func Read(r *pktline.Reader, limit int) ([]byte, error) {
 	}
 }
 
-// Write writes text as packets and a flush.
+// Write writes text as data packets and a flush packet.
 func Write(w io.Writer, text []byte) error {
 	out := make([]byte, 0, len(text)+len(text)/pktline.MaxData*4+8)
 	for len(text) > 0 {
@@ -55,11 +55,12 @@ func Write(w io.Writer, text []byte) error {
 	return err
 }
 
-// tries is how often a monitor is asked that hangs up: it may have died, and another answers on the same socket.
+// tries is the number of times that Changes asks a monitor that closes the connection: it may have died, and its
+// successor listens on the same socket.
 const tries = 3
 
-// Changes asks the monitor of a git directory what has changed since a token and writes its answer as it is:
-// the next token, NUL, and every path with a NUL behind. The answer "/" stands for everything.
+// Changes asks the monitor of a git directory for the changes since a token and writes the answer to w unchanged: the
+// next token and a NUL, then every path followed by a NUL. The path "/" means that everything may have changed.
 func Changes(gitDir, token string, w io.Writer) error {
 	for try := 1; ; try++ {
 		answer, err := ask(gitDir, token)
@@ -74,6 +75,7 @@ func Changes(gitDir, token string, w io.Writer) error {
 	}
 }
 
+// ask sends one query and returns the answer.
 func ask(gitDir, token string) ([]byte, error) {
 	f, err := dial(gitDir)
 	if err != nil {
@@ -96,7 +98,8 @@ func ask(gitDir, token string) ([]byte, error) {
 	return answer, nil
 }
 
-// dial connects through the directory's descriptor, since the path of a socket cannot be longer than 107 bytes.
+// dial connects to the socket through the descriptor of its directory, since the path of a socket is limited to 107
+// bytes (unix(7)).
 func dial(gitDir string) (*os.File, error) {
 	dir, err := os.Open(gitDir)
 	if err != nil {
@@ -113,7 +116,7 @@ func dial(gitDir string) (*os.File, error) {
 		err = syscall.Connect(fd, to)
 	}
 	if err == nil {
-		err = syscall.SetNonblock(fd, true) // so that the deadline holds
+		err = syscall.SetNonblock(fd, true) // else the deadline has no effect
 	}
 	if err != nil {
 		syscall.Close(fd)
