@@ -10,42 +10,46 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Options say what a born-clean index holds besides its entries.
+// Options are the parameters of NewBuilder.
 type Options struct {
-	Format  object.Format
-	Version uint32 // 2 or 4
-	Token   string // of the file system monitor; "": none
-	// Untracked tells all of it but Root, which the walk gives; nil: git looks for untracked files itself.
+	Format  object.Format // object format of the IDs
+	Version uint32        // 2 or 4
+	Token   string        // token of the file system monitor; "": no monitor
+	// Untracked holds the fields of the untracked cache but Root, which the Builder sets; nil: no cache, so that git
+	// searches for untracked files itself.
 	Untracked *Untracked
-	Files     int // about as many as the walk will tell, so that there is room for them; 0: not known
-	// Ignore gives the id that git compares with an ignore file's content (see Directory.Ignore), if it is known; nil: of none.
+	Files     int // estimated number of files, to allocate memory; 0: not known
+	// Ignore returns the ID that git compares with the contents of an ignore file (see Directory.Ignore), or false if
+	// it is not known; nil: none is known.
 	Ignore func(e Entry) (object.ID, bool)
 }
 
-// Builder makes the index of a working tree that nobody has changed, from a walk over it.
+// Builder makes the index of an unchanged working tree from a walk over it: Dir and Add for each path in git's order,
+// then Index or WriteTo. An error of Dir or Add is returned by those.
 type Builder struct {
-	o     Options
+	o Options
+	// directories on the way to the current position, the root first
 	x     Index
 	stack []*level // the directories that the walk is in, the root first
-	err   error
+	err   error    // first error
 }
 
-// level is a directory that the walk is in.
+// level is a directory on the way to the current position of the walk.
 type level struct {
-	path  string // with a slash behind; the root's is ""
-	tree  *Tree
-	dir   *Directory
-	start int // entries before it
+	path  string     // with a slash at its end; "" for the root
+	tree  *Tree      // its cache tree
+	dir   *Directory // its untracked cache
+	start int        // number of entries before its first one
 }
 
-// NewBuilder starts an index.
+// NewBuilder returns a Builder without entries.
 func NewBuilder(o Options) *Builder {
 	b := &Builder{o: o}
 	b.x = Index{Format: o.Format, Version: o.Version, Token: o.Token, Entries: make([]Entry, 0, o.Files)}
 	return b
 }
 
-// Dir says that the walk enters a directory; the root has the path "". Directories and entries come in git's order.
+// Dir adds a directory before its contents; the root, with the path "", is the first.
 func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	if dir == "" {
 		if len(b.stack) > 0 || len(b.x.Entries) > 0 {
@@ -65,7 +69,7 @@ func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	b.stack = append(b.stack, l)
 }
 
-// Add adds a file, link or gitlink.
+// Add adds a file, symbolic link or gitlink.
 func (b *Builder) Add(e Entry) {
 	up := b.leave(e.Path)
 	if up == nil {
@@ -77,10 +81,10 @@ func (b *Builder) Add(e Entry) {
 	b.x.Entries = append(b.x.Entries, e)
 }
 
-// ignoreFile notes that a directory has an ignore file. If git's id of it is not known, the directory is called one
-// without: git then does not read the file until the directory changes, finds then that there is one, and looks at all
-// below anew. Stat data that fits nothing makes git do the same when it has no monitor to trust. With ShowAll that would
-// not do: a change would leave the directories above the changed one as they are, and their rules unread.
+// ignoreFile records that a directory has an ignore file. If its ID is not known the directory is recorded as having
+// none. git then reads the file only after a change in or below the directory, discovers it, and searches everything
+// below again. The empty stat data make git do the same if it has no monitor. With ShowAll git would not search the
+// directories above the change again and so not read their rules, so the directory is invalid from the start.
 func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	if b.o.Ignore != nil {
 		if id, ok := b.o.Ignore(e); ok {
@@ -92,7 +96,8 @@ func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	d.Valid = b.o.Untracked.Flags == ShowNormal
 }
 
-// FillIgnored tells ids of ignore files that were not known when the index was built (see Options.Ignore), and says how many.
+// FillIgnored sets the IDs of ignore files that were not known when the index was built (see Options.Ignore). It
+// returns how many it has set.
 func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	if x.Untracked == nil || x.Untracked.Root == nil || x.Untracked.PerDirectory == "" {
 		return 0
@@ -125,7 +130,7 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	return filled
 }
 
-// leave leaves the directories that do not hold path and gives the one that does.
+// leave closes the directories that do not contain path and returns the one that does.
 func (b *Builder) leave(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
@@ -142,17 +147,19 @@ func (b *Builder) leave(path string) *level {
 	return nil
 }
 
+// fail records the first error.
 func (b *Builder) fail(what string) {
 	if b.err == nil {
 		b.err = fmt.Errorf("build index: %s", what)
 	}
 }
 
-// close ends a directory: its entries are known, and its children come into the orders in which git searches them.
+// close finishes a directory: it sets the number of entries and sorts the children as git requires.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
 	if slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
-		// A directory without a file is in the tree that was walked, and in no tree that git writes: it would be committed.
+		// The walked tree contains a directory without a file, which git would not write. Its ID must not be used,
+		// because git would commit that tree.
 		l.tree.Count = -1
 		l.tree.Sub = slices.DeleteFunc(l.tree.Sub, func(s *Tree) bool { return s.Count == 0 })
 	}
@@ -160,7 +167,7 @@ func (b *Builder) close(l *level) {
 	slices.SortFunc(l.dir.Sub, func(a, b *Directory) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// compareTrees is the order of a cache tree's children.
+// compareTrees compares two names in the order of a cache tree's children: shorter names first.
 func compareTrees(a, b string) int {
 	if len(a) != len(b) {
 		return len(a) - len(b)
@@ -168,7 +175,7 @@ func compareTrees(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// Index ends the walk and gives what was built.
+// Index finishes the walk and returns the index.
 func (b *Builder) Index() (*Index, error) {
 	if len(b.stack) == 0 {
 		b.fail("there was no root")
@@ -176,7 +183,7 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range slices.Backward(b.stack) { // a directory needs to know what is below it
+	for _, l := range slices.Backward(b.stack) { // the innermost first, since a directory depends on those below it
 		b.close(l)
 	}
 	root := b.stack[0]
@@ -192,7 +199,7 @@ func (b *Builder) Index() (*Index, error) {
 	return &b.x, nil
 }
 
-// WriteTo ends the walk and writes the index file.
+// WriteTo finishes the walk and writes the index file.
 func (b *Builder) WriteTo(w io.Writer) (int64, error) {
 	x, err := b.Index()
 	if err != nil {

@@ -7,15 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Change is a path that becomes another entry, or no entry any more.
+// Change is a change of one path of the index for Apply: a new entry, or the removal of the path.
 type Change struct {
-	Entry Entry // of a path that goes, only the path matters
-	Gone  bool
+	Entry Entry // new entry; for a removal only its Path matters
+	// removes the path
+	Gone bool
 }
 
-// Apply makes changes, each path once. Whatever stages a path had go. The trees along a changed path are not known any
-// more, and neither is what is untracked there. A path that was a directory, or becomes one, is changed by the changes of
-// what was in it, or comes to be.
+// Apply makes changes, at most one for each path. A change replaces all stages of its path. It invalidates the cache
+// tree and the untracked cache along the changed paths. If a directory becomes a file or the other way round, the
+// caller also passes the changes of the paths below it.
 func (x *Index) Apply(changes []Change) {
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Entry.Path, b.Entry.Path) })
@@ -27,6 +28,7 @@ func (x *Index) Apply(changes []Change) {
 		merged = append(merged, rest[:n]...)
 		rest = rest[n:]
 		same, had := false, false
+		// Git's order sorts by path first, so all stages of a path are adjacent.
 		for len(rest) > 0 && rest[0].Path == c.Entry.Path {
 			had = true
 			same = !c.Gone && rest[0].Stage == 0 && rest[0].ID == c.Entry.ID && rest[0].Mode == c.Entry.Mode && rest[0].IntentToAdd == c.Entry.IntentToAdd
@@ -38,14 +40,14 @@ func (x *Index) Apply(changes []Change) {
 		if !same && (had || !c.Gone) {
 			x.Tree.invalidate(c.Entry.Path)
 		}
-		if had == c.Gone { // it was not there and is, or the other way round
+		if had == c.Gone { // the path is new in the index, or no longer in it
 			x.Untracked.invalidate(c.Entry.Path)
 		}
 	}
 	x.Entries = append(merged, rest...)
 }
 
-// invalidate forgets the ids of the trees that hold path, and a tree in its place.
+// invalidate marks the directories on the way to path as changed, and removes the tree at path itself.
 func (t *Tree) invalidate(path string) {
 	for t != nil {
 		t.Count = -1
@@ -62,8 +64,8 @@ func (t *Tree) invalidate(path string) {
 	}
 }
 
-// invalidate makes git look into the directory that holds path. Where it lists a directory by its name alone, the change
-// may make it do so or not any more with every directory above.
+// invalidate makes git search the directory of path again. If git lists directories without tracked files as one name
+// (ShowNormal), the change may affect all directories above too, so they are invalidated as well.
 func (u *Untracked) invalidate(path string) {
 	if u == nil {
 		return
@@ -81,8 +83,8 @@ func (u *Untracked) invalidate(path string) {
 	}
 }
 
-// SetTrees tells the trees that the entries stand for where that is not known: id gives the tree of a directory, "" for
-// the root, or false.
+// SetTrees fills in the unknown parts of the cache tree. id returns the tree of a directory, "" for the root, or
+// false if it is not known.
 func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	if x.Tree == nil {
 		x.Tree = &Tree{Count: -1}
@@ -90,16 +92,17 @@ func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	x.fill(x.Tree, "", x.Entries, id)
 }
 
-// fill gives a directory's tree and those below it; entries are the ones in it.
+// fill sets the tree of a directory and those below it. entries are the entries in the directory, dir its path with a
+// slash at the end.
 func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (object.ID, bool)) {
-	if t.Count == len(entries) { // known
+	if t.Count == len(entries) { // the tree is known already
 		return
 	}
 	before := t.Sub
 	t.Count, t.Sub = len(entries), nil
 	for rest := entries; len(rest) > 0; {
 		e := &rest[0]
-		if e.Stage != 0 || e.IntentToAdd { // no tree has it
+		if e.Stage != 0 || e.IntentToAdd { // no tree can contain such an entry
 			t.Count = -1
 		}
 		name, _, below := strings.Cut(e.Path[len(dir):], "/")

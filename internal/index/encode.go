@@ -13,25 +13,26 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Bits of an entry's flags (gitformat-index).
+// Bits of the flags of an entry (gitformat-index(5)).
 const (
 	flagAssumeValid  = 1 << 15
 	flagExtended     = 1 << 14
 	stageShift       = 12
 	maxNameInFlags   = 1<<12 - 1
-	flagSkipWorktree = 1 << 14 // of the second flags, as is
-	flagIntentToAdd  = 1 << 13
+	flagSkipWorktree = 1 << 14 // of the extended flags, which exist if flagExtended is set
+	flagIntentToAdd  = 1 << 13 // of the extended flags
 )
 
 const (
-	headerSize = 12
-	statSize   = 36
-	fixedSize  = statSize + 4 // and the mode
-	// blockSize is how many entries git gives a thread of its own when it reads an index (IEOT).
+	headerSize = 12           // bytes
+	statSize   = 36           // bytes
+	fixedSize  = statSize + 4 // bytes; stat data and mode
+	// blockSize is the number of entries that one thread of git reads (IEOT).
 	blockSize = 10_000
 )
 
-// checksum is the hash of an index file's end. It guards against rot, not against attack, so SHA-1 need not detect collisions.
+// checksum returns the hash for the end of an index file. It detects accidental damage, not attacks, so SHA-1 without
+// collision detection is sufficient.
 func checksum(f object.Format) hash.Hash {
 	if f == object.SHA256 {
 		return sha256.New()
@@ -39,16 +40,16 @@ func checksum(f object.Format) hash.Hash {
 	return sha1.New()
 }
 
-// WriteTo writes the index file.
+// WriteTo writes the index file. It returns an error if git would refuse to read the index.
 func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	if err := x.check(); err != nil {
 		return 0, fmt.Errorf("write index: %w", err)
 	}
 	version := x.version()
 	e := encoder{format: x.Format, heads: checksum(x.Format)}
-	path := 64 // as long as one is, and what is said of directories and by whom
+	path := 64 // estimate per entry: a path of common length, flags and padding
 	if version == 4 {
-		path = 32 // less what it has in common with the one before
+		path = 32 // less the common prefix with the previous path
 	}
 	e.out = make([]byte, 0, headerSize+len(x.Entries)*(fixedSize+x.Format.Size()+path))
 	e.out = append(e.out, "DIRC"...)
@@ -74,7 +75,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	if x.Sparse {
 		e.extension("sdir", func(out []byte) []byte { return out })
 	}
-	if len(blocks) > 1 { // found from the end of the file, so it is the last
+	if len(blocks) > 1 { // git finds it at a fixed distance from the end of the file, so it is the last extension
 		heads := e.heads.Sum(nil)
 		e.extension("EOIE", func(out []byte) []byte {
 			return append(binary.BigEndian.AppendUint32(out, uint32(end)), heads...)
@@ -89,7 +90,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// version is the least that can say all, or 4 if that was asked for.
+// version returns the lowest version that can represent all entries, or 4 if Version is 4.
 func (x *Index) version() uint32 {
 	if x.Version == 4 {
 		return 4
@@ -102,6 +103,7 @@ func (x *Index) version() uint32 {
 	return 2
 }
 
+// extended returns the extended flags of an entry.
 func (e *Entry) extended() uint16 {
 	var f uint16
 	if e.SkipWorktree {
@@ -113,7 +115,8 @@ func (e *Entry) extended() uint16 {
 	return f
 }
 
-// check finds what git would refuse to read.
+// check returns an error for an index that git would refuse to read: an entry with a wrong path or ID, or out of
+// order.
 func (x *Index) check() error {
 	for i := range x.Entries {
 		e := &x.Entries[i]
@@ -129,7 +132,7 @@ func (x *Index) check() error {
 	return nil
 }
 
-// compare is git's order of entries.
+// compare compares two entries in git's order.
 func compare(a, b *Entry) int {
 	switch {
 	case a.Path < b.Path:
@@ -140,12 +143,14 @@ func compare(a, b *Entry) int {
 	return int(a.Stage) - int(b.Stage)
 }
 
+// encoder appends the parts of an index file to out.
 type encoder struct {
 	format object.Format
 	out    []byte
-	heads  hash.Hash // over what EOIE vouches for: the extensions' names and lengths
+	heads  hash.Hash // hash for EOIE, over the names and lengths of the extensions
 }
 
+// extension appends an extension with its name and length.
 func (e *encoder) extension(name string, body func([]byte) []byte) {
 	at := len(e.out)
 	e.out = append(append(e.out, name...), 0, 0, 0, 0)
@@ -154,9 +159,10 @@ func (e *encoder) extension(name string, body func([]byte) []byte) {
 	e.heads.Write(e.out[at : at+8])
 }
 
-// block is a run of entries that can be read without the ones before.
+// block is a run of entries that a thread can read without the previous ones (IEOT).
 type block struct{ offset, count uint32 }
 
+// blocks is the contents of IEOT.
 type blocks []block
 
 func (b blocks) appendTo(out []byte) []byte {
@@ -168,11 +174,12 @@ func (b blocks) appendTo(out []byte) []byte {
 	return out
 }
 
+// entries appends all entries and returns the blocks that they form.
 func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	var all blocks
 	before := ""
 	for i := range entries {
-		alone := i%blockSize == 0 // whoever starts here knows no path before
+		alone := i%blockSize == 0 // the path of the previous entry is not known to a thread that starts here
 		if alone {
 			all = append(all, block{offset: uint32(len(e.out))})
 		}
@@ -183,6 +190,7 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	return all
 }
 
+// entry appends one entry. before is the path of the previous one; alone means that the entry must not refer to it.
 func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
@@ -214,7 +222,7 @@ func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	}
 }
 
-// appendTo writes stat data, with a mode in its place between device and owner if there is one.
+// appendTo appends stat data. If mode is not 0 it is inserted after the inode number, as in an entry.
 func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	for _, t := range []int64{s.Ctime, s.Mtime} {
 		out = binary.BigEndian.AppendUint32(out, uint32(t/1e9))
@@ -230,7 +238,8 @@ func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	return binary.BigEndian.AppendUint32(out, s.Size)
 }
 
-// appendTo writes a tree and what is below: the children with shorter names first, as git sorts and reads them fastest.
+// appendTo appends a tree and those below it. Sub must be sorted by compareTrees, which is the order that git
+// requires.
 func (t *Tree) appendTo(out []byte) []byte {
 	out = append(append(out, t.Name...), 0)
 	count := max(t.Count, -1)
@@ -247,6 +256,7 @@ func (t *Tree) appendTo(out []byte) []byte {
 	return out
 }
 
+// appendMonitor appends the contents of FSMN, version 2: the token and a bitmap of the entries that are not Valid.
 func (x *Index) appendMonitor(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, 2)
 	out = append(append(out, x.Token...), 0)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// A bitmap in the index is compressed (EWAH, as git's gitformat-bitmap describes it): a run-length word says how many
-// words of all zeros or all ones follow, and how many plain words after those.
+// Limits of a run-length word. A bitmap in the index is compressed by EWAH (gitformat-bitmap(5)): a run-length word
+// holds how many words of all zeros or all ones follow, and how many literal words after those.
 const (
 	runBits     = 32
 	literalBits = 31
@@ -14,12 +14,13 @@ const (
 	maxLiterals = 1<<literalBits - 1
 )
 
-// bitmap is a set of small numbers in plain words.
+// bitmap is a set of small numbers, uncompressed.
 type bitmap struct {
 	words []uint64
-	n     int // the highest number set, plus one
+	n     int // highest number in the set, plus one
 }
 
+// set adds i to the set.
 func (b *bitmap) set(i int) {
 	for len(b.words) <= i/64 {
 		b.words = append(b.words, 0)
@@ -28,13 +29,14 @@ func (b *bitmap) set(i int) {
 	b.n = max(b.n, i+1)
 }
 
+// has reports whether i is in the set.
 func (b *bitmap) has(i int) bool { return i/64 < len(b.words) && b.words[i/64]&(1<<(i%64)) != 0 }
 
-// appendTo appends the bitmap as git serializes it.
+// appendTo appends the bitmap in git's serialized form.
 func (b *bitmap) appendTo(out []byte) []byte {
 	start := len(out)
 	out = binary.BigEndian.AppendUint32(out, uint32(b.n))
-	out = append(out, 0, 0, 0, 0) // number of words, known at the end
+	out = append(out, 0, 0, 0, 0) // number of words, set at the end
 	last, count := 0, 0
 	for rest, first := b.words, true; first || len(rest) > 0; first = false {
 		var word uint64
@@ -62,7 +64,7 @@ func (b *bitmap) appendTo(out []byte) []byte {
 	return binary.BigEndian.AppendUint32(out, uint32(last))
 }
 
-// readBitmap reads a bitmap of at most limit bits and says how many bytes it took.
+// readBitmap parses a bitmap of at most limit bits and returns how many bytes it has.
 func readBitmap(in []byte, limit int) (bitmap, int, error) {
 	var b bitmap
 	if len(in) < 12 {
@@ -76,7 +78,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		return b, 0, fmt.Errorf("bitmap of %d words is cut short", count)
 	}
 	words, size := in[8:8+8*count], int(12+8*count)
-	most := (n + 63) / 64 // the words n bits take; git leaves trailing zeros out or not
+	most := (n + 63) / 64 // number of words for n bits; git may omit zeros at the end
 	for len(words) > 0 {
 		head := binary.BigEndian.Uint64(words)
 		words = words[8:]

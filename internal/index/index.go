@@ -4,72 +4,76 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Stat is what git compares with lstat(2) to see whether a file may have changed.
+// Stat is the part of lstat(2) that git compares to find out whether a file may have changed.
 type Stat struct {
-	Ctime, Mtime             int64 // nanoseconds since 1970
-	Dev, Ino, UID, GID, Size uint32
+	Ctime, Mtime             int64  // nanoseconds since 1970
+	Dev, Ino, UID, GID, Size uint32 // truncated to 32 bits, as git does; Size is in bytes
 }
 
-// Entry is one path of the index.
+// Entry is one entry of the index: a path, or one stage of a path with a conflict.
 type Entry struct {
-	Path string // relative to the root, without a leading slash
-	Mode object.Mode
-	ID   object.ID
-	// Stat of the file. Size 0 of a file that is not empty makes git compare contents when it has to look at all.
+	Path string      // relative to the root of the working tree, without a leading slash
+	Mode object.Mode // type and permissions
+	ID   object.ID   // blob, commit of a submodule, or tree in a sparse index
+	// Stat is the file's stat data. With a size of 0 git compares the contents of a file that is not empty, if it has
+	// to look at the file at all.
 	Stat Stat
-	// Valid says that the file is as the index has it, as of the index's Token. It is never so for a gitlink.
+	// Valid means that the file is as the index has it, according to the file system monitor at the index's Token. It
+	// is always false for a gitlink.
 	Valid bool
 
-	Stage        uint8 // 1 to 3 in a conflict
-	AssumeValid  bool
-	SkipWorktree bool
-	IntentToAdd  bool
+	Stage        uint8 // 1 to 3 in a conflict, otherwise 0
+	AssumeValid  bool  // flag of git update-index --assume-unchanged
+	SkipWorktree bool  // flag of git update-index --skip-worktree
+	IntentToAdd  bool  // flag of git add --intent-to-add
 }
 
-// Index is the content of an index file.
+// Index is the contents of an index file.
 type Index struct {
-	Format  object.Format
-	Version uint32  // 2 and 3 are chosen by need; 4 stays
-	Entries []Entry // in git's order: by the path's bytes, then by stage
-	Tree    *Tree   // the trees that the entries stand for; nil: none is known
-	// Token is what the file system monitor is asked with; "": there is no monitor, and no entry is valid.
+	Format  object.Format // object format of the IDs
+	Version uint32        // of the file; WriteTo chooses 2 or 3 by the flags of entries, unless this is 4
+	Entries []Entry       // in git's order: by the bytes of the path, then by stage
+	Tree    *Tree         // cache tree (TREE): IDs of the trees that the entries stand for; nil: none
+	// Token is the token for the next query to the file system monitor; "": there is no monitor, and no entry is
+	// Valid.
 	Token     string
-	Untracked *Untracked // nil: none
-	Sparse    bool       // directories outside of the sparse checkout may be entries of mode ModeDir, with a slash behind
-	Undo      []byte     // resolve-undo extension as it was read
+	Untracked *Untracked // untracked cache (UNTR); nil: none
+	Sparse    bool       // sparse index (sdir): a directory outside of the sparse checkout may be one entry of mode ModeDir
+	Undo      []byte     // resolve-undo extension (REUC), unparsed
 }
 
-// Tree is a directory of the index with the id of the tree object that holds exactly its entries.
+// Tree is a directory of the index with the ID of the tree object that contains exactly its entries.
 type Tree struct {
-	Name  string // of the directory in its parent
-	ID    object.ID
-	Count int // entries below it; negative: what is below has changed, and ID means nothing
-	Sub   []*Tree
+	Name  string    // name of the directory in its parent; "" for the root
+	ID    object.ID // meaningless if Count is negative
+	Count int       // number of entries below it; negative: an entry has changed and the ID is not known
+	Sub   []*Tree   // in the order of compareTrees
 }
 
-// Untracked is what is known of paths that are in the working tree and not in the index.
+// Untracked is the untracked cache: which paths of the working tree are not in the index, and under which conditions
+// that was found out. git discards it if the conditions differ.
 type Untracked struct {
-	Ident        string // where this holds; see Ident
-	Flags        uint32 // how git lists untracked paths; see ShowNormal
-	InfoExclude  Exclude
-	ExcludesFile Exclude // of core.excludesFile
-	PerDirectory string  // name of the ignore files
-	Root         *Directory
+	Ident        string     // working tree for which the cache is valid; see Ident
+	Flags        uint32     // how git lists untracked paths: ShowAll or ShowNormal
+	InfoExclude  Exclude    // .git/info/exclude
+	ExcludesFile Exclude    // the file of core.excludesFile
+	PerDirectory string     // name of the ignore files in directories, .gitignore
+	Root         *Directory // root of the working tree; nil: nothing is cached
 }
 
-// Exclude is a file with ignore rules: its stat data, and the id git gives its content (see ExcludeID). No id: there is none.
+// Exclude is a file with ignore rules, by its stat data and ExcludeID. A zero ID means that the file does not exist.
 type Exclude struct {
 	Stat Stat
 	ID   object.ID
 }
 
-// Directory is a directory of the working tree.
+// Directory is a directory of the working tree in the untracked cache.
 type Directory struct {
-	Name      string
-	Valid     bool // what follows is right
-	CheckOnly bool // git looked only for whether anything is in it
-	Stat      Stat
-	Ignore    object.ID // of its ignore file; see Untracked
-	Files     []string  // untracked names
-	Sub       []*Directory
+	Name      string       // "" for the root
+	Valid     bool         // the fields below are valid; otherwise git searches the directory
+	CheckOnly bool         // git searched only for whether the directory contains any untracked file
+	Stat      Stat         // stat data of the directory; git searches it again if they have changed
+	Ignore    object.ID    // ID of its ignore file; zero: recorded as missing
+	Files     []string     // names of untracked files and directories in it
+	Sub       []*Directory // sorted by name
 }

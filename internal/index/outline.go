@@ -11,26 +11,29 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrNoOutline says that an index is for Read: not all of its entries are files with a path and an id, and nothing else that
-// commands have set.
+// ErrNoOutline reports an index that has to be read by Read, because it has an entry that is not a plain file, or has
+// a flag or a conflict.
 var ErrNoOutline = errors.New("index has no outline")
 
-// Outline is an index file of which entries are read when they are asked for: who wants to know which trees it stands for
-// need not look at most of them.
+// Outline reads the entries of an index file one at a time, as they are requested. A caller that needs only the trees
+// of an index thus skips most of its entries.
+// cache tree, as in Index; nil: none
 type Outline struct {
 	Tree *Tree // as in Index
 
-	format  object.Format
-	version uint32
-	data    []byte
-	count   int
-	marks   []cursor // before each markEvery-th entry
+	format  object.Format // object format of the IDs
+	version uint32        // version of the index, 2 to 4
+	data    []byte        // the file without its checksum
+	count   int           // number of entries
+	marks   []cursor      // positions before every markEvery-th entry
 }
 
-// markEvery is how many entries are passed over, at most, to get at one.
+// markEvery is the distance of marks: at most so many entries are skipped to reach one.
 const markEvery = 64
 
-// ReadOutline makes the outline of an index file. The checksum is not looked at, nor does git when it reads an index.
+// ReadOutline parses an index file as far as an Outline needs it. It does not verify the checksum, as git does not
+// when it reads an index. It returns ErrNoOutline if the index has to be read by Read, and ErrSplit if it is a split
+// index.
 func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	o, err := readOutline(f, data)
 	if err != nil {
@@ -39,6 +42,7 @@ func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, nil
 }
 
+// readOutline is ReadOutline without context in the error.
 func readOutline(f object.Format, data []byte) (*Outline, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -62,7 +66,7 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 			return nil, fmt.Errorf("entry %d: %w", i, err)
 		case special:
 			return nil, ErrNoOutline
-		case len(c.path) == 0: // it stands for one of the other file
+		case len(c.path) == 0: // in a split index, such an entry replaces one of the shared index
 			return nil, ErrSplit
 		case !more:
 			return nil, fmt.Errorf("%q out of order", c.path)
@@ -71,14 +75,14 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, o.extensions(c.at)
 }
 
-// cursor stands before an entry.
+// cursor is a position before an entry.
 type cursor struct {
-	at   int    // offset of it
-	path []byte // of the entry before
+	at   int    // offset of the entry
+	path []byte // path of the previous entry, of which version 4 stores only the difference
 }
 
-// next passes over an entry, whose path the cursor has then. special: it is not for an outline; more: its path is greater than
-// the one before.
+// next moves the cursor past an entry and sets its path to that of the entry. special means that an Outline cannot
+// have the entry; more, that its path is greater than the previous one, as it must be.
 func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	at := c.at
 	name := at + fixedSize + o.format.Size() + 2
@@ -90,7 +94,7 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	if special {
 		return true, false, nil
 	}
-	same := 0 // bytes of the path before that stay
+	same := 0 // length of the common prefix with the previous path
 	length := int(flags & maxNameInFlags)
 	if o.version == 4 {
 		count, n := varint.Decode(o.data[name:min(len(o.data), name+4)])
@@ -117,7 +121,7 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	return false, more, nil
 }
 
-// extensions reads what is behind the entries.
+// extensions parses the extensions behind the entries. It keeps only TREE.
 func (o *Outline) extensions(at int) error {
 	r := reader{x: &Index{Format: o.format}}
 	for at < len(o.data) {
@@ -150,20 +154,20 @@ func (o *Outline) extensions(at int) error {
 	return nil
 }
 
-// Len is how many entries there are.
+// Len returns the number of entries.
 func (o *Outline) Len() int { return o.count }
 
-// before gives a cursor that stands before an entry.
+// before returns a cursor before entry i.
 func (o *Outline) before(i int) cursor {
 	m := o.marks[i/markEvery]
 	c := cursor{m.at, bytes.Clone(m.path)}
 	for range i % markEvery {
-		_, _, _ = o.next(&c) // it was read before
+		_, _, _ = o.next(&c) // readOutline has parsed it without an error
 	}
 	return c
 }
 
-// Entry reads an entry.
+// Entry returns entry i. Its Valid is always false, since FSMN is not parsed.
 func (o *Outline) Entry(i int) (Entry, error) {
 	c := o.before(i)
 	b := string(o.data[c.at : c.at+fixedSize])
@@ -179,7 +183,7 @@ func (o *Outline) Entry(i int) (Entry, error) {
 	return e, nil
 }
 
-// Search gives the first entry from lo on, before hi, whose path is not less than path; hi if there is none.
+// Search returns the first entry in [lo, hi) whose path is not less than path; hi if there is none.
 func (o *Outline) Search(lo, hi int, path string) int {
 	return lo + sort.Search(hi-lo, func(i int) bool {
 		c := o.before(lo + i)

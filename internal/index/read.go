@@ -12,14 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrSplit says that an index is kept in two files (core.splitIndex), which this package does not read.
+// ErrSplit reports a split index, which consists of two files (core.splitIndex). This package does not read it.
 var ErrSplit = errors.New("split index")
 
-// errShort says that something announces more than there is.
+// errShort reports data that end before an announced length.
 var errShort = errors.New("cut short")
 
-// Read parses an index file of any version git writes. Extensions that only make reading faster are not kept: WriteTo
-// makes them anew.
+// Read parses an index file of version 2 to 4. It drops extensions that only speed up reading (EOIE, IEOT), which
+// WriteTo creates anew, and unknown optional ones.
 func Read(f object.Format, data []byte) (*Index, error) {
 	x, err := read(f, data)
 	if err != nil {
@@ -28,6 +28,7 @@ func Read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
+// read is Read without context in the error.
 func read(f object.Format, data []byte) (*Index, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -63,7 +64,7 @@ func read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// verify compares the checksum, which git may have left out (index.skipHash).
+// verify compares the checksum. It accepts a checksum of zeros, which git writes with index.skipHash.
 func verify(f object.Format, body, sum []byte) error {
 	if bytes.Equal(sum, make([]byte, len(sum))) {
 		return nil
@@ -76,13 +77,14 @@ func verify(f object.Format, body, sum []byte) error {
 	return nil
 }
 
+// reader parses text from offset at on. All methods return errShort if text ends too early.
 type reader struct {
 	x    *Index
-	text string // of which paths are parts
+	text string // shared by the paths of all entries, so that they need no memory of their own
 	at   int
 }
 
-// take gives the next n bytes.
+// take returns the next n bytes.
 func (r *reader) take(n int) (string, error) {
 	if n < 0 || n > len(r.text)-r.at {
 		return "", errShort
@@ -91,7 +93,7 @@ func (r *reader) take(n int) (string, error) {
 	return r.text[r.at-n : r.at], nil
 }
 
-// name gives the bytes up to the next NUL.
+// name returns the bytes up to the next NUL, and skips the NUL.
 func (r *reader) name() (string, error) {
 	n := strings.IndexByte(r.text[r.at:], 0)
 	if n < 0 {
@@ -101,6 +103,7 @@ func (r *reader) name() (string, error) {
 	return r.text[r.at-n-1 : r.at-1], nil
 }
 
+// id returns the next object ID.
 func (r *reader) id() (object.ID, error) {
 	b, err := r.take(r.x.Format.Size())
 	if err != nil {
@@ -109,7 +112,8 @@ func (r *reader) id() (object.ID, error) {
 	return object.FromBytes([]byte(b))
 }
 
-// varint reads a number that counts bytes, or things that take some.
+// varint returns the next number in variable-length encoding. The number is a count of bytes or larger things, so it
+// cannot exceed the length of the file.
 func (r *reader) varint() (int, error) {
 	v, n := varint.Decode([]byte(r.text[r.at:min(len(r.text), r.at+9)]))
 	if n == 0 || v > uint64(len(r.text)) {
@@ -119,16 +123,18 @@ func (r *reader) varint() (int, error) {
 	return int(v), nil
 }
 
+// number decodes a big-endian number at an offset.
 func number(b string, at int) uint32 {
 	return uint32(b[at])<<24 | uint32(b[at+1])<<16 | uint32(b[at+2])<<8 | uint32(b[at+3])
 }
 
-// readStat reads stat data of which rest is what stands behind device and inode.
+// readStat decodes stat data. rest is the part after device and inode number, before which an entry has its mode.
 func readStat(b, rest string) Stat {
 	at := func(i int) int64 { return int64(number(b, i))*1e9 + int64(number(b, i+4)) }
 	return Stat{at(0), at(8), number(b, 16), number(b, 20), number(rest, 0), number(rest, 4), number(rest, 8)}
 }
 
+// entry parses one entry; before is the previous one, nil for the first.
 func (r *reader) entry(e, before *Entry) error {
 	start := r.at
 	b, err := r.take(fixedSize)
@@ -155,7 +161,7 @@ func (r *reader) entry(e, before *Entry) error {
 	switch {
 	case err != nil:
 		return err
-	case e.Path == "": // it stands for one of the other file
+	case e.Path == "": // in a split index, such an entry replaces one of the shared index
 		return ErrSplit
 	case len(e.Path) > maxPath:
 		return fmt.Errorf("path of %d bytes", len(e.Path))
@@ -167,6 +173,7 @@ func (r *reader) entry(e, before *Entry) error {
 	return nil
 }
 
+// flags parses the flags of an entry and returns the first 16 bits.
 func (r *reader) flags(e *Entry) (uint16, error) {
 	b, err := r.take(2)
 	if err != nil {
@@ -189,12 +196,13 @@ func (r *reader) flags(e *Entry) (uint16, error) {
 	return flags, nil
 }
 
-// fullPath reads a path of versions 2 and 3, with 1 to 8 NULs behind so that the entry's size is a multiple of 8.
+// fullPath parses a path of version 2 or 3. It is followed by 1 to 8 NULs, so that the size of the entry is a
+// multiple of 8.
 func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	if length < maxNameInFlags {
 		e.Path, err = r.take(length)
 	} else if e.Path, err = r.name(); err == nil {
-		r.at-- // the NUL belongs to the padding
+		r.at-- // the NUL is part of the padding
 	}
 	if err != nil {
 		return err
@@ -206,7 +214,8 @@ func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	return err
 }
 
-// shortPath reads a path of version 4: how much of the one before goes, and what comes.
+// shortPath parses a path of version 4: how many bytes to remove from the end of the previous path, and the bytes to
+// append.
 func (r *reader) shortPath(e, before *Entry) error {
 	gone, err := r.varint()
 	if err != nil {
@@ -230,6 +239,8 @@ func (r *reader) shortPath(e, before *Entry) error {
 	return nil
 }
 
+// extension parses one extension. An unknown one is an error unless its name begins with a capital letter, which
+// makes it optional.
 func (r *reader) extension() error {
 	head, err := r.take(8)
 	if err != nil {
@@ -267,10 +278,10 @@ func (r *reader) extension() error {
 	return nil
 }
 
-// maxDepth bounds how deep directories can be within maxPath.
+// maxDepth limits the depth of directories: a path of maxPath bytes has no more.
 const maxDepth = maxPath / 2
 
-// tree reads the tree of a directory, and those below it; entries is how many the index has.
+// tree parses the cache tree of a directory and of those below it; entries is the number of entries of the index.
 func (r *reader) tree(depth, entries int) (*Tree, error) {
 	name, err := r.name()
 	if err != nil {
@@ -308,7 +319,7 @@ func (r *reader) tree(depth, entries int) (*Tree, error) {
 	return t, nil
 }
 
-// monitor reads FSMN. Version 1 has a time in place of a token, which git takes for one, too.
+// monitor parses FSMN. Version 1 has a time instead of a token, and git uses that as a token too.
 func (r *reader) monitor() error {
 	head, err := r.take(4)
 	if err != nil {
@@ -328,7 +339,7 @@ func (r *reader) monitor() error {
 	default:
 		return fmt.Errorf("version %d", v)
 	}
-	if _, err := r.take(4); err != nil { // the bitmap's size, which it tells itself
+	if _, err := r.take(4); err != nil { // length of the bitmap, which the bitmap itself repeats
 		return err
 	}
 	dirty, _, err := readBitmap([]byte(r.text[r.at:]), len(r.x.Entries))

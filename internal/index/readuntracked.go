@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// stat reads stat data without a mode.
+// stat parses stat data without a mode.
 func (r *reader) stat() (Stat, error) {
 	b, err := r.take(statSize)
 	if err != nil {
@@ -16,7 +16,7 @@ func (r *reader) stat() (Stat, error) {
 	return readStat(b, b[24:]), nil
 }
 
-// orNone is an id that may be all zeros for none.
+// orNone parses an ID. All zeros stand for no ID, the zero object.ID.
 func (r *reader) orNone() (object.ID, error) {
 	id, err := r.id()
 	if err == nil && strings.Trim(string(id.Bytes()), "\x00") == "" {
@@ -25,6 +25,7 @@ func (r *reader) orNone() (object.ID, error) {
 	return id, err
 }
 
+// untracked parses UNTR.
 func (r *reader) untracked() (*Untracked, error) {
 	u := &Untracked{}
 	n, err := r.varint()
@@ -35,7 +36,7 @@ func (r *reader) untracked() (*Untracked, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Ident, _, _ = strings.Cut(ident, "\x00") // old gits kept several, of which the first counts
+	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several, of which the first counts
 	for _, x := range []*Exclude{&u.InfoExclude, &u.ExcludesFile} {
 		if x.Stat, err = r.stat(); err != nil {
 			return nil, err
@@ -60,7 +61,8 @@ func (r *reader) untracked() (*Untracked, error) {
 	return u, r.directories(u, n)
 }
 
-// directories reads what UNTR keeps apart: the names depth first, then three bitmaps over them, stat data and ids.
+// directories parses the n directories of UNTR: the names depth first, then three bitmaps by position, the stat data,
+// and the IDs of ignore files.
 func (r *reader) directories(u *Untracked, n int) error {
 	all := make([]*Directory, 0, min(n, len(r.text)/3))
 	var err error
@@ -70,7 +72,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 	if len(all) != n {
 		return errors.New("directories are not as many as announced")
 	}
-	var maps [3]bitmap // valid, check-only, with an id
+	var maps [3]bitmap // valid, check-only, and with an ID
 	for i := range maps {
 		var size int
 		if maps[i], size, err = readBitmap([]byte(r.text[r.at:]), n); err != nil {
@@ -96,6 +98,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 	return nil
 }
 
+// directory parses the names of a directory and of those below it, and appends them to all.
 func (r *reader) directory(all *[]*Directory, depth int) (*Directory, error) {
 	files, err := r.varint()
 	if err != nil {

@@ -7,10 +7,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Switch makes the changes of a checkout, whose files are on disk as the new entries say. Unlike Apply it leaves what is
-// known of untracked files as far as that stays right: where there are none, there still are none. Other tells whether
-// there is any file below a directory that is not tracked, ignored or not: only then do other ignore rules matter. Read says
-// that git may read ignore files that were changed, whose contents it has not seen.
+// Switch changes the index for a checkout that has written the changed files already. Unlike Apply it keeps the
+// untracked cache where that stays valid: where no file was untracked, none is now. But other ignore rules may turn
+// ignored files into untracked ones. other reports whether a directory contains any file that is not tracked, ignored
+// or not; only then do changed ignore files matter. read means that git may read changed ignore files, whose contents
+// are then recorded by their IDs.
 func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool) {
 	known := x.Untracked
 	x.Untracked = nil
@@ -28,7 +29,7 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 		case read && !c.Gone && c.Entry.Mode != object.ModeSymlink && !d.Ignore.IsZero():
 			d.Ignore = c.Entry.ID
 		default:
-			d.Ignore = object.ID{} // git reads them when it has to look at the directory
+			d.Ignore = object.ID{} // git reads the file when it searches the directory
 		}
 	}
 	for _, c := range changes {
@@ -38,8 +39,9 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	}
 }
 
-// switched makes git look again at the directories on the way to a path, if one of them has untracked files: which of them
-// are shown by their names, and which by a directory's, may have changed. It gives the path's directory, if that is known.
+// switched invalidates the directories on the way to a path if one of them has untracked files, because git lists a
+// directory without tracked files as one name, and the change may affect which those are. It returns the directory of
+// the path; nil if it is not in the cache.
 func (u *Untracked) switched(path string) *Directory {
 	d, rest := u.Root, path
 	chain := []*Directory{d}
@@ -64,12 +66,13 @@ func (u *Untracked) switched(path string) *Directory {
 	return d
 }
 
+// split splits a path into its directory, "" for the root, and its name.
 func split(path string) (dir, name string) {
 	i := strings.LastIndexByte(path, '/')
 	return path[:max(i, 0)], path[i+1:]
 }
 
-// forget makes git look at a directory and all below.
+// forget invalidates a directory and all below it, so that git searches them again.
 func (d *Directory) forget() {
 	d.Valid, d.Files = false, nil
 	for _, s := range d.Sub {
@@ -77,7 +80,8 @@ func (d *Directory) forget() {
 	}
 }
 
-// prune takes out the directories of a path in which no entry is left.
+// prune removes from the untracked cache the topmost directory on the way to a path that contains no entry of the
+// index any more.
 func (x *Index) prune(path string) {
 	d := x.Untracked.Root
 	for at := 0; ; {
@@ -99,8 +103,9 @@ func (x *Index) prune(path string) {
 	}
 }
 
-// Heard notes what the file system monitor says: these paths may differ from what the index knew at its token, those below
-// one that ends in a slash too, and from now on the token is another. Paths for which spare says so are as they are noted.
+// Heard applies an answer of the file system monitor to the index: the listed paths may have changed since the
+// previous token, and for a path that ends with a slash everything below it. It records the new token. spare reports
+// that a path is as the index has it in spite of the answer.
 func (x *Index) Heard(token string, paths []string, spare func(path string) bool) {
 	if x.Token == "" {
 		return

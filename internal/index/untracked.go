@@ -7,29 +7,31 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Flags of Untracked (git's dir.h): directories without tracked files are listed as one name, and empty ones not at all.
+// Values of Untracked.Flags (git's dir.h). ShowNormal lists a directory without tracked files as one name and an
+// empty one not at all; ShowAll lists every file.
 const (
 	ShowAll    = 0
 	ShowNormal = 1<<1 | 1<<2
 )
 
-// Ident is what Untracked.Ident has to be for a working tree, by its real path, on this system.
+// Ident returns the value that git requires in Untracked.Ident for a working tree on Linux. workTree is its path
+// without symbolic links.
 func Ident(workTree string) string { return "Location " + workTree + ", system Linux" }
 
-// ExcludeID is the id that git gives the content of info/exclude or core.excludesFile: of the text as it reads it, with a
-// line end of its own behind.
+// ExcludeID returns the ID that git computes for the contents of a file with ignore rules: that of a blob with the
+// contents and, unless they are empty, an additional line feed.
 func ExcludeID(f object.Format, content []byte) object.ID {
 	if len(content) > 0 {
 		content = append(content[:len(content):len(content)], '\n')
 	}
 	id, err := object.Hash(f, object.Blob, content)
-	if err != nil { // git reads the file all the same, and finds that this is not its id
+	if err != nil { // a zero ID is safe: git reads the file and finds a different ID
 		return object.ID{}
 	}
 	return id
 }
 
-// appendID writes an id; none is all zeros.
+// appendID appends an ID; zeros if there is none.
 func appendID(out []byte, id object.ID, f object.Format) []byte {
 	if id.IsZero() {
 		return append(out, make([]byte, f.Size())...)
@@ -37,6 +39,7 @@ func appendID(out []byte, id object.ID, f object.Format) []byte {
 	return append(out, id.Bytes()...)
 }
 
+// appendTo appends the contents of UNTR.
 func (u *Untracked) appendTo(out []byte, f object.Format) []byte {
 	out = varint.Append(out, uint64(len(u.Ident)+1))
 	out = append(append(out, u.Ident...), 0)
@@ -61,13 +64,14 @@ func (u *Untracked) appendTo(out []byte, f object.Format) []byte {
 	return append(out, 0)
 }
 
-// directoryWriter collects what UNTR keeps apart.
+// directoryWriter collects the parts of UNTR, which stores the fields of all directories separately.
 type directoryWriter struct {
-	n                         int // directories so far
+	n                         int // number of directories
 	names, stats, ids         []byte
 	valid, checkOnly, ignored bitmap
 }
 
+// directory adds a directory and those below it, depth first.
 func (w *directoryWriter) directory(d *Directory) {
 	files := d.Files
 	if !d.Valid {

@@ -1,28 +1,29 @@
-// Package keeper implements the protocol between a worker, which serves mounts, and the supervisor, which holds its descriptors so that
-// a successor can continue with them: the syntax of sd_notify(3) over a SOCK_SEQPACKET pair.
+// Package keeper implements the protocol between a worker, which serves mounts, and the supervisor, which holds the worker's
+// descriptors so that a successor can continue with them. The protocol uses the syntax of sd_notify(3) over a SOCK_SEQPACKET
+// socket pair.
 //
-// A message consists of lines KEY=VALUE, and of descriptors. The worker sends
+// A message consists of lines KEY=VALUE and of descriptors. The worker sends
 //
-//	FDSTORE=1 FDNAME=n        and a descriptor: keep it, in place of one of the same name
-//	FDSTOREREMOVE=1 FDNAME=n  forget it
-//	X_WAITING=1 X_VERSION=v   it has started and waits for its START
-//	READY=1                   it serves
-//	WATCHDOG=1                it is well
-//	STATUS=text               for people
-//	STOPPING=1                all is unmounted; its end is no accident
-//	X_UPGRADE=/abs/exe        asks for a successor from that executable
+//	FDSTORE=1 FDNAME=n        and a descriptor, to be held in place of one of the same name
+//	FDSTOREREMOVE=1 FDNAME=n  the held descriptor is to be closed
+//	X_WAITING=1 X_VERSION=v   the worker has started and waits for START
+//	READY=1                   the worker serves
+//	WATCHDOG=1                the worker is alive
+//	STATUS=text               a status for people
+//	STOPPING=1                everything is unmounted and the worker ends: no successor is needed
+//	X_UPGRADE=/abs/exe        a successor is to be started from that executable
 //
 // and the supervisor sends
 //
-//	FDNAME=n:n                and as many descriptors: everything that it holds
-//	START=1 X_REASON=why X_COUNT=n ...  serve, see Start
+//	FDNAME=n:n                and as many descriptors: all that the supervisor holds
+//	START=1 X_REASON=why X_COUNT=n ...  the worker has to serve; see Start
 //	X_REASON=why              how the predecessor ended, if that was not known at START
-//	STOP=1                    unmount everything and end
-//	X_UPGRADE_FAILED=why      the upgrade asked for is not made
+//	STOP=1                    the worker has to unmount everything and end
+//	X_UPGRADE_FAILED=why      the requested upgrade has failed
 //
-// Promises: messages arrive whole, in order, and also when their sender died right after sending, so nothing is
-// acknowledged. A Conn never changes a file status flag (O_NONBLOCK) of what it sends or receives: the flags are shared
-// by all who hold the same open file.
+// Messages arrive whole and in order, even if the sender dies right after sending, so they are not acknowledged. A Conn never
+// changes the file status flags (O_NONBLOCK) of a descriptor that it sends or receives, because all processes that have the
+// same open file description share the flags.
 package keeper
 
 import (
@@ -40,45 +41,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Limits of messages.
 const (
-	maxMessage = 32 << 10 // bytes
-	maxName    = 255      // bytes of an FDNAME, see sd_pid_notify_with_fds(3)
-	maxFiles   = 100      // of a message; the kernel takes 253 (SCM_MAX_FD), and their names must fit
-	sendTime   = 3 * time.Second
+	maxMessage = 32 << 10        // bytes
+	maxName    = 255             // bytes of an FDNAME; see sd_pid_notify_with_fds(3)
+	maxFiles   = 100             // descriptors of one message: the kernel permits 253 (SCM_MAX_FD), and their names must fit too
+	sendTime   = 3 * time.Second // time after which Send fails if the other end does not read
 )
 
-// Keys of messages.
+// Keys of messages, each with its value.
 const (
-	Store         = "FDSTORE"
-	Remove        = "FDSTOREREMOVE"
-	Name          = "FDNAME"
-	Waiting       = "X_WAITING"
-	Version       = "X_VERSION"
-	Ready         = "READY"
-	Watchdog      = "WATCHDOG"
-	Status        = "STATUS"
-	Stopping      = "STOPPING"
-	Upgrade       = "X_UPGRADE"
-	Begin         = "START"
-	Reason        = "X_REASON"
-	Count         = "X_COUNT"
-	Managed       = "X_MANAGED"
-	Supervisor    = "X_SUPERVISOR"
-	UpgradeFailed = "X_UPGRADE_FAILED"
-	Stop          = "STOP"
-	Adopted       = "X_ADOPTED"
+	Store         = "FDSTORE"          // "1": hold the attached descriptor
+	Remove        = "FDSTOREREMOVE"    // "1": close a held descriptor
+	Name          = "FDNAME"           // names of descriptors, separated by colons
+	Waiting       = "X_WAITING"        // "1": the worker waits for Begin
+	Version       = "X_VERSION"        // version of the worker
+	Ready         = "READY"            // "1": the worker serves
+	Watchdog      = "WATCHDOG"         // "1": the worker is alive
+	Status        = "STATUS"           // text for people
+	Stopping      = "STOPPING"         // "1": the worker has unmounted everything and ends
+	Upgrade       = "X_UPGRADE"        // absolute path of the executable of a successor
+	Begin         = "START"            // "1": the worker has to serve; see Start
+	Reason        = "X_REASON"         // Start.Reason
+	Count         = "X_COUNT"          // Start.Count
+	Managed       = "X_MANAGED"        // Start.Managed, "1"
+	Supervisor    = "X_SUPERVISOR"     // Start.Supervisor
+	UpgradeFailed = "X_UPGRADE_FAILED" // Start.UpgradeFailed
+	Stop          = "STOP"             // "1": the worker has to unmount everything and end
+	Adopted       = "X_ADOPTED"        // reply to HandOver: the descriptors have been taken
 )
 
-// Kept is a descriptor with the name under which it is held.
+// Kept is a held descriptor with its name.
 type Kept struct {
-	Name string
-	File *os.File
+	Name string   // see ValidName
+	File *os.File // owned by the receiver
 }
 
-// Message holds the lines of one message, values by keys.
+// Message holds the lines of one message as values by key.
 type Message map[string]string
 
-// Encode returns the message in the syntax of sd_notify(3), its lines sorted by key. A line feed in a value becomes a space.
+// Encode returns the message in the syntax of sd_notify(3), with its lines sorted by key. Line feeds in values become
+// spaces. It returns an error if the message exceeds maxMessage bytes.
 func (m Message) Encode() ([]byte, error) {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -103,7 +106,8 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// ValidName returns an error if a descriptor cannot be held under name, here and in a service manager's store.
+// ValidName returns an error unless a descriptor can be held under name, both by the supervisor and by a service
+// manager (1 to 255 printable ASCII characters without colon).
 func ValidName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
@@ -112,16 +116,18 @@ func ValidName(name string) error {
 	return nil
 }
 
-// Conn is one end of the conversation. Its methods may be called concurrently, but for Receive and what calls it.
+// Conn is one end of a connection between worker and supervisor. Its methods may be called concurrently, except
+// Receive and the methods that call it: AwaitStart, and HandOver for its argument.
 type Conn struct {
 	c           *net.UnixConn
-	buf, rights []byte // of Receive
+	buf, rights []byte // buffers of Receive
 
 	mu   sync.Mutex
-	kept map[string]*os.File // copies of what was given to Keep or received, see All
+	kept map[string]*os.File // copies of the descriptors passed to Keep or received by AwaitStart, by name; guarded by mu
 }
 
-// Pair returns the two ends of a connection; peer is for a child process.
+// Pair returns the two ends of a new connection. peer is to be passed to a child process, and then closed by the
+// caller.
 func Pair() (c *Conn, peer *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -135,7 +141,7 @@ func Pair() (c *Conn, peer *os.File, err error) {
 	return c, peer, nil
 }
 
-// Open makes a Conn of an inherited descriptor, which is its own from now on, whatever it returns.
+// Open returns a Conn that uses the inherited descriptor fd. Open takes ownership of fd, also if it returns an error.
 func Open(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "keeper")
 	if f == nil {
@@ -157,7 +163,7 @@ func Open(fd int) (*Conn, error) {
 	}, nil
 }
 
-// Send sends a message with descriptors.
+// Send sends a message with copies of descriptors. It returns an error after sendTime if the other end does not read.
 func (c *Conn) Send(m Message, fds ...int) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -167,14 +173,15 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // whoever does not read is wedged
+	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // a process that does not read hangs
 	if _, _, err := c.c.WriteMsgUnix(b, rights, nil); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
 	return nil
 }
 
-// SendKept sends what is held, many descriptors in each message: a thousand messages would take longer than the rest of a takeover.
+// SendKept sends held descriptors, by name, with many in each message: one message for each would take longer than
+// the rest of a takeover.
 func (c *Conn) SendKept(kept map[string]int) error {
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(kept)), maxFiles) {
 		fds := make([]int, len(names))
@@ -188,7 +195,8 @@ func (c *Conn) SendKept(kept map[string]int) error {
 	return nil
 }
 
-// Receive returns the next message with its descriptors, which the caller closes. The error is io.EOF if the other end is closed.
+// Receive returns the next message with its descriptors, which the caller must close. The error is io.EOF if the
+// other end is closed.
 func (c *Conn) Receive() (m Message, fds []int, err error) {
 	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
 	switch {
@@ -199,7 +207,7 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 	}
 	fds, err = parseRights(c.rights[:nr])
 	if err == nil && n == 0 && len(fds) == 0 {
-		return nil, nil, io.EOF // no message of ours is empty
+		return nil, nil, io.EOF // no valid message is empty
 	}
 	if err == nil && (flags&unix.MSG_CTRUNC != 0 || n > maxMessage) {
 		err = fmt.Errorf("read message: cut off at %d descriptors, %d bytes", len(fds), n)
@@ -214,16 +222,17 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 	return m, fds, nil
 }
 
+// closeAll closes descriptors.
 func closeAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
 }
 
-// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after a time.
+// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after t.
 func (c *Conn) SetReadDeadline(t time.Time) { c.c.SetReadDeadline(t) }
 
-// Dup returns a copy of the descriptor of this end, close-on-exec.
+// Dup returns a close-on-exec copy of the connection's descriptor.
 func (c *Conn) Dup() (int, error) {
 	raw, err := c.c.SyscallConn()
 	if err != nil {
@@ -232,6 +241,7 @@ func (c *Conn) Dup() (int, error) {
 	return dup(raw)
 }
 
+// parseRights returns the descriptors of a control message (SCM_RIGHTS), also if it returns an error.
 func parseRights(b []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(b)
 	if err != nil {
@@ -247,7 +257,7 @@ func parseRights(b []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// Close closes the connection and the copies of descriptors.
+// Close closes the connection and the local copies of descriptors.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

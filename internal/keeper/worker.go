@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start is what a worker is told when it shall serve.
+// Start holds what the supervisor sends to a worker when the worker has to serve.
 type Start struct {
-	Reason        string // why the worker before this one ended; "" for the first
-	Count         int    // workers that took over, this one included
-	Managed       bool   // a service manager has the descriptors too: without a supervisor the worker just ends
-	Supervisor    int    // process id
-	UpgradeFailed string // why the last upgrade was taken back
+	Reason        string // how the previous worker ended; "" for the first worker
+	Count         int    // number of workers that have taken over, this one included
+	Managed       bool   // a service manager holds the descriptors too, so the worker ends if the supervisor is lost
+	Supervisor    int    // process ID of the supervisor
+	UpgradeFailed string // why the last upgrade was reverted; "": it was not
 }
 
-// Keep has a descriptor kept, in place of one with the same name. The caller's own stays the caller's. It is no error if
-// the keeper is gone: then HandOver gives it to the next.
+// Keep passes a copy of a descriptor to the supervisor, which holds it in place of one with the same name. The caller
+// still owns f. It is no error if the supervisor is gone: HandOver passes the descriptor to the next one.
 func (c *Conn) Keep(name string, f *os.File) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -40,7 +40,8 @@ func (c *Conn) Keep(name string, f *os.File) error {
 	return nil
 }
 
-// Drop has a descriptor forgotten; one that is not kept is no error.
+// Drop makes the supervisor close the descriptor of that name. It is no error if there is none, or if the supervisor
+// is gone.
 func (c *Conn) Drop(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,9 +52,10 @@ func (c *Conn) Drop(name string) error {
 	return nil
 }
 
+// isGone reports whether an error means that the other end of the connection is closed.
 func isGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
-// remember needs mu.
+// remember replaces the local copy of a descriptor; nil removes it. The caller holds mu.
 func (c *Conn) remember(name string, f *os.File) {
 	if old := c.kept[name]; old != nil {
 		old.Close()
@@ -64,7 +66,7 @@ func (c *Conn) remember(name string, f *os.File) {
 	}
 }
 
-// send is Send of a file, whose flags Fd would change.
+// send sends a file's descriptor. It does not use File.Fd, which would change the file status flags.
 func (c *Conn) send(m Message, f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -77,7 +79,7 @@ func (c *Conn) send(m Message, f *os.File) error {
 	return sendErr
 }
 
-// duplicate leaves the flags of f as they are.
+// duplicate returns a copy of f that shares its open file description. It leaves the file status flags unchanged.
 func duplicate(name string, f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -90,6 +92,7 @@ func duplicate(name string, f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// dup returns a close-on-exec copy of a descriptor.
 func dup(raw syscall.RawConn) (int, error) {
 	copied, dupErr := -1, error(nil)
 	if err := raw.Control(func(fd uintptr) { copied, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
@@ -98,8 +101,9 @@ func dup(raw syscall.RawConn) (int, error) {
 	return copied, dupErr
 }
 
-// AwaitStart says that the worker waits and returns when it shall serve, with everything that is kept. io.EOF: nobody
-// needs it.
+// AwaitStart reports to the supervisor that the worker waits, and blocks until it has to serve. It returns the Start
+// and all held descriptors, which the caller owns. The error is io.EOF if the supervisor has closed the connection:
+// the worker is not needed.
 func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
 	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
 		if isGone(err) {
@@ -136,7 +140,7 @@ func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
 	}
 }
 
-// Message is how a Start is told.
+// Message returns the message that sends s.
 func (s Start) Message() Message {
 	m := Message{Begin: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
 	if s.Managed {
@@ -148,17 +152,18 @@ func (s Start) Message() Message {
 	return m
 }
 
-// StartOf reads what Message wrote.
+// StartOf returns the Start of a message that Start.Message made.
 func StartOf(m Message) Start {
-	count, _ := strconv.Atoi(m[Count]) // of our own making
+	count, _ := strconv.Atoi(m[Count]) // the message is from the supervisor, so the numbers are valid
 	supervisor, _ := strconv.Atoi(m[Supervisor])
 	return Start{Reason: m[Reason], Count: count, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed]}
 }
 
-// Tell sends a message of one line, such as Ready.
+// Tell sends a message of one line, with a key such as Ready.
 func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}) }
 
-// HandOver gives everything that is kept to the other end of another conversation and waits until that has it.
+// HandOver sends all held descriptors and s to the supervisor at the other end of to, and waits until that has
+// confirmed. It returns an error if the supervisor does not confirm.
 func (c *Conn) HandOver(to *Conn, s Start) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
