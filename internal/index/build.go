@@ -154,7 +154,8 @@ func (b *Builder) fail(what string) {
 	}
 }
 
-// close finishes a directory: it sets the number of entries and sorts the children as git requires.
+// close finishes a directory: it sets the number of entries and sorts the children in the orders
+// in which git searches them.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
 	if slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {

@@ -238,8 +238,8 @@ func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	return binary.BigEndian.AppendUint32(out, s.Size)
 }
 
-// appendTo appends a tree and those below it. Sub must be sorted by compareTrees, which is the order that git
-// requires.
+// appendTo appends a tree and those below it. git reads them fastest if
+// Sub is sorted by compareTrees.
 func (t *Tree) appendTo(out []byte) []byte {
 	out = append(append(out, t.Name...), 0)
 	count := max(t.Count, -1)

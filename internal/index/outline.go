@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrNoOutline reports an index that has to be read by Read, because it has an entry that is not a plain file, or has
-// a flag or a conflict.
+// ErrNoOutline reports an index that only Read can parse: it has a conflict, an entry with a flag, or an entry of a sparse index
+// that stands for a directory.
 var ErrNoOutline = errors.New("index has no outline")
 
 // Outline reads the entries of an index file one at a time, as they are requested. A caller that needs only the trees
