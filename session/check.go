@@ -77,6 +77,7 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 			lost(err)
 		}
 	}
+	// EachPoint stops at the first damaged checkpoint. If one is reported already, its error adds nothing.
 	if err := r.EachPoint(func(Point) bool { h.Points++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
 		h.Lost = append(h.Lost, LostRef{LanePrefix(r.session), err})
 	}
@@ -107,6 +108,7 @@ func (r *Repo) wholeCheckpoint(p Point, seen map[object.ID]bool) error {
 			continue
 		}
 		seen[id] = true
+		// Size finds the tree in any source of objects.
 		if !r.Owned(id) {
 			if _, _, err := r.Size(id); err != nil {
 				return err
@@ -141,6 +143,7 @@ func (r *Repo) locks() ([]Lock, error) {
 		case d.IsDir() || !strings.HasSuffix(file, ".lock") || file == ours || sameFile(file, ours):
 			return nil
 		}
+		// The lock file may have been removed since it was listed.
 		info, err := os.Lstat(file)
 		if err == nil {
 			all = append(all, Lock{file, info.ModTime()})

@@ -85,6 +85,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		if err != nil {
 			return nil, fmt.Errorf("copy commit %s: %w", id, err)
 		}
+		// The parent's tree is compared with this one, so that unchanged directories are not visited.
 		var before object.ID
 		if len(info.Parents) > 0 {
 			if parent, err := c.repo.Commit(info.Parents[0]); err == nil {
@@ -138,6 +139,7 @@ func (c *Copier) tree(id, before object.ID) error {
 		}
 	}
 	for _, e := range entries {
+		// Gitlinks are skipped: the commits of submodules are in other repositories.
 		switch {
 		case e.ID == old[e.Name]:
 		case e.Mode == object.ModeDir:
@@ -169,6 +171,7 @@ func (c *Copier) blob(id object.ID) error {
 	if err != nil {
 		return fmt.Errorf("copy blob %s: %w", id, err)
 	}
+	// The contents are read only when the object is written: a blob may be large.
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: size, Open: func() (io.ReadCloser, error) { return c.repo.Open(id) }})
 	return nil
 }

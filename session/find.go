@@ -40,6 +40,7 @@ func (r *Repo) Find(name string) (Point, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
 		return r.findBack(name, back)
 	}
+	// An adopted checkpoint belongs to another session, so EachPoint does not list it.
 	for _, ref := range []string{PinPrefix(r.session) + name, AdoptedRef(r.session, PointID(name))} {
 		if !refname.Valid(ref) {
 			continue
@@ -101,6 +102,7 @@ func (r *Repo) findHead() (found Point, err error) {
 func (r *Repo) findTime(name string, at time.Time) (found Point, err error) {
 	var oldest Point
 	err = r.EachPoint(func(p Point) bool {
+		// The time of the ID has milliseconds; that of the commit has seconds only.
 		if oldest = p; !p.ID.Time().After(at) {
 			found = p
 		}
@@ -173,6 +175,7 @@ func ParseTime(text string, now time.Time) (time.Time, bool) {
 	if day, err := time.ParseInLocation(time.DateOnly, text, now.Location()); err == nil {
 		return day.AddDate(0, 0, 1).Add(-time.Nanosecond), true
 	}
+	// time.Parse returns a time of day in the year 0, so the date is taken from now.
 	for _, layout := range []string{"15:04", time.TimeOnly} {
 		clock, err := time.Parse(layout, text)
 		if err != nil {
@@ -199,6 +202,7 @@ func parseAge(text string) (age time.Duration, ok bool) {
 		if digits == 0 || digits > 9 || digits == len(text) || text[0] == '0' || ageUnits[text[digits]] == 0 {
 			return 0, false
 		}
+		// The limit also prevents an overflow of the multiplication.
 		n, err := strconv.Atoi(text[:digits])
 		if err != nil || int64(n) > int64(maxAge/ageUnits[text[digits]]) {
 			return 0, false

@@ -55,6 +55,7 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	if o.DryRun {
 		return result, nil
 	}
+	// The refs no longer lead to the dropped checkpoints, so their objects are unreachable now.
 	if result.Bytes, err = r.sweep(ctx); err != nil {
 		return result, fmt.Errorf("remove what nothing names from %s: %w", r.dir, err)
 	}
@@ -87,6 +88,7 @@ func (r *Repo) segments(session string) ([]segment, error) {
 	var all []segment
 	for _, ref := range refs {
 		s := segment{ref: ref.Name, tip: ref.ID}
+		// The ref points to the newest checkpoint; each one leads to the previous one of the segment.
 		for at := ref.ID; !at.IsZero(); {
 			p, parent, err := r.checkpointAt(at)
 			if err != nil {
@@ -144,6 +146,7 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 			}
 		}
 	}
+	// The segments of several lanes overlap in time.
 	slices.SortFunc(result.Dropped, func(a, b Point) int { return compareIDs(b.ID, a.ID) })
 	if o.DryRun || len(result.Dropped) == 0 {
 		return result, nil
@@ -192,6 +195,8 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 	type day struct{ lane, date string }
 	seen := map[day]bool{}
 	newest := map[string]bool{}
+	// The newest come first, so the first checkpoint of a lane and day in this loop is the last one of that
+	// day.
 	for _, s := range slices.Backward(all) {
 		for _, p := range slices.Backward(s.checkpoints) {
 			age := k.now.Sub(p.Time)
@@ -199,6 +204,7 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 			switch {
 			case !newest[s.lane] || k.held[s.lane] || k.pinned[p.Commit]:
 				kept[p.ID] = true
+			// An archived session keeps no checkpoint for its age.
 			case k.archived:
 			case age < every || age < daily && !seen[d]:
 				kept[p.ID] = true
@@ -236,10 +242,12 @@ func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref
 			}
 			parent, before[s.lane] = p.Commit, p.ID
 		}
+		// parent is the last kept checkpoint of the segment; zero deletes the ref of a segment without any.
 		if parent != s.tip {
 			changes = append(changes, RefChange{Name: s.ref, Old: s.tip, New: parent})
 		}
 	}
+	// A pin has to follow its checkpoint to the new commit, otherwise it would keep the old history.
 	for _, pin := range pins {
 		if to, ok := moved[pin.ID]; ok {
 			changes = append(changes, RefChange{Name: pin.Name, Old: pin.ID, New: to})

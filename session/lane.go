@@ -150,6 +150,7 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 		if c, err = l.leave(m.Session, q); err != nil {
 			return c, err
 		}
+		// The history shows that the previous writer has not released the lane.
 		if reason := Interrupted; m.State == Active {
 			if c.TookOver {
 				reason = "taken over by " + q.Writer.Host
@@ -157,6 +158,7 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 			m.transit(Paused, now, q.Actor, reason)
 		}
 	}
+	// Two state directories never write to the same segment.
 	if l.Writer.State != "" && !l.Writer.Same(q.Writer) {
 		l.Segment++
 	}
@@ -245,6 +247,7 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 			if life := l.Writer.Life(); life != Dead {
 				return &HeldError{Session: session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
 			}
+			// The writer is dead, so the lane is released for it.
 			l.Left = &now
 		}
 		if m.State == Active {
@@ -344,6 +347,7 @@ func (m Meta) clone() Meta {
 // writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
+	// The transitions up to the last common version are equal.
 	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common].is(ours.Transitions[common]) {
 		common++
 	}

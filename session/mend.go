@@ -43,6 +43,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 			continue
 		}
 		mended = append(mended, Mended{name, id})
+		// The old value cannot be read, so it cannot be compared.
 		changes = append(changes, RefChange{Name: name, New: id, Force: true})
 	}
 	if err := r.Update(ctx, changes); err != nil {
@@ -74,6 +75,7 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 			if err != nil {
 				return nil, err
 			}
+			// Most objects are blobs and trees: the type is read without the contents.
 			if kind, _, err := r.Size(id); err != nil || kind != object.Commit {
 				continue
 			}

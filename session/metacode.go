@@ -244,6 +244,7 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 		if err != nil {
 			return Meta{}, err
 		}
+		// change modifies slices of m in place.
 		was := m.clone()
 		now := time.Now().UTC()
 		if err := change(&m, now); err != nil {
@@ -281,6 +282,7 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 
 // erase adds an erasure, and drops the oldest ones beyond maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
+	// An equal or wider erasure is recorded already.
 	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
 		return
 	}
@@ -322,6 +324,7 @@ func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	m.transit(Open, now, actor, "begun")
 	defer r.Working()()
 	_, err := writeMeta(ctx, r, m, object.ID{}, object.ID{}, now)
+	// Another process has begun the same session first.
 	if errors.Is(err, ErrRefMoved) {
 		m, _, err = ReadMeta(r, m.Session)
 	}

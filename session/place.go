@@ -119,6 +119,7 @@ func (r *Repo) look(id object.ID, read func(reader) error) error {
 	}
 	for _, p := range list {
 		e := read(p)
+		// odb.ErrTooLarge means that the object was found.
 		if e == nil || errors.Is(e, odb.ErrTooLarge) {
 			return e
 		}
@@ -217,6 +218,7 @@ func (r *Repo) Remotes(id object.ID) bool {
 		}
 	}
 	for _, p := range r.fresh {
+		// Loose objects and other packs in the mount's git directory were created by local commands.
 		s, err := p.packs()
 		if err != nil {
 			continue

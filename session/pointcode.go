@@ -96,6 +96,7 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 			}
 		}
 	}
+	// The State has to be a parent, so that it stays reachable as long as the checkpoint.
 	if len(info.Parents) == 0 || info.Parents[len(info.Parents)-1] != p.State || len(info.Parents) > 2 {
 		return bad(trailerState, errors.New("it is not the last of at most two parents"))
 	}
@@ -115,6 +116,7 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 		}
 	}
 	p.Session, p.Lane, p.Branch, p.Reason = trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
+	// The subject was made by Encode if the user wrote no message.
 	if message != autoSubject(p.Reason) {
 		p.Message = message
 	}

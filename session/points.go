@@ -67,6 +67,7 @@ func (r *Repo) EachPoint(emit func(Point) bool) error {
 			return err
 		}
 	}
+	// The newest of all segments is emitted, and the previous one of its segment takes its place.
 	for len(heads) > 0 {
 		c := heads[len(heads)-1]
 		heads = heads[:len(heads)-1]

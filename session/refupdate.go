@@ -140,22 +140,26 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 	}
 	gone := map[string]bool{}
 	for _, c := range changes {
+		// git's lock file of a ref is in the directory of the ref, which must exist.
 		if err := r.free(c); err != nil {
 			return err
 		}
 		if err := lock(c.Name); err != nil {
 			return err
 		}
+		// git may have changed the ref before the lock was taken.
 		if err := r.expect(c); err != nil {
 			return err
 		}
 		gone[c.Name] = c.New.IsZero()
 	}
+	// A deletion has no file to write, so writeRef cannot call ready for it.
 	if slices.ContainsFunc(changes, func(c RefChange) bool { return c.New.IsZero() }) {
 		if err := ready(); err != nil {
 			return err
 		}
 	}
+	// The packed value has to go first: without the file it would become the value of the ref.
 	if err := r.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}
@@ -173,6 +177,7 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 	for _, c := range changes {
 		dirs[filepath.Dir(filepath.Join(r.dir, filepath.FromSlash(c.Name)))] = true
 	}
+	// A rename or removal is durable only after a sync of its directory.
 	for dir := range dirs {
 		if err := disk.OS.SyncDir(dir); err != nil {
 			return err
@@ -244,6 +249,7 @@ func makeDirs(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
+		// A ref whose name is a directory of the new ref's name is a file at this path.
 		st, err := os.Stat(dir)
 		if err == nil && !st.IsDir() {
 			err = &fs.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
@@ -271,6 +277,7 @@ func (r *Repo) lock(ctx context.Context, name string) (string, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
+		// The link was left by a killed process: its flock is gone, and this process holds that now.
 		if sameFile(ours, lock) {
 			return lock, nil
 		}

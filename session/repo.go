@@ -125,6 +125,7 @@ func (r *Repo) prepare(o RepoOptions) error {
 	if err := disk.WriteFile(head, []byte("ref: refs/heads/main\n"), 0o644); err != nil {
 		return err
 	}
+	// A new directory is durable only after a sync of its parent.
 	for _, dir := range []string{"objects/info", "objects", "refs", ".", ".."} {
 		if err := disk.OS.SyncDir(filepath.Join(r.dir, dir)); err != nil {
 			return err
@@ -298,6 +299,7 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	if err != nil {
 		return err
 	}
+	// The objects are synced while updateAfter takes the locks of the refs.
 	settled := make(chan error, 1)
 	go func() { settled <- settle() }()
 	wait := sync.OnceValue(func() error { return <-settled })

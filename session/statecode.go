@@ -122,6 +122,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 		if err := lines.Encode(specialEntry{[]byte(e.Path), uint32(e.Mode), e.ID.String(), e.Stage, e.AssumeValid, e.SkipWorktree, e.IntentToAdd}); err != nil {
 			return object.ID{}, nil, fmt.Errorf("write state: %w", err)
 		}
+		// A blob of stage 0 is in the tree of the index, and nothing else refers to that of a conflict.
 		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
 			blobs = append(blobs, object.TreeEntry{Name: fmt.Sprintf("%06d", len(blobs)), Mode: object.ModeFile, ID: e.ID})
 		}
@@ -158,6 +159,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	var commit bytes.Buffer
 	fmt.Fprintf(&commit, "tree %s\n", w.add(object.Tree, EncodeTree(entries)))
+	// git permits a parent only once.
 	for i, p := range parents {
 		if !slices.Contains(parents[:i], p) {
 			fmt.Fprintf(&commit, "parent %s\n", p)
@@ -165,6 +167,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	signed(&commit, at)
 	commit.WriteString("\nstate\n")
+	// The list is part of the message, not of the tree: two states with different lists have the same tree.
 	if len(s.Left) > 0 {
 		commit.WriteString("\n")
 		lines := json.NewEncoder(&commit)
@@ -211,6 +214,7 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 		}
 		entries = append(entries, object.TreeEntry{Name: name, Mode: mode, ID: w.add(object.Blob, file.Content)})
 	}
+	// The subdirectories are sorted so that equal files always result in the same objects in the same order.
 	for _, dir := range slices.Sorted(maps.Keys(below)) {
 		id, err := w.files(below[dir])
 		if err != nil {
@@ -289,6 +293,7 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 		}
 		s.Files = map[string]File{}
 		return readFiles(src, f, e.ID, "", s.Files, 0)
+	// The entries below are blobs with one text each.
 	case stateHead, stateSpecial, stateRefs, stateRemote, stateStashes, stateDirs:
 	default:
 		return nil
@@ -325,6 +330,7 @@ func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]b
 		if err != nil {
 			return err
 		}
+		// The session remote is not trusted to have stored the blob under the right name.
 		is, err := object.Hash(f, object.Tag, content)
 		if err != nil {
 			return err
@@ -352,6 +358,7 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 
 // readFiles reads the files below a directory of stateFiles into files, by path; deep is the depth of the directory.
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {
+	// An attacker could nest trees on the session remote too deeply for this recursion.
 	if deep > maxStateDeep {
 		return fmt.Errorf("%w: too many directories in each other", errState)
 	}

@@ -94,6 +94,7 @@ func exists(name string) bool {
 // in this repository.
 func (m *marking) add(id object.ID, blob bool) {
 	here, new := false, false
+	// An object may be in several packs; all copies are marked, so none of the packs is repacked for it.
 	for _, t := range m.packs {
 		if i, ok := t.index.Position(id); ok {
 			here, new = true, new || !t.live[i]
@@ -173,6 +174,7 @@ func (m *marking) below(id object.ID) error {
 			return err
 		}
 		for _, e := range entries {
+			// The commit of a submodule is in another repository.
 			if e.Mode != object.ModeGitlink {
 				m.add(e.ID, e.Mode != object.ModeDir)
 			}
@@ -232,6 +234,7 @@ func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {
 	for _, t := range old {
 		freed += t.size
 	}
+	// The new pack uses disk space, unless it is an existing pack that git has written again.
 	if st, err := os.Stat(fresh + ".pack"); err == nil && !slices.ContainsFunc(m.packs, func(t *packTable) bool { return t.path == fresh }) {
 		freed -= st.Size()
 	}
@@ -341,6 +344,7 @@ func (r *Repo) removePacks(old []*packTable) error {
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	// A crash between the two steps leaves .pack files without .idx files, which git ignores.
 	for _, suffixes := range [][]string{{".idx"}, {".pack", ".rev", ".bitmap", ".promisor", ".mtimes"}} {
 		for _, t := range old {
 			for _, suffix := range suffixes {

@@ -93,6 +93,7 @@ func (r *Repo) tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// git pack-objects may have written one of the old packs again.
 	return r.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
 }
 

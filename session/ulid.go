@@ -38,6 +38,7 @@ func NewPointID(now time.Time) PointID {
 		rand.Read(lastID.random[:])
 		lastID.random[0] &= 0x7f // leaves room to increment it in the same millisecond
 	} else {
+		// In the same millisecond, or if the clock was set back, the random part is incremented as a number.
 		for i := len(lastID.random) - 1; i >= 0; i-- {
 			if lastID.random[i]++; lastID.random[i] != 0 {
 				break
@@ -45,6 +46,7 @@ func NewPointID(now time.Time) PointID {
 		}
 	}
 	var raw [16]byte
+	// The first 48 bits are the time, the other 80 the random part.
 	binary.BigEndian.PutUint64(raw[:8], lastID.ms<<16)
 	copy(raw[6:], lastID.random[:])
 	return encodeID(raw)

@@ -84,6 +84,7 @@ func newWriterID(dir, path string) error {
 	if _, err := f.WriteString(hex.EncodeToString(raw[:]) + "\n"); err != nil {
 		return err
 	}
+	// The contents must be on disk before the file gets its name.
 	if err := f.Sync(); err != nil {
 		return err
 	}
@@ -131,9 +132,11 @@ func (w Writer) Life() Life {
 	host, _ := os.Hostname()
 	switch {
 	case w.Boot != "" && w.Boot == bootID():
+		// The PID of another namespace means another process in this one.
 		if w.PIDs != pidNamespace() {
 			return Unknown
 		}
+		// A process with the same PID and another start time is a later one.
 		if started, err := startOf(w.PID); err != nil || started != w.Started {
 			return Dead
 		}
