@@ -193,6 +193,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 		newMode, err2 := strconv.ParseUint(parts[1], 8, 32)
 		p.OldMode, p.NewMode = object.Mode(oldMode), object.Mode(newMode)
 		var err3, err4 error
+		// A side without the path has mode 0 and an ID of zeros.
 		if p.OldMode != 0 {
 			p.Old, err3 = object.ParseID(parts[2])
 		}
@@ -221,6 +222,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 		}
 		args := []string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}
 		for _, path := range paths[:n] {
+			// Without literal, git would expand * and other characters in the path.
 			args = append(args, ":(top,literal)"+path)
 		}
 		out, err := d.git(ctx, nil, args...)

@@ -84,6 +84,7 @@ func Create(path string, o Options) (*Dir, error) {
 		head = "ref: " + o.Ref + "\n"
 	}
 	var err error
+	// A State may have HEAD on another branch than the requested one, or detached.
 	if o.State != nil {
 		if head, err = o.stateHead(); err != nil {
 			return nil, fmt.Errorf("make git directory: %w", err)
@@ -222,6 +223,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	var refs []packedrefs.Ref
 	kept := map[string]bool{}
 	for _, r := range packed {
+		// A remote-tracking branch that the remote no longer has is dropped.
 		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
 			refs, kept[r.Name] = append(refs, r), true
 		}
@@ -239,6 +241,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		tracking = tracking || r.Name == d.tracking()
 		refs = append(refs, r)
 	}
+	// The list is empty if it was not fetched yet, and may lack the requested branch.
 	if !tracking && len(refs) > 0 && d.head.Name != "" {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}

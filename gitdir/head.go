@@ -94,9 +94,11 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		}
 		name = strings.TrimSpace(string(out))
 	}
+	// git would take the name for an option, or for several lines of input.
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "\n\x00") {
 		return Destination{}, ErrNoCommit
 	}
+	// One git cat-file resolves all names, since each start of git takes milliseconds.
 	ids, err := d.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}", name+"^{tree}", "refs/heads/"+w.Create)
 	if err != nil {
 		return Destination{}, err
@@ -155,6 +157,7 @@ func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 
 // unused returns ErrInUse if another worktree of this git directory has checked out the branch.
 func (d *Dir) unused(ctx context.Context, branch string) error {
+	// Most git directories have one worktree, so git is not started.
 	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
 		return nil
 	}

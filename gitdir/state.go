@@ -86,6 +86,7 @@ func (o Options) stateRefs() []packedrefs.Ref {
 	var refs []packedrefs.Ref
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(o.State.Refs, o.State.Remote) {
+		// originHead is a symbolic ref, which packed-refs cannot store; SetDefault sets it.
 		if validRef(r.Name) && r.Name != originHead && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
 			seen[r.Name] = true
 			refs = append(refs, packedrefs.Ref{Name: r.Name, ID: r.ID})
@@ -141,6 +142,7 @@ func (o Options) writeStateLogs(path string) error {
 	}
 	var stashes bytes.Buffer
 	before := zero
+	// A reflog lists the oldest entry first.
 	for _, stash := range slices.Backward(o.State.Stashes) {
 		fmt.Fprintf(&stashes, "%s %s %s\t%s\n", before, stash.Commit, who(stash.Commit), oneLine(stash.Message))
 		before = stash.Commit.String()
@@ -215,6 +217,7 @@ type Staged struct {
 // Apply changes the index of an unchanged working tree to the staged one.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
+	// The stages of a conflict replace the entry of stage 0, which the walk has added.
 	for i, e := range s.Others {
 		if i == 0 || s.Others[i-1].Path != e.Path {
 			changes = append(changes, index.Change{Entry: index.Entry{Path: e.Path}, Gone: true})

@@ -42,6 +42,7 @@ func ParseModules(text []byte) (modules []Submodule, refused []string, err error
 			refused = append(refused, fmt.Sprintf("submodule %.100q: %v", m.Name, err))
 			continue
 		}
+		// Two submodules cannot be at the same path; the first one counts.
 		if !seen[m.Path] {
 			seen[m.Path] = true
 			modules = append(modules, m)

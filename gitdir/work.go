@@ -115,6 +115,7 @@ func sumOf(path string) (string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		// The mount may be at another directory than before.
 		if relative == "config" {
 			content = withoutPlaces(content)
 		}

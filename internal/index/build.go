@@ -120,6 +120,7 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 				}
 			}
 		}
+		// An invalid directory is searched by git in any case.
 		if d == nil || !d.Valid || !d.Ignore.IsZero() {
 			continue
 		}
@@ -135,6 +136,7 @@ func (b *Builder) leave(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
 		if name, ok := strings.CutPrefix(path, l.path); ok {
+			// The directory of path was not entered, or path is a directory itself.
 			if name == "" || strings.IndexByte(name, '/') >= 0 {
 				break
 			}
@@ -189,10 +191,12 @@ func (b *Builder) Index() (*Index, error) {
 	}
 	root := b.stack[0]
 	b.stack = nil
+	// A walk without tree IDs has no cache tree.
 	if !root.tree.ID.IsZero() {
 		b.x.Tree = root.tree
 	}
 	if b.o.Untracked != nil {
+		// The caller's Options are not changed.
 		u := *b.o.Untracked
 		u.Root = root.dir
 		b.x.Untracked = &u

@@ -18,6 +18,7 @@ type Change struct {
 // tree and the untracked cache along the changed paths. If a directory becomes a file or the other way round, the
 // caller also passes the changes of the paths below it.
 func (x *Index) Apply(changes []Change) {
+	// The caller's slice keeps its order.
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Entry.Path, b.Entry.Path) })
 	merged := make([]Entry, 0, len(x.Entries)+len(changes))
@@ -37,6 +38,7 @@ func (x *Index) Apply(changes []Change) {
 		if !c.Gone {
 			merged = append(merged, c.Entry)
 		}
+		// An entry with the same contents does not change the tree, only stat data.
 		if !same && (had || !c.Gone) {
 			x.Tree.invalidate(c.Entry.Path)
 		}
@@ -56,6 +58,7 @@ func (t *Tree) invalidate(path string) {
 		switch {
 		case i < 0:
 			return
+		// The path itself was a directory: a file takes its place, or it is removed.
 		case !below:
 			t.Sub = slices.Delete(t.Sub, i, i+1)
 			return
@@ -115,6 +118,7 @@ func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (obje
 		for n < len(rest) && strings.HasPrefix(rest[n].Path, sub) {
 			n++
 		}
+		// A subtree that is still known keeps its ID.
 		s := &Tree{Name: name, Count: -1}
 		if i := slices.IndexFunc(before, func(s *Tree) bool { return s.Name == name }); i >= 0 {
 			s = before[i]

@@ -57,6 +57,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	e.out = binary.BigEndian.AppendUint32(e.out, uint32(len(x.Entries)))
 	blocks := e.entries(x.Entries, version)
 	end := len(e.out)
+	// Several threads cannot share one block.
 	if len(blocks) > 1 {
 		e.extension("IEOT", blocks.appendTo)
 	}
@@ -155,6 +156,7 @@ func (e *encoder) extension(name string, body func([]byte) []byte) {
 	at := len(e.out)
 	e.out = append(append(e.out, name...), 0, 0, 0, 0)
 	e.out = body(e.out)
+	// The length is known only after the body.
 	binary.BigEndian.PutUint32(e.out[at+4:], uint32(len(e.out)-at-8))
 	e.heads.Write(e.out[at : at+8])
 }
@@ -195,6 +197,7 @@ func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
 	e.out = append(e.out, n.ID.Bytes()...)
+	// A longer path gets the highest value; a reader then finds its end by the NUL.
 	flags := uint16(min(len(n.Path), maxNameInFlags)) | uint16(n.Stage)<<stageShift
 	if n.AssumeValid {
 		flags |= flagAssumeValid
@@ -260,10 +263,12 @@ func (t *Tree) appendTo(out []byte) []byte {
 func (x *Index) appendMonitor(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, 2)
 	out = append(append(out, x.Token...), 0)
+	// The length of the bitmap follows when the bitmap is complete.
 	at := len(out)
 	out = append(out, 0, 0, 0, 0)
 	var dirty bitmap
 	for i := range x.Entries {
+		// A gitlink is never valid; see Entry.
 		if e := &x.Entries[i]; !e.Valid || e.Mode == object.ModeGitlink {
 			dirty.set(i)
 		}

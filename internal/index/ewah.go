@@ -38,6 +38,7 @@ func (b *bitmap) appendTo(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, uint32(b.n))
 	out = append(out, 0, 0, 0, 0) // number of words, set at the end
 	last, count := 0, 0
+	// An empty bitmap still has one run-length word.
 	for rest, first := b.words, true; first || len(rest) > 0; first = false {
 		var word uint64
 		run := 0
@@ -83,6 +84,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		head := binary.BigEndian.Uint64(words)
 		words = words[8:]
 		run, literals := int64(head>>1&maxRun), int64(head>>(1+runBits))
+		// A run of 2^32 words takes 8 bytes in the file, so it is checked before memory is allocated.
 		if int64(len(b.words))+run+literals > most || literals > int64(len(words)/8) {
 			return b, 0, fmt.Errorf("bitmap of %d bits has more words than they take", n)
 		}
@@ -95,6 +97,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		}
 	}
 	b.n = int(n)
+	// A run of ones may set bits beyond the last number.
 	if top := int(n % 64); top != 0 && int64(len(b.words)) == most {
 		b.words[most-1] &= 1<<top - 1
 	}

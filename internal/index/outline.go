@@ -52,12 +52,14 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	if o.version < 2 || o.version > 4 {
 		return nil, fmt.Errorf("version %d", o.version)
 	}
+	// The file decides how much memory is allocated, so an entry count that cannot be true is refused first.
 	if least := fixedSize + f.Size() + 2 + 1; o.count > body/least {
 		return nil, fmt.Errorf("%d entries: %w", o.count, errShort)
 	}
 	c := cursor{at: headerSize}
 	for i := range o.count {
 		if i%markEvery == 0 {
+			// next overwrites the path of the cursor, so a mark needs a copy.
 			o.marks = append(o.marks, cursor{c.at, bytes.Clone(c.path)})
 		}
 		special, more, err := o.next(&c)
@@ -104,12 +106,14 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 		}
 		same, name = len(c.path)-gone, name+n
 	}
+	// A long path does not fit into the length field, and version 4 stores only the end of a path: both extend to a NUL.
 	if o.version == 4 || length == maxNameInFlags {
 		if length = bytes.IndexByte(o.data[name:], 0); length < 0 {
 			return false, false, errShort
 		}
 	}
 	end := name + length
+	// Versions 2 and 3 pad an entry with 1 to 8 NULs to a multiple of 8 bytes.
 	if c.at = end + 1; o.version < 4 {
 		c.at = end + 8 - (end-at)%8
 	}
@@ -147,6 +151,8 @@ func (o *Outline) extensions(at int) error {
 			}
 		case string(name) == "link":
 			return ErrSplit
+		// git marks extensions that a reader must understand by a small first letter; sdir has no effect here,
+		// because next refuses directory entries.
 		case string(name) != "sdir" && (name[0] < 'A' || name[0] > 'Z'):
 			return fmt.Errorf("extension %.4q: not known, and not optional", name)
 		}

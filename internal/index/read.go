@@ -232,6 +232,7 @@ func (r *reader) shortPath(e, before *Entry) error {
 	if gone > len(before.Path) {
 		return fmt.Errorf("%d bytes less than %q", gone, before.Path)
 	}
+	// Without a limit, a file of n bytes could contain paths of n*n bytes.
 	if len(before.Path)-gone+len(come) > maxPath {
 		return errShort
 	}
@@ -256,12 +257,14 @@ func (r *reader) extension() error {
 		if r.x.Tree, err = in.tree(0, len(r.x.Entries)); err == nil && in.at < len(body) {
 			err = errors.New("more than one root")
 		}
+	// WriteTo writes these bytes back unchanged.
 	case "REUC":
 		r.x.Undo = []byte(body)
 	case "UNTR":
 		r.x.Untracked, err = in.untracked()
 	case "FSMN":
 		err = in.monitor()
+	// The offsets are those of this file; WriteTo computes new ones.
 	case "EOIE", "IEOT":
 	case "sdir":
 		r.x.Sparse = true
@@ -301,6 +304,7 @@ func (r *reader) tree(depth, entries int) (*Tree, error) {
 		return nil, err
 	}
 	r.at += end + 1
+	// The depth is limited because the recursion would otherwise exhaust the stack.
 	if t.Count > entries || subs < 0 || subs > len(r.text)-r.at || depth > maxDepth {
 		return nil, errShort
 	}

@@ -64,6 +64,7 @@ func (r *reader) untracked() (*Untracked, error) {
 // directories parses the n directories of UNTR: the names depth first, then three bitmaps by position, the stat data,
 // and the IDs of ignore files.
 func (r *reader) directories(u *Untracked, n int) error {
+	// Each directory takes at least 3 bytes, so a false n cannot make the slice too large.
 	all := make([]*Directory, 0, min(n, len(r.text)/3))
 	var err error
 	if u.Root, err = r.directory(&all, 0); err != nil {
@@ -80,6 +81,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 		}
 		r.at += size
 	}
+	// Only valid directories have stat data.
 	for i, d := range all {
 		d.CheckOnly = maps[1].has(i)
 		if d.Valid = maps[0].has(i); d.Valid {

@@ -13,6 +13,7 @@ import (
 // or not; only then do changed ignore files matter. read means that git may read changed ignore files, whose contents
 // are then recorded by their IDs.
 func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool) {
+	// Apply would invalidate the untracked cache along all changed paths.
 	known := x.Untracked
 	x.Untracked = nil
 	x.Apply(changes)
@@ -20,6 +21,7 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	if known == nil || known.Root == nil {
 		return
 	}
+	// A changed ignore file affects its own directory and all below, but only files that are not tracked.
 	for _, c := range changes {
 		d := known.switched(c.Entry.Path)
 		switch dir, name := split(c.Entry.Path); {
@@ -94,6 +96,7 @@ func (x *Index) prune(path string) {
 		if sub < 0 {
 			return
 		}
+		// The entries are sorted, so those below a directory are adjacent.
 		first, _ := slices.BinarySearchFunc(x.Entries, prefix, func(e Entry, prefix string) int { return strings.Compare(e.Path, prefix) })
 		if first == len(x.Entries) || !strings.HasPrefix(x.Entries[first].Path, prefix) {
 			d.Sub = slices.Delete(d.Sub, sub, sub+1)
@@ -118,6 +121,7 @@ func (x *Index) Heard(token string, paths []string, spare func(path string) bool
 		}
 		x.Untracked.invalidate(dir)
 		first, _ := slices.BinarySearchFunc(x.Entries, dir, func(e Entry, path string) int { return strings.Compare(e.Path, path) })
+		// Paths with the same beginning, such as "dir-x" and "dir.x", are between "dir" and "dir/x".
 		for i := first; i < len(x.Entries) && strings.HasPrefix(x.Entries[i].Path, dir); i++ {
 			e := &x.Entries[i]
 			if (e.Path == dir || isDir && strings.HasPrefix(e.Path, p)) && !spare(e.Path) {

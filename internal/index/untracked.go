@@ -22,6 +22,7 @@ func Ident(workTree string) string { return "Location " + workTree + ", system L
 // contents and, unless they are empty, an additional line feed.
 func ExcludeID(f object.Format, content []byte) object.ID {
 	if len(content) > 0 {
+		// The slice is full, so append copies it and does not change the caller's array.
 		content = append(content[:len(content):len(content)], '\n')
 	}
 	id, err := object.Hash(f, object.Blob, content)
@@ -74,6 +75,7 @@ type directoryWriter struct {
 // directory adds a directory and those below it, depth first.
 func (w *directoryWriter) directory(d *Directory) {
 	files := d.Files
+	// git reads names only of valid directories.
 	if !d.Valid {
 		files = nil
 	}
