@@ -88,7 +88,7 @@ func (o Options) setMonitor(path string) error {
 	if command != "" {
 		c.SetOption("core", "", "fsmonitor", command).SetOption("core", "", "fsmonitorHookVersion", "2").
 			SetOption("core", "", "untrackedCache", "true").
-			SetOption("fsmonitor", "", "allowRemote", "true") // git takes FUSE for a network file system
+			SetOption("fsmonitor", "", "allowRemote", "true") // git treats FUSE as a network file system
 	}
 	var b bytes.Buffer
 	if err := config.NewEncoder(&b).Encode(c); err != nil {

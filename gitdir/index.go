@@ -27,7 +27,6 @@ type IndexOptions struct {
 	// ignore file for which Ignore returns false is recorded as missing: git discovers it at the first change in or
 	// below its directory, and then searches everything below, which takes long for the root.
 	Ignore func(e index.Entry) ([]byte, bool)
-	// Converts says whether git would convert a file on its way into the repository (attributes like text, filters); nil: none.
 	// Converts reports whether git would convert a file when it is added (attributes such as text, filters); nil: no
 	// file.
 	Converts func(e index.Entry) bool
@@ -103,7 +102,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 // ignoreID returns the ID under which git records an ignore file: the blob's ID if git considers the file unchanged
 // and does not convert it, otherwise the ID of the text that it reads.
 func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool) {
-	if o.Ignore == nil || e.Mode == object.ModeSymlink { // git does not follow it
+	if o.Ignore == nil || e.Mode == object.ModeSymlink { // git does not follow a symbolic link
 		return object.ID{}, false
 	}
 	content, ok := o.Ignore(e)

@@ -26,16 +26,17 @@ func (e *FindError) Unwrap() error { return e.Err }
 // headName is the name for the checkpoint that was made first with the current commit of HEAD.
 const headName = "HEAD"
 
-// Find returns the checkpoint that a name means. In this order a name is
+// Find returns the checkpoint that a name stands for, and FindError if there is not exactly one. The name is interpreted as the
+// first of these that fits:
 //
-//	@, @~N      the newest, the Nth before it
-//	NAME        a pin
-//	HEAD        the first one that was made with the commit that HEAD is in the newest
-//	10m, 2h30m  the newest that is at least so old (w, d, h, m, s; no leading zero, which ids begin with)
-//	14:05, ...  the newest that is not younger than a time (ParseTime)
-//	01M80Q4...  an id, or the beginning of one that no other has
+//	@, @~N      the newest checkpoint, or the Nth before it; "" is the same as @
+//	NAME        the checkpoint of a pin, or the adopted one with that ID
+//	HEAD        the oldest checkpoint with the same HEAD as the newest one
+//	10m, 2h30m  the newest checkpoint of at least that age (w, d, h, m, s; without leading zero, since IDs begin with one)
+//	14:05, ...  the newest checkpoint that was made at or before that time (ParseTime)
+//	01M80Q4...  the checkpoint with that ID, or the only one whose ID begins so
 //
-// Turns of the transcript are named by package transcript, which calls Find for all other names.
+// The names of turns of the transcript are resolved by package transcript, which calls Find for all other names.
 func (r *Repo) Find(name string) (Point, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
 		return r.findBack(name, back)

@@ -27,10 +27,9 @@ type Options struct {
 // Builder makes the index of an unchanged working tree from a walk over it: Dir and Add for each path in git's order,
 // then Index or WriteTo. An error of Dir or Add is returned by those.
 type Builder struct {
-	o Options
-	// directories on the way to the current position, the root first
+	o     Options
 	x     Index
-	stack []*level // the directories that the walk is in, the root first
+	stack []*level // directories on the way to the current position, the root first
 	err   error    // first error
 }
 

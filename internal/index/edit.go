@@ -10,8 +10,7 @@ import (
 // Change is a change of one path of the index for Apply: a new entry, or the removal of the path.
 type Change struct {
 	Entry Entry // new entry; for a removal only its Path matters
-	// removes the path
-	Gone bool
+	Gone  bool  // the path is removed
 }
 
 // Apply makes changes, at most one for each path. A change replaces all stages of its path. It invalidates the cache

@@ -17,9 +17,8 @@ var ErrNoOutline = errors.New("index has no outline")
 
 // Outline reads the entries of an index file one at a time, as they are requested. A caller that needs only the trees
 // of an index thus skips most of its entries.
-// cache tree, as in Index; nil: none
 type Outline struct {
-	Tree *Tree // as in Index
+	Tree *Tree // cache tree, as in Index; nil: none
 
 	format  object.Format // object format of the IDs
 	version uint32        // version of the index, 2 to 4
