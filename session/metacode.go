@@ -23,7 +23,8 @@ var (
 	ErrNewerMeta = errors.New("metadata of a later version")
 )
 
-// Limits hold for reading too, since the metadata may be from a session remote that others can write to.
+// Names of the files in the tree of MetaRef's commit, and limits. The limits matter most for metadata that is read, since it may
+// be from a session remote that others can write to.
 const (
 	metaVersion     = 1                   // version of the format of session.json
 	metaFile        = "session.json"      // entry of the tree of MetaRef

@@ -233,8 +233,8 @@ func validFileName(name string) bool {
 // errState reports objects that EncodeState did not make.
 var errState = errors.New("not the state of a checkpoint")
 
-// ReadState reads the State that the commit id stores. It checks all names and limits, so the commit may be from an
-// untrusted session remote.
+// ReadState reads the State that the commit id stores. It limits sizes and depths, since the commit may be from a session remote
+// that others can write to.
 func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	s, err := readState(src, f, id)
 	if err != nil {
