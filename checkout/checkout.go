@@ -20,20 +20,21 @@ type Tree interface {
 	Graft(ctx context.Context, tree object.ID, list []worktree.Graft, token string) (worktree.GraftResult, error)
 }
 
-// Kernel has a cache of the working tree, and is told which parts of it are out of date.
+// Kernel is the kernel's cache of the working tree, of which parts can be invalidated.
 type Kernel interface {
 	Refresh(nodes []worktree.Node)
 	Invalidate(stale worktree.Stale)
 }
 
-// StaleMark records, for as long as the kernel has the mount, that paths are being changed of which it was not told yet.
+// StaleMark records that paths are being changed that the kernel has not been notified of. It lives as long as the
+// kernel's mount.
 type StaleMark interface {
 	// Stale reports whether a process was killed between SetStale(true) and SetStale(false).
 	Stale() bool
 	SetStale(stale bool)
 }
 
-// Mounts knows what is mounted over paths of the working tree.
+// Mounts knows the mount points in the working tree.
 type Mounts interface {
 	On(path string) bool    // something is mounted on path
 	Below(path string) bool // something is mounted on path or below it
@@ -41,18 +42,18 @@ type Mounts interface {
 
 // Differ compares trees.
 type Differ interface {
-	// Differences lists the paths in which two trees differ; the zero ID is an empty tree.
+	// Differences returns the paths in which two trees differ. A zero ID is the empty tree.
 	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
 }
 
-// Git answers for paths of the working tree what only git knows. Each method is one git command, whatever the number of paths.
+// Git answers questions on paths that only git can answer. Each method is one git command, whatever the number of paths.
 type Git interface {
-	Modified(ctx context.Context, paths []string) ([]string, error) // files that are not as the index has them
+	Modified(ctx context.Context, paths []string) ([]string, error) // files that differ from the index
 	Ignored(ctx context.Context, paths []string) ([]string, error)
 	Staged(ctx context.Context, tree object.ID) ([]string, error) // paths in which the index differs from tree
 }
 
-// Index is git's index, locked. Replace gives up the lock; Release does so too and has no effect afterwards.
+// Index is git's index, locked. Replace writes a new index and releases the lock. A Release after that has no effect.
 type Index interface {
 	Read() (*index.Index, error)
 	Replace(x *index.Index, written time.Time) error
@@ -63,51 +64,52 @@ type Index interface {
 type Refs interface {
 	// Move moves HEAD to a branch or commit, and creates the branch if it is new.
 	Move(ctx context.Context, from gitdir.Head, to gitdir.Destination) error
-	// Forward moves the branch that HEAD is on.
+	// Forward moves the branch that HEAD is on from one commit to another.
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error
 }
 
 // TreeReader returns the entries of a tree; the zero ID is the empty tree.
 type TreeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// Checkout is one mounted working tree. Its fields do not change; all methods may be called at the same time, and
-// the index lock makes them take turns.
+// Checkout is one mounted working tree. Its fields do not change. Its methods may be called concurrently; the index lock
+// serializes them.
 type Checkout struct {
 	Tree    Tree
 	Kernel  Kernel
 	Mark    StaleMark
 	Mounts  Mounts
-	Differ  Differ // of commits: without directories that are empty
+	Differ  Differ // compares commits, without empty directories
 	Git     Git
 	Refs    Refs
 	Journal *Journal
 	Trees   TreeReader
 	Log     *zap.Logger
 
-	Dir       string                                   // where it is mounted, for the log
-	Base      object.ID                                // tree that the mount started from
-	Lock      func(ctx context.Context) (Index, error) // takes git's lock of the index; gitdir.ErrLocked: git has it
-	Device    func() (uint32, error)                   // device number of the mount
-	Added     func() []string                          // paths of files that the base tree does not have
-	Redirects func() []string                          // redirected paths, each with a slash at its end
-	Show      func(tree object.ID)                     // prefetch goes by this tree from now on
-	Reads     bool                                     // git may read ignore files that were not fetched
+	Dir  string    // directory of the mount, for the log
+	Base object.ID // tree that the mount started from
+	// Takes git's lock of the index; returns gitdir.ErrLocked if git holds it.
+	Lock      func(ctx context.Context) (Index, error)
+	Device    func() (uint32, error) // device number of the mount
+	Added     func() []string        // paths of files that the base tree does not have
+	Redirects func() []string        // redirected paths, each with a slash at the end
+	Show      func(tree object.ID)   // sets the tree that prefetch uses
+	Reads     bool                   // git may read ignore files that are missing
 }
 
-// change is a plan and what surrounds it.
+// change is a plan and the intent that it carries out.
 type change struct {
 	to      object.ID // tree
 	plan    *Plan
 	intent  Intent
-	pending *Pending // intent that a killed process left; nil: this change is begun now
+	pending *Pending // intent that a killed process left; nil if this change is new
 	// reindex brings an index up to date with the changed working tree. written is the modification time that the file will have.
 	reindex func(x *index.Index, done worktree.GraftResult, written time.Time)
 }
 
-// apply records the intent of a change, changes the working tree and replaces the index, which gives up its lock. The
-// returned intent has not ended yet: the caller ends it when its own last step is done. After an error it has ended, and
-// some paths may be changed; they are recorded in the change journal, so that git status lists them. If ctx ends, apply
-// continues after the intent was recorded; nothing in it waits for the network.
+// apply records the intent of a change, changes the working tree and replaces the index, which releases its lock. The
+// returned intent is still open: the caller ends it after its own last step. If apply returns an error, it has ended the
+// intent, and some paths may be changed; they are in the change journal, so that git status lists them. After the intent
+// was recorded, apply continues even if ctx ends; none of its steps waits for the network.
 func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) (*Pending, error) {
 	pending := ch.pending
 	if pending == nil {
@@ -127,29 +129,30 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 		ch.reindex(x, done, written)
 		err = lock.Replace(x, written)
 	}
-	if err != nil { // it must not be done again later, behind the user's back
+	if err != nil { // a later repetition would surprise the user
 		return nil, errors.Join(err, pending.End())
 	}
 	return pending, nil
 }
 
-// end ends the intent of a change that was carried out. A failure has no consequence but that the change is done again.
+// end ends the intent of a change that was carried out, and logs a failure. After a failure the change is repeated,
+// without effect.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
 		c.Log.Warn("end the intent of a checkout", zap.String("dir", c.Dir), zap.Error(err))
 	}
 }
 
-// refreshKernel invalidates what the kernel may know wrong of paths that a killed process changed.
+// refreshKernel invalidates the kernel's cache of paths that a killed process changed.
 func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) {
 	if c.Mark.Stale() {
 		c.Kernel.Invalidate(c.staleAfter(ctx, list))
 	}
 }
 
-// staleAfter returns the names and nodes along the paths of list, of which a killed process may have changed some without
-// telling the kernel. A directory on which, or below which, something is mounted existed before and is left out: the
-// kernel would unmount that with the directory's name.
+// staleAfter returns the names and nodes along the paths of list, some of which a killed process may have changed
+// without notifying the kernel. A directory with a mount on or below it existed before the change and is left out,
+// because the kernel would unmount these mounts when it drops the directory's name.
 func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) worktree.Stale {
 	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
 	asked := map[string]bool{}
@@ -176,7 +179,7 @@ func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) wor
 	return stale
 }
 
-// nodeOf returns the node at a path; false: there is none, or it cannot be read.
+// nodeOf returns the node at a path. It returns false if there is none, or if it cannot be read.
 func (c *Checkout) nodeOf(ctx context.Context, path string) (worktree.Node, bool) {
 	if path == "" {
 		return worktree.Root, true

@@ -15,63 +15,67 @@ import (
 )
 
 const (
-	journalFile    = "checkout.json"
+	// journalFile is the name of the journal in a mount's home.
+	journalFile = "checkout.json"
+	// journalVersion is the highest version of the journal that this program reads.
 	journalVersion = 1
 
-	// Builds before the journal kept one file for each kind of intent.
+	// Earlier versions stored each kind of intent in a file of its own.
 	oldSwitchFile  = "switch.json"
 	oldRestoreFile = "restore.json"
 )
 
-// Intent is a checkout that has begun. It names everything in a way that means the same after the checkout is done in
-// part: branches and commits by full name or id, checkpoints by id. Exactly one field is set.
+// Intent is a checkout that has begun. Its names keep their meaning while the checkout is carried out: branches and
+// commits by full name or ID, checkpoints by ID. Exactly one field is set.
 type Intent struct {
 	Switch  *SwitchIntent  `json:"switch,omitempty"`
 	Restore *RestoreIntent `json:"restore,omitempty"`
 }
 
-// SwitchIntent is a switch of HEAD. The names of its fields are those of control.SwitchRequest, which earlier builds stored.
+// SwitchIntent is a switch of HEAD. The names of its fields are those of control.SwitchRequest, which earlier versions
+// stored.
 type SwitchIntent struct {
-	Ref     string `json:"ref"`               // branch or commit id; what Create is made at
-	Create  string `json:"create,omitempty"`  // branch to be created; "": none
-	Detach  bool   `json:"detach,omitempty"`  // HEAD is on no branch then
-	Forward string `json:"forward,omitempty"` // commit id that the branch Ref, which HEAD is on, is moved to; "": HEAD moves
+	Ref     string `json:"ref"`               // branch or commit ID to switch to, or where Create is created
+	Create  string `json:"create,omitempty"`  // branch to create; "" if none
+	Detach  bool   `json:"detach,omitempty"`  // leave HEAD detached
+	Forward string `json:"forward,omitempty"` // commit ID that branch Ref, which HEAD is on, moves to; "" if HEAD moves instead
 }
 
 // RestoreIntent is a restore of files from a checkpoint.
 type RestoreIntent struct {
 	Checkpoint session.PointID `json:"checkpoint"`
-	Before     session.PointID `json:"before"`           // checkpoint of how things were; it undoes the restore
-	Paths      []string        `json:"paths,omitempty"`  // relative to the root; none: all
+	Before     session.PointID `json:"before"`           // checkpoint before the restore, which undoes it
+	Paths      []string        `json:"paths,omitempty"`  // relative to the root; none for all
 	Staged     bool            `json:"staged,omitempty"` // the index is restored too
-	Nonce      string          `json:"nonce,omitempty"`  // of the request, whose caller may ask again
+	Nonce      string          `json:"nonce,omitempty"`  // nonce of the request, whose caller may repeat it
 }
 
-// Journal stores the intents of one mount that have begun and not ended, in a file of the mount's home. A file exists only
-// while there is one. Its methods may be called at the same time.
+// Journal stores the open intents of one mount in a file of the mount's home. The file exists only while an intent is
+// open. Its methods may be called concurrently.
 type Journal struct {
 	home string
 
 	mu   sync.Mutex
-	open []*Pending // in the order in which they began
+	open []*Pending // in the order in which they began; guarded by mu
 }
 
 // Pending is an intent that has begun and not ended.
 type Pending struct {
 	Intent
-	Err error // it is on record, but cannot be read; only End makes sense
+	Err error // error of reading the recorded intent; only End may be called then
 
 	journal *Journal
-	file    string // of an earlier build, that has this intent alone; "": it is in the journal
+	file    string // file of an earlier version that holds this intent alone; "" for the journal
 }
 
+// journalText is the JSON text of the journal's file.
 type journalText struct {
 	Version int      `json:"version"`
 	Intents []Intent `json:"intents"`
 }
 
-// OpenJournal reads the intents that killed processes left in the home of a mount, also in the files of earlier builds. The
-// caller ends each of them. A file that cannot be read counts as an intent with an error.
+// OpenJournal reads the intents that killed processes left in the home of a mount, also from the files of earlier
+// versions. The caller has to end each of them. A file that cannot be read counts as one intent with an error.
 func OpenJournal(home string) *Journal {
 	j := &Journal{home: home}
 	var all journalText
@@ -90,6 +94,7 @@ func OpenJournal(home string) *Journal {
 	return j
 }
 
+// check returns an error unless exactly one field is set.
 func (in Intent) check() error {
 	if (in.Switch == nil) == (in.Restore == nil) {
 		return fmt.Errorf("read %s: an intent is neither a switch nor a restore", journalFile)
@@ -97,9 +102,9 @@ func (in Intent) check() error {
 	return nil
 }
 
-// readOld adds the intents that the build before the journal wrote: the request of a switch as it is, and the request of a
-// restore with the checkpoint before it. Files were removed when an intent ended, so that both exist only if a kill hit
-// two commands.
+// readOld adds the intents in the files of earlier versions: the request of a switch, and the request of a restore with
+// the checkpoint before it. These files were removed at the end of an intent, so that both exist only if a kill
+// interrupted two commands.
 func (j *Journal) readOld() {
 	var s SwitchIntent
 	if ok, err := readJSON(filepath.Join(j.home, oldSwitchFile), &s); ok || err != nil {
@@ -120,7 +125,7 @@ func (j *Journal) readOld() {
 	}
 }
 
-// readJSON reads a file; false: there is none.
+// readJSON reads a file. It returns false if the file does not exist.
 func readJSON(name string, into any) (bool, error) {
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,14 +140,14 @@ func readJSON(name string, into any) (bool, error) {
 	return true, nil
 }
 
-// Pending lists the intents that have begun and not ended, the oldest first.
+// Pending returns the intents that have begun and not ended, oldest first.
 func (j *Journal) Pending() []*Pending {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.open)
 }
 
-// Begin records an intent, which is on the disk when Begin returns.
+// Begin records an intent. It is durable when Begin returns.
 func (j *Journal) Begin(in Intent) (*Pending, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -155,7 +160,7 @@ func (j *Journal) Begin(in Intent) (*Pending, error) {
 	return p, nil
 }
 
-// End removes an intent from the record: it was carried out, or cannot be. A second call has no effect.
+// End removes an intent from the journal, because it was carried out or cannot be. A second call has no effect.
 func (p *Pending) End() error {
 	j := p.journal
 	j.mu.Lock()
@@ -176,7 +181,8 @@ func (p *Pending) End() error {
 	return err
 }
 
-// write replaces the journal's file by the intents that belong in it, and removes it if there are none. j.mu is held.
+// write replaces the journal's file by one with the given intents, or removes it if there are none. The caller must hold
+// j.mu.
 func (j *Journal) write(open []*Pending) error {
 	all := journalText{Version: journalVersion}
 	for _, p := range open {
@@ -198,7 +204,7 @@ func (j *Journal) write(open []*Pending) error {
 	return nil
 }
 
-// remove removes a file, if it exists.
+// remove removes a file if it exists.
 func remove(name string) error {
 	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -12,40 +12,41 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Plan is what a checkout does to the working tree and to the index entries of the same paths.
+// Plan is the list of changes that a checkout makes to the working tree, and to the index entries of the same paths.
 type Plan struct {
-	Grafts []worktree.Graft // paths that become the target's, or are removed
-	Clear  []worktree.Graft // removals that make room: of ignored files, and of directories in whose place files come
-	Kept   []string         // paths that stay as they are, though the target has something else there
-	Index  []index.Change   // of submodules, whose directories stay as they are
+	Grafts []worktree.Graft // paths that change to the target's entry or are removed
+	Clear  []worktree.Graft // removals that make room: of ignored files, and of directories that files replace
+	Kept   []string         // paths that stay unchanged although the target differs
+	Index  []index.Change   // entries of submodules, whose directories stay unchanged
 }
 
-// all lists the grafts in the order of GraftResult.Done: Grafts before Clear.
+// all returns the grafts in the order of GraftResult.Done: Grafts, then Clear.
 func (p *Plan) all() []worktree.Graft { return slices.Concat(p.Grafts, p.Clear) }
 
-// clearAway removes what is at a path before the graft's own contents come, if that is an empty directory by then.
+// clearAway makes the plan remove the directory at a path, which is empty by then, before the graft is applied.
 func (p *Plan) clearAway(g *worktree.Graft) {
 	p.Clear = append(p.Clear, worktree.Graft{Path: g.Path, Over: g.Over})
 	g.Over = worktree.Found{}
 }
 
-// planner compares the target with what the working tree has. The rules of switch and restore are in their own files; both
-// ask it which paths are in the way of the target.
+// planner compares the target with the working tree. The rules of switch and restore are in files of their own; both use
+// a planner to find paths that are in the way of the target.
 type planner struct {
 	tree Tree
 	plan Plan
 
-	to    map[string]gitdir.Difference // paths that the target has, of those in which the trees differ
+	to    map[string]gitdir.Difference // entries of the target at the paths in which the trees differ
 	gone  map[string]bool              // paths that the plan removes
-	above map[string]bool              // directories that were looked at; true: something else is there, and stays
+	above map[string]bool              // directories that were checked; true if another file occupies the path and stays
 }
 
+// newPlanner returns a planner with an empty plan.
 func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove returns the path of a file that stays where a directory of at has to be; "": there is none. There is one at
-// most, because nothing exists below a file.
+// fileAbove returns the path of a file that stays where the target needs a directory above at, or "". There is at most
+// one, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
 		stays, known := p.above[dir]
@@ -65,8 +66,8 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	return "", nil
 }
 
-// filesBelow lists the files that the plan leaves below a directory in whose place a file is to come. It adds the
-// directories in there to the plan's removals. All paths that go must be known by now.
+// filesBelow returns the files that the plan leaves below a directory that a file is to replace. It adds the directories
+// below to the plan's removals. All removed paths must be in p.gone.
 func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) (paths []string, err error) {
 	var children []worktree.Entry
 	err = p.tree.ReadDir(ctx, dir, 0, func(e worktree.Entry) bool {
@@ -95,7 +96,7 @@ func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) 
 	return paths, nil
 }
 
-// comesBelow reports whether a path is a directory of the target.
+// comesBelow reports whether the target has a path below dir.
 func (p *planner) comesBelow(dir string) bool {
 	for at := range p.to {
 		if strings.HasPrefix(at, dir+"/") {
@@ -105,9 +106,9 @@ func (p *planner) comesBelow(dir string) bool {
 	return false
 }
 
-// entryOf returns the index entry of a path that was changed. Its size is noted as unknown: git then compares contents if
-// it ever has to look, also if the file was changed again in the same clock tick. a is the file's state, which only
-// counts if valid is set.
+// entryOf returns the index entry of a changed path. Its size is recorded as unknown, so that git compares contents if
+// it ever checks the file, even after another change in the same clock tick. a holds the attributes of the file, which
+// are used only if valid is set.
 func entryOf(path string, mode object.Mode, id object.ID, a worktree.Attr, valid bool) index.Change {
 	e := index.Entry{Path: path, Mode: mode, ID: id, Valid: valid && mode != object.ModeGitlink}
 	if e.Valid {

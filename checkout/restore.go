@@ -16,38 +16,42 @@ import (
 
 // Checkpoints is the session whose checkpoints are made and restored.
 type Checkpoints interface {
-	// Capture makes a checkpoint of how things are now.
+	// Capture makes a checkpoint of the current state.
 	Capture(ctx context.Context) (session.Point, error)
-	// Hold keeps the tree of a checkpoint, of which the working tree is about to show parts, even if gc drops the checkpoint.
+	// Hold protects the tree of a checkpoint from gc, because the working tree is about to show parts of it.
 	Hold(ctx context.Context, p session.Point) error
-	// Dirs returns the permissions of a checkpoint's directories that are not the default, by path.
+	// Dirs returns, by path, the permissions of a checkpoint's directories that are not the default.
 	Dirs(ctx context.Context, p session.Point) (map[string]uint32, error)
 }
 
-// StagedOf returns the index entries that differ from those of now, a checkpoint of how things are.
+// StagedOf returns the index entries of the target that differ from those of now, a checkpoint of the current state.
 type StagedOf func(ctx context.Context, now session.Point) (*gitdir.Staged, error)
 
-// Restore is one restore of files under way, by one goroutine. The caller holds the index lock from before Compare until
-// Apply has returned. Nothing of the user's can be lost: what a restore changes is in the checkpoint Before.
+// Restore is a restore of files in progress. It is used by one goroutine. The caller must hold the index lock from
+// before Compare until Apply has returned. No change of the user is lost: all that a restore overwrites is in the
+// checkpoint Before.
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
-	Differ      Differ   // of checkpoints: with directories that are empty
-	Paths       []string // relative to the root; none: all
+	Differ      Differ   // compares checkpoints, with empty directories
+	Paths       []string // relative to the root; none for all
 	Target      session.Point
 
-	Before session.Point // how things were; of an interrupted restore, before it began. Set by Compare if it is zero
-	// Changes are the paths to be changed, in the order of a walk, once Compare has returned.
+	// Before is the checkpoint of the state before the restore; for an interrupted restore, before it began. Compare
+	// sets it if it is zero.
+	Before session.Point
+	// Changes are the paths to change, in the order in which Differ lists them. Compare sets them.
 	Changes []gitdir.Difference
-	Kept    []string // paths that were left as they were, because a program changed them meanwhile or something else is there
+	// Kept are paths that were left unchanged, because a program changed them meanwhile or another file is in the way.
+	Kept []string
 
-	again bool                      // Before was given
-	now   session.Point             // how things are
-	found map[string]worktree.Found // what was at the paths before now was made
+	again bool                      // Before was set by the caller: the restore was interrupted
+	now   session.Point             // checkpoint of the current state
+	found map[string]worktree.Found // nodes at the paths before the checkpoint now
 }
 
-// Compare makes a checkpoint of how things are and lists what differs from the target. It repeats that until no path
-// changes between the look at it and the checkpoint that has it, five times at most: a program may be writing without end.
+// Compare makes a checkpoint of the current state and lists the differences from the target. It repeats this until no
+// path changes between the lookup and the checkpoint, at most five times, because a program may write without end.
 func (r *Restore) Compare(ctx context.Context) (err error) {
 	const tries = 5
 	r.again, r.found = r.Before.ID != "", map[string]worktree.Found{}
@@ -81,7 +85,7 @@ func (r *Restore) Compare(ctx context.Context) (err error) {
 	return err
 }
 
-// checkPaths returns a fault.NoPathError if the target and the working tree both do not have a path that was asked for.
+// checkPaths returns a fault.NoPathError if neither the target nor the working tree has a requested path.
 func (r *Restore) checkPaths(ctx context.Context) error {
 	for _, p := range r.Paths {
 		known := false
@@ -116,12 +120,12 @@ func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool
 	return true, nil
 }
 
-// Wants reports whether a path is one of those that were asked for, or below one.
+// Wants reports whether at is one of the requested paths, or below one.
 func (r *Restore) Wants(at string) bool {
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
 }
 
-// compare sets Changes to the paths that are to be changed now.
+// compare sets Changes to the paths that differ now.
 func (r *Restore) compare(ctx context.Context) (err error) {
 	if r.Changes, err = r.differences(ctx, r.now.Tree); err != nil {
 		return err
@@ -129,13 +133,13 @@ func (r *Restore) compare(ctx context.Context) (err error) {
 	return r.spareChanged(ctx)
 }
 
-// Whole lists all paths in which the target differs from Before, for a restore that was carried out in two parts.
+// Whole returns all paths in which the target differs from Before, for a restore that was carried out in two parts.
 func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
 	return r.differences(ctx, r.Before.Tree)
 }
 
-// differences lists the paths in which the target differs from a tree, of those that were asked for: without submodules,
-// and without redirected directories, whose files are elsewhere.
+// differences returns the requested paths in which the target differs from a tree, without submodules and without
+// redirected directories, whose files are not in the working tree.
 func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Difference, error) {
 	redirects := r.Checkout.Redirects()
 	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
@@ -145,9 +149,9 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 	}), err
 }
 
-// spareChanged takes the paths out of Changes that were changed after the interrupted restore began: they are neither as
-// they were before it nor as it leaves them. An empty directory, or a missing file in the place of a directory to be
-// restored, is not such a change: a kill in the middle of a restore leaves both.
+// spareChanged removes from Changes the paths that were changed after the interrupted restore began: they equal neither
+// their state before it nor their state after it. An empty directory, and a missing file where a directory is to be
+// restored, are no such changes, because a killed restore leaves both.
 func (r *Restore) spareChanged(ctx context.Context) error {
 	if !r.again || r.now.ID == r.Before.ID {
 		return nil
@@ -181,13 +185,13 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 	return nil
 }
 
-// Apply changes the files and the index after Compare. It gives up the lock if it succeeds. staged returns the index
-// entries to restore; nil: the index only learns of the files. nonce is that of the request. pending is the interrupted
-// restore that is done again, nil for a new one.
+// Apply changes the files and the index after Compare. If it succeeds, it has released the lock. staged returns the
+// index entries to restore; with nil, the index is only updated for the changed files. nonce is that of the request.
+// pending is the interrupted restore that is repeated; nil for a new one.
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
 	c.refreshKernel(ctx, r.Changes)
-	if pending != nil && c.Mark.Stale() { // paths that are the target's already do not differ any more
+	if pending != nil && c.Mark.Stale() { // Changes lacks the paths that the killed process has restored already
 		whole, err := r.Whole(ctx)
 		if err != nil {
 			return err

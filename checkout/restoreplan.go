@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// PlanRestore decides about every path in list, the differences of the checkpoint of how things are now and the target's,
-// in the order of a walk. found is what each path had before that checkpoint was made; a path without one has only just
-// been changed. It never refuses: a path whose place is taken by something that checkpoints do not store, such as an
-// ignored file, is listed in Kept. dirs returns the permissions of the target's directories that are empty or above empty
-// ones; it is called only if list has an empty directory. PlanRestore changes nothing.
+// PlanRestore decides on every path in list, which holds the differences between a checkpoint of the current state and
+// the target, in the order of a walk. found holds the node at each path before that checkpoint; a path that found lacks
+// was changed since. PlanRestore never refuses: a path that is occupied by a file which checkpoints do not store, such
+// as an ignored file, is listed in Kept. dirs returns the permissions of the target's directories that are empty or
+// above empty ones; it is called only if list has an empty directory. PlanRestore changes nothing.
 func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
 	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
 	p := newPlanner(tree)
@@ -63,7 +63,7 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 	return &p.plan, nil
 }
 
-// dirsAbove adds the directories above empty ones that have permissions of their own.
+// dirsAbove adds grafts for directories above empty ones, if they have permissions of their own.
 func (p *planner) dirsAbove(perms map[string]uint32) {
 	added := map[string]bool{}
 	for _, g := range p.plan.Grafts {

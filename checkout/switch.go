@@ -12,16 +12,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Switched is what a switch did.
+// Switched is the result of a switch.
 type Switched struct {
-	Paths int64    // whose index entries changed
-	Kept  []string // of them, files that a program changed meanwhile, and that were left as they were
+	Paths int64    // number of paths whose index entries changed
+	Kept  []string // files among these paths that a program changed meanwhile, and that were left unchanged
 }
 
-// Switch moves HEAD, the index and the working tree from one commit to another, all of whose trees are on this host. want
-// is what the user asked for; it is recorded in a form that means the same after HEAD was moved. pending is the
-// interrupted switch that is done again, nil for a new one. A fault.RefusalError, fault.ErrSparse or
-// gitdir.ErrLocked means that nothing was changed.
+// Switch moves HEAD, the index and the working tree from one commit to another. All trees of both commits must be on
+// this host. want is the request of the user; it is recorded in a form that keeps its meaning after HEAD has moved.
+// pending is the interrupted switch that is repeated; nil for a new one. If the error is a fault.RefusalError,
+// fault.ErrSparse or gitdir.ErrLocked, nothing was changed.
 func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
 	pending *Pending) (Switched, error) {
 	lock, err := c.Lock(ctx)
@@ -33,7 +33,7 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 		return done, errors.Join(err, lock.Release())
 	}
 	if err := c.moveHead(ctx, from, to, want, pending != nil); err != nil {
-		// Git lists what differs from HEAD. It must not be moved later, behind the user's back.
+		// Git status lists the paths that differ from HEAD. A later move of HEAD would surprise the user.
 		return done, errors.Join(err, begun.End())
 	}
 	c.Show(to.Tree)
@@ -41,10 +41,10 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 	return done, nil
 }
 
-// lasting returns the intent in a form that means the same when HEAD has been moved: "-" and "HEAD~2" do not.
+// lasting returns the intent in a form that keeps its meaning after HEAD has moved, unlike "-" and "HEAD~2".
 func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	switch {
-	case s.Forward != "", s.Create != "": // the branch exists when it is done again, see Retry
+	case s.Forward != "", s.Create != "": // Retry handles the case that the branch exists when the switch is repeated
 	case to.Branch != "":
 		s.Ref = to.Branch
 	default:
@@ -53,7 +53,7 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	return s
 }
 
-// switchFiles changes the working tree and the index from one tree to another. It gives up the lock if it succeeds.
+// switchFiles changes the working tree and the index from one tree to another. If it succeeds, it has released the lock.
 func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent,
 	pending *Pending) (s Switched, begun *Pending, err error) {
 	list, err := c.Differ.Differences(ctx, from, to)
@@ -84,7 +84,7 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 	begun, err = c.apply(ctx, lock, x, change{
 		to: to, plan: p, intent: Intent{Switch: &want}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, written time.Time) {
-			ctx := context.WithoutCancel(ctx) // as in apply
+			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, as in apply
 			entries, kept := switchedEntries(p, done.Done, device)
 			switchIndex(x, entries, done.Since, c.others(ctx, slices.Concat(missing, staged)), c.Reads, written)
 			c.setTrees(ctx, x, to, except(staged, entries))
@@ -94,8 +94,8 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 	return s, begun, err
 }
 
-// moveHead moves HEAD or the branch that it is on. If a killed process has done so already, nothing is left to do: the
-// reflog must not have a move from a commit to itself.
+// moveHead moves HEAD, or the branch that it is on. If a killed process has moved it already, moveHead does nothing,
+// because the reflog must not get a move from a commit to itself.
 func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent, again bool) error {
 	switch {
 	case again && from.Branch == to.Branch && from.Commit == to.Commit && !to.New:
@@ -106,8 +106,8 @@ func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Des
 	return c.Refs.Move(ctx, from, to)
 }
 
-// Retry returns the switch that does the rest of an interrupted one after err: if the killed process had created the
-// branch and not yet moved HEAD, HEAD still has to go there.
+// Retry returns the switch that completes an interrupted one, and whether err calls for it: the killed process had
+// created the branch, but not moved HEAD to it.
 func (s SwitchIntent) Retry(err error) (SwitchIntent, bool) {
 	return SwitchIntent{Ref: s.Create}, errors.Is(err, gitdir.ErrBranchExists)
 }

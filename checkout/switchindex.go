@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// switchedEntries returns the index entries of a plan that was carried out, and the paths that were left as they were
+// switchedEntries returns the index entries of a plan that was carried out, and the paths that were left unchanged
 // because a program changed them meanwhile.
 func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []index.Change, kept []string) {
 	list = slices.Clone(p.Index)
@@ -27,8 +27,9 @@ func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []in
 	return list, kept
 }
 
-// switchIndex brings the index up to date: the changed entries, what the change journal has recorded of the others, and
-// times. others are the files of the mount that the index may not have, sorted. read is that of index.Switch.
+// switchIndex updates the index with the changed entries, with the changes of other paths that the change journal has
+// recorded, and with new times. others are the files of the mount that the index may not have, sorted. read is passed to
+// index.Switch.
 func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
 	tracked := make(map[string]bool, len(x.Entries))
 	for _, e := range x.Entries {
@@ -49,9 +50,9 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		}
 		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
-	// Git takes a file that is as young as the index for one that may have been changed in the same tick, and reads it
-	// when it writes the index next. So the index is younger than all files, and those for which git would have been
-	// right are marked as git does it: their size is not known.
+	// Git treats a file that is as young as the index as possibly changed in the same clock tick, and reads it when it
+	// writes the index next. The index is therefore made younger than all files. Files that are younger still get size
+	// 0, which is git's own mark for unknown.
 	for i := range x.Entries {
 		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
 			s.Size = 0
@@ -59,8 +60,8 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 	}
 }
 
-// others lists the files of the mount that git may not track, sorted: those that the base tree does not have, redirected
-// directories, and of missing, paths that the target or the index does not have, those that exist.
+// others returns the files of the mount that git may not track, sorted: files that the base tree does not have,
+// redirected directories, and those of the paths in missing that exist.
 func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	list := append(c.Added(), c.Redirects()...)
 	for _, p := range missing {
@@ -72,7 +73,7 @@ func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	return slices.Compact(list)
 }
 
-// missing lists the paths of the base tree that a tree does not have.
+// missing returns the paths of the base tree that a tree does not have.
 func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string, err error) {
 	list, err := c.Differ.Differences(ctx, c.Base, tree)
 	for _, d := range list {
@@ -83,7 +84,7 @@ func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string,
 	return paths, err
 }
 
-// except returns the paths that no change is of. It reuses paths.
+// except returns the paths that no change concerns. It reuses the array of paths.
 func except(paths []string, changes []index.Change) []string {
 	changed := make(map[string]bool, len(changes))
 	for _, c := range changes {
@@ -92,10 +93,10 @@ func except(paths []string, changes []index.Change) []string {
 	return slices.DeleteFunc(paths, func(p string) bool { return changed[p] })
 }
 
-// setTrees puts the ids of the target's trees into the index, for directories whose entries are all the target's: git need
-// not compare there. staged are the paths whose entries differ from it.
+// setTrees stores the IDs of the target's trees in the index (git's cache-tree extension), for directories whose entries
+// all equal the target's, so that git need not compare them. staged are the paths whose entries differ.
 func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
-	differ := map[string]bool{} // directories
+	differ := map[string]bool{} // directories that contain a staged path
 	for _, p := range staged {
 		for dir := p; dir != ""; {
 			dir = parentOf(dir)

@@ -17,22 +17,22 @@ const (
 	hintMove   = "move or remove them first"
 )
 
-// switchPlanner plans a switch: git's two-way merge of HEAD's tree, the target's and the index (git-read-tree, "Two Tree
-// Merge"), for the paths in which the trees differ.
+// switchPlanner plans a switch for the paths in which two trees differ: git's two-way merge of HEAD's tree, the target's
+// tree and the index (git-read-tree(1), "Two Tree Merge").
 type switchPlanner struct {
 	planner
 	git    Git
 	mounts Mounts
-	again  bool // a killed process may have done some of it
+	again  bool // a killed process may have carried out a part
 
-	staged, dirty, inTheWay []string // paths that are refused
-	doubtful                []int    // grafts of files that may be as the index has them: only git knows
-	untracked               []int    // grafts of paths where something else is, which the index does not have
+	staged, dirty, inTheWay []string // refused paths, by reason
+	doubtful                []int    // indexes of grafts over files that only git can compare with the index
+	untracked               []int    // indexes of grafts over files that are not in the index
 }
 
-// PlanSwitch decides about every path in list, the differences of HEAD's tree and the target's, in the order of paths.
-// again says that a killed process may have carried out some of it. The error is a fault.RefusalError if git would refuse
-// the same switch, or fault.ErrSparse. PlanSwitch changes nothing; the caller holds the lock of the index x.
+// PlanSwitch decides on every path in list, which holds the differences between HEAD's tree and the target's, sorted by
+// path. again states that a killed process may have carried out a part. The error is a fault.RefusalError if git would
+// refuse the same switch, or fault.ErrSparse. PlanSwitch changes nothing. The caller must hold the lock of the index x.
 func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference,
 	again bool) (*Plan, error) {
 	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
@@ -73,6 +73,7 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 	return &p.plan, nil
 }
 
+// unmergedPaths returns the paths with conflicts in the index.
 func unmergedPaths(x *index.Index) (paths []string) {
 	for _, e := range x.Entries {
 		if e.Stage != 0 && (len(paths) == 0 || paths[len(paths)-1] != e.Path) {
@@ -82,19 +83,19 @@ func unmergedPaths(x *index.Index) (paths []string) {
 	return paths
 }
 
-// add decides about one path in which the trees differ. have is its index entry, nil if there is none. The numbers in
-// brackets are those of git-read-tree's table.
+// add decides on one path in which the trees differ. have is its index entry, nil if there is none. The numbers in
+// brackets refer to the table of git-read-tree(1).
 func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}
 	switch {
-	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] gone from the index already
+	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] removed from the index already
 		return nil
-	case have == nil && d.OldMode != 0: // its removal is staged, and the target has another one
+	case have == nil && d.OldMode != 0: // its removal is staged, and the target has another version
 		p.staged = append(p.staged, d.Path)
 		return nil
-	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] as it is to be already
+	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry equals the target's already
 		return nil
 	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17]
 		p.staged = append(p.staged, d.Path)
@@ -113,7 +114,7 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 		return nil
 	}
 	if d.OldMode == object.ModeGitlink && (d.NewMode == object.ModeGitlink || d.NewMode == 0 && p.mounts.On(d.Path)) {
-		// The files in there are the submodule's own.
+		// The files in the directory belong to the submodule.
 		p.plan.Index = append(p.plan.Index, entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, false))
 		return nil
 	}
@@ -135,7 +136,8 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses a path if a file of the user's is where one of its directories has to be, or was if it is tracked.
+// checkAbove refuses a path if a file of the user occupies one of its directories. For a tracked path this counts as a
+// local change, otherwise as an untracked file in the way.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
 	switch {
@@ -149,8 +151,8 @@ func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool)
 	return nil
 }
 
-// askGit decides about the paths for which names and blobs are not enough: whether a file is as the index has it, and
-// whether a file in the way is ignored.
+// askGit decides on paths for which names and blobs are not enough. It asks git whether files are modified, and whether
+// files in the way are ignored.
 func (p *switchPlanner) askGit(ctx context.Context) error {
 	paths := make([]string, len(p.doubtful))
 	for i, at := range p.doubtful {
@@ -189,7 +191,7 @@ func (p *switchPlanner) askGit(ctx context.Context) error {
 	return nil
 }
 
-// filesInTheWay lists the untracked files that the target replaces, sorted.
+// filesInTheWay returns the untracked files that the target replaces, sorted.
 func (p *switchPlanner) filesInTheWay(ctx context.Context) ([]string, error) {
 	files := slices.Clone(p.inTheWay)
 	for _, at := range p.untracked {

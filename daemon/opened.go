@@ -13,30 +13,35 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// opened is a session that something is asked of, mounted or not. It is to be closed.
+// opened is a session that a request works on, mounted or not. The caller must close it.
 type opened struct {
 	session string
 	record  statedir.Record
 	home    string
-	mount   *mount        // nil: it is not mounted
-	repo    *session.Repo // nil: nothing was carried yet
-	queue   *writeback.Queue
-	far     *mirror.Mirror // that the repository is of; nil: it is of this host
+	mount   *mount        // nil if the session is not mounted
+	repo    *session.Repo // nil if the session has no checkpoint yet
+	// queue pushes the session of a mount that can be written to; nil for all others.
+	queue *writeback.Queue
+	far   *mirror.Mirror // session remote that repo was fetched from; nil if repo belongs to this host
 
-	pins    map[session.PointID][]string
+	// pins holds the names that the user pinned each checkpoint under.
+	pins map[session.PointID][]string
+	// release closes what was opened for this request and unlocks the home; nil if there is nothing to close.
 	release func()
 
+	// acknowledged reports whether a checkpoint is known to be pushed; nil if that is not known.
 	acknowledged func(session.Point) bool
 }
 
+// close closes the session's repository and unlocks its home, if they were opened for this request.
 func (o *opened) close() {
 	if o.release != nil {
 		o.release()
 	}
 }
 
-// layout returns under which names branches of the session are on its session remote; false: it has none, or that cannot be
-// told.
+// layout returns the names under which branches of the session are stored on its session remote. It returns false if the
+// session has no session remote, or if its refs cannot be read.
 func (o *opened) layout() (session.Layout, bool) {
 	if o.far != nil {
 		m, ok := o.far.Meta(o.session)
@@ -56,13 +61,15 @@ func (o *opened) layout() (session.Layout, bool) {
 	return st.Layout, err == nil
 }
 
-// openSession finds a session by the directory where it is, or was last, mounted, or by its name. With write its repository
-// can be changed; of a session that is not mounted nobody else can use it then.
+// openSession finds a session by its name, by the directory where it is mounted, or by the directory where it was
+// mounted last. With write, the repository can be changed; the home of a session that is not mounted is then locked
+// until close.
 func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opened, error) {
 	if m, err := d.mounted(ctx, of); err != nil {
 		return nil, err
 	} else if m != nil {
-		if m.agent.Active() && statedir.HasSessionRepo(m.home.Dir) { // who took the mount over may not have come to it yet
+		// After a takeover the agent may not have opened the repository yet.
+		if m.agent.Active() && statedir.HasSessionRepo(m.home.Dir) {
 			if _, err := m.agent.Open(ctx); err != nil && write {
 				return nil, err
 			}
@@ -85,7 +92,8 @@ func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opene
 	return o, nil
 }
 
-// mounted finds the mount of a session; nil: there is none.
+// mounted returns the served mount of a session, found by name or directory; nil if there is none. It waits for a
+// takeover of the mount. It returns ErrNoSession if the mount has no session.
 func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	var m *mount
 	if filepath.IsAbs(of) {
@@ -112,11 +120,11 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	return m, nil
 }
 
-// openedSession returns the session of the mount.
+// openedSession returns the session of the mount. Its repository is the agent's, or opened for reading.
 func (m *mount) openedSession() (*opened, error) {
 	o := &opened{session: m.session, record: m.record, home: m.home.Dir, mount: m}
 	o.repo, o.queue = m.agent.Repo()
-	if o.repo == nil { // the mount is not written to, and somebody may be working in it elsewhere; or it cannot be written to now
+	if o.repo == nil { // the mount is read-only, or the agent could not open the repository for writing
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil
 		}
@@ -129,7 +137,8 @@ func (m *mount) openedSession() (*opened, error) {
 	return o, o.read()
 }
 
-// openHome opens the session of a home that is not mounted, of which we hold the lock.
+// openHome opens the session of a locked home that is not mounted. The lock passes to the returned session; if openHome
+// fails, the caller keeps it.
 func openHome(t *statedir.Home, write bool) (*opened, error) {
 	r, err := statedir.ReadRecord(t.Dir)
 	if err != nil {
@@ -156,7 +165,7 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 	return o, nil
 }
 
-// read gets what is told of points beside themselves.
+// read reads the pins, and sets acknowledged as far as this host knows what was pushed.
 func (o *opened) read() (err error) {
 	if o.repo == nil {
 		return nil

@@ -13,23 +13,30 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Every fetch of git's own for objects that are missing leaves a pack, and so does what it is provided with. Each pack
-// makes every look-up of git's a little slower, so they are joined behind the mount, before there are thirty.
+// Each fetch by git for missing objects stores a pack, and each batch of objects that the daemon provides to git stores
+// another one. Every pack makes git's lookups slower, so packs are joined in the background, long before there are
+// thirty.
 const (
+	// packsAbove is the number of packs above which a directory is joined.
 	packsAbove = 12
-	packsKeep  = 5
+	// packsKeep is the largest number of packs after a join.
+	packsKeep = 5
+	// packsCrowd is the number of packs above which joined packs are removed soon, even if a process may still read
+	// them.
 	packsCrowd = 24
 
-	packsGather = 100 * time.Millisecond // that packs may take to come before they are looked at
-	packsIdle   = 10 * time.Second       // before they are looked at once more: what was in the way may be over; it doubles
-	packsRetry  = 5 * time.Minute        // the longest pause after a failure
-	packsBlind  = 2 * time.Second        // between two looks where changes cannot be watched
+	// Delay between a change of a directory and the look into it, so that one look sees several new packs.
+	packsGather = 100 * time.Millisecond
+	// First pause before the next look without a change; it doubles, because what blocked a join may be over.
+	packsIdle  = 10 * time.Second
+	packsRetry = 5 * time.Minute // longest pause, and longest wait after a failure
+	packsBlind = 2 * time.Second // longest pause if a directory cannot be watched
 )
 
-// tendPacks keeps packs few, in the mount's git directory and in the store, until ctx ends. Mounts of one store do so
-// side by side: whoever comes first joins, the others see that there is nothing left to do.
+// tendPacks keeps the number of packs small, in the mount's git directory and in the store, until ctx ends. Mounts of
+// one store run it side by side: the first one joins the packs, and the others find nothing to join.
 func (m *mount) tendPacks(ctx context.Context) {
-	if !m.tried(ctx, m.gitTried) { // then the directories are there
+	if !m.tried(ctx, m.gitTried) { // the pack directories exist from then on
 		return
 	}
 	dirs := []*tended{
@@ -69,7 +76,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 	}
 }
 
-// joinPacks joins what there is to join in a directory.
+// joinPacks joins the packs of a directory and logs the result. It returns no error if ctx has ended.
 func (m *mount) joinPacks(ctx context.Context, d *tended) error {
 	start := time.Now()
 	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: m.paceJoin, Reader: sameProgram})
@@ -86,12 +93,13 @@ func (m *mount) joinPacks(ctx context.Context, d *tended) error {
 }
 
 const (
-	// joinPause is the pause after each piece of a join, so that it takes no processor for itself.
+	// joinPause is the pause after each piece of a join, so that a join does not occupy a processor.
 	joinPause = 2 * time.Millisecond
-	// joinPauseBusy is the same while somebody waits for the remote.
+	// joinPauseBusy replaces joinPause while a caller waits for the remote.
 	joinPauseBusy = 20 * time.Millisecond
 )
 
+// paceJoin pauses a join between two pieces. It returns the error of ctx.
 func (m *mount) paceJoin(ctx context.Context) error {
 	pause := joinPause
 	if m.store.Busy() {
@@ -101,7 +109,8 @@ func (m *mount) paceJoin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sameProgram says whether a process runs what we run. Such a one has stores open that look again.
+// sameProgram reports whether a process runs the executable of this process. The stores that such a process has open
+// look for new packs before they report an object as missing.
 func sameProgram(pid int) bool {
 	own, err := proc.Self.Executable()
 	if err != nil {
@@ -111,19 +120,20 @@ func sameProgram(pid int) bool {
 	return err == nil && own == its
 }
 
-// tended is a directory of packs.
+// tended is a directory of packs, and what tendPacks saw of it.
 type tended struct {
 	path string
 	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
 
-	modified time.Time // of the directory, as last seen
-	changed  time.Time // when it was seen to have changed
-	joined   time.Time // when it was last looked into
+	modified time.Time // modification time of the directory when it was last seen
+	changed  time.Time // when modified was seen to differ
+	joined   time.Time // when a join was last tried
+	// failures is the number of failed joins since the last one that succeeded.
 	failures int
 }
 
-// look says whether it is time to look into the directory: it has changed, or was not looked into for long, since what
-// was in the way then may be over.
+// look reports whether to try a join now: the directory has changed, or packsIdle has passed since the last try. After
+// failures it waits longer, at most packsRetry.
 func (d *tended) look(now time.Time) bool {
 	st, err := os.Stat(d.path)
 	if err != nil {
@@ -138,7 +148,7 @@ func (d *tended) look(now time.Time) bool {
 	return d.changed.After(d.joined) || now.Sub(d.joined) > packsIdle
 }
 
-// done notes how it went.
+// done records the result of a join at now.
 func (d *tended) done(err error, now time.Time) {
 	d.joined = now
 	if d.failures++; err == nil {

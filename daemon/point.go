@@ -19,28 +19,29 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount can begin with a point instead of a commit's tree: a session that goes on here and was worked in elsewhere, a
-// fork of another one, or one point that is looked at. The tree of the point is the base tree of such a mount, its overlay
-// is empty, and its git directory is made from the point's State. What the session owns comes first, without contents, into
-// the session's repository in the home:
+// A mount can start from a checkpoint instead of a commit's tree: a session that was last mounted elsewhere, a fork of
+// another session, or one checkpoint that is shown read-only. The tree of the checkpoint is then the base tree, the
+// overlay is empty, and the git directory is created from the checkpoint state. The objects that the session owns are
+// copied first, without contents, into the session's repository in the home:
 //
-//	from another home    its packs are linked, in no time, whatever there is
-//	from a session remote    refs, meta, then points with their trees, then the small files of the State: four requests
+//	from another home        its packs are hard-linked, which takes no time whatever their size
+//	from a session remote    four requests: refs, meta, checkpoints with their trees, small files of the state
 //
-// All else is the mounted remote's, and is as for other mounts. Contents that the session made and that are not here come
-// from the session remote when they are read (fetch.Local.From).
+// All other objects are on the mounted remote, and are fetched as for any mount. Contents that the session created and
+// that are missing are fetched from the session remote when they are read (fetch.Local.From).
 
-// origin says that a mount is to begin with a point of a session of this host.
+// origin is a checkpoint of a session on this host that a mount starts from.
 type origin struct {
-	home    string // of that session, or of a mount that shows a point of it
+	home    string // home of that session, or of a mount that shows one checkpoint of it
 	session string
 	record  statedir.Record
 	point   session.Point
+	// carried holds the session's options at the time of the fork.
 	carried control.SessionOptions
 }
 
-// local returns the checkpoint as package resume sees it. remote is the session remote of the mount that begins with it; nil:
-// none.
+// local returns the checkpoint as package resume sees it. remote is the session remote of the mount that starts from it,
+// or nil. ContentsFrom is set only if remote does not have the contents.
 func (o origin) local(remote *thin.Remote) resume.Local {
 	l := resume.Local{RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.point, Ref: o.record.Ref}
 	switch at := o.carried.Remote; at {
@@ -56,12 +57,14 @@ func (o origin) local(remote *thin.Remote) resume.Local {
 	return l
 }
 
+// sessionRepoDir returns the directory of the session's repository in the home.
 func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, statedir.SessionRepoName) }
 
-// sessionObjects is where the objects lie that the session owns.
+// sessionObjects returns the directory of the objects that the session owns.
 func (m *mount) sessionObjects() string { return filepath.Join(m.sessionRepoDir(), "objects") }
 
-// lend has the store read what the mount's git directory and its session have, here and on the session remote.
+// lend lets the store read the objects of the mount's git directory and of its session, on this host and on the session
+// remote. It opens the session remotes; takeBack closes them.
 func (m *mount) lend() error {
 	m.local = m.store.OpenLocal(filepath.Join(m.gitPath(), "objects"))
 	m.owned = m.store.OpenLocal(m.sessionObjects())
@@ -99,7 +102,8 @@ func (m *mount) lend() error {
 	return nil
 }
 
-// lendElder has the store ask the session remote of the session that this one was forked from, too.
+// lendElder lets the store also fetch from at, the session remote of the parent session. The session token is used only
+// if at is on the same host as the mount's own session remote.
 func (m *mount) lendElder(at string) error {
 	r := m.requestNow()
 	if own, _ := sessionURL(r); !sameHost(at, own) {
@@ -115,7 +119,7 @@ func (m *mount) lendElder(at string) error {
 	return nil
 }
 
-// takeBack is the reverse of lend.
+// takeBack closes what lend opened, and returns all errors joined.
 func (m *mount) takeBack() (err error) {
 	for _, l := range []*fetch.Local{m.local, m.owned, m.forkObjects} {
 		if l != nil {
@@ -131,7 +135,7 @@ func (m *mount) takeBack() (err error) {
 	return err
 }
 
-// acquirePoint makes the mount begin with a point, if it is to; false: it is not.
+// acquirePoint acquires the checkpoint that the mount starts from. It returns false if the mount starts from a commit.
 func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
 	var s *resume.Start
 	var err error
@@ -162,7 +166,7 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 	return true, m.beginAt(ctx, s)
 }
 
-// target returns the mount as package resume sees it. Its home is locked, and lend was called.
+// target returns the mount as package resume sees it. The caller must hold the lock of the home and have called lend.
 func (m *mount) target() *resume.Target {
 	return &resume.Target{
 		Session: m.session, Mounted: m.store.URL(), RepoDir: m.sessionRepoDir(), Remote: m.second, Since: m.since, RepoOptions: m.repoOptions,
@@ -170,17 +174,18 @@ func (m *mount) target() *resume.Target {
 	}
 }
 
-// resumeSession fetches a session from the session remote; nil: it is not there, or has no checkpoint.
+// resumeSession fetches a session from the session remote. It returns nil if the session remote does not have the
+// session, or if the session has no checkpoint.
 func (m *mount) resumeSession(ctx context.Context, name string, begins func()) (*resume.Start, error) {
 	var known *resume.Known
 	if m.known != nil {
 		known = m.known.Known
 	}
-	m.known = nil // it is used once: the listing is old afterwards
+	m.known = nil // it is used once: its list of refs is out of date afterwards
 	return m.target().Resume(ctx, name, m.request.At, known, begins)
 }
 
-// beginAt writes into the record what the mount begins with, and acquires the rest of it.
+// beginAt records the checkpoint that the mount starts from, and acquires the rest of its snapshot. It sets m.snap.
 func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 	if a.Snapshot == nil {
 		if err := m.target().Acquire(ctx, a); err != nil {
@@ -200,7 +205,7 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 	switch p := m.record.Point; {
 	case m.far != nil:
 		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
-	case m.from != nil && m.from.record.Session != m.from.session: // of a mount that shows a point
+	case m.from != nil && m.from.record.Session != m.from.session: // the parent is a mount that shows one checkpoint
 		p.Parent, p.ParentRemote = m.from.session, m.from.record.Point.ParentRemote
 	case m.from != nil:
 		p.Parent, p.ParentRemote = m.from.session, statedir.ShownRemote(m.from.carried.Remote, m.from.home, m.from.record)
@@ -218,7 +223,7 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 	return nil
 }
 
-// repoOptions are those of the session's repository of the mount.
+// repoOptions returns the options of the session's repository. The store's objects are an alternate of it.
 func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	return session.RepoOptions{
 		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
@@ -226,7 +231,8 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	}
 }
 
-// pointTime is when files of a point that nobody changed were changed last.
+// pointTime returns the modification time of files that did not change since a checkpoint: the time of the checkpoint,
+// but at least settled before since.
 func pointTime(p session.Point, since time.Time) time.Time {
 	if latest := since.Add(-settled); p.Time.After(latest) {
 		return latest
@@ -234,12 +240,13 @@ func pointTime(p session.Point, since time.Time) time.Time {
 	return p.Time
 }
 
-// cameFromElsewhere says whether the mount began here with a session that was worked in elsewhere.
+// cameFromElsewhere reports whether this mount is the first one of its session on this host, resumed from the session
+// remote.
 func (m *mount) cameFromElsewhere() bool {
 	return !m.resumed && m.session != "" && m.from == nil && m.far == nil && m.record.Point != nil && m.second != nil
 }
 
-// shownPoint tells that a mount shows one point of a session.
+// shownPoint returns a note for status if the mount shows one checkpoint of a session.
 func (m *mount) shownPoint() []string {
 	if m.request.At == "" || m.record.Point == nil {
 		return nil

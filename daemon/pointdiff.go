@@ -7,31 +7,35 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// treeReader gives the entries of a tree; the zero ID is the empty one.
+// treeReader returns the entries of a tree. A zero ID stands for the empty tree.
 type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// diffTrees tells every path that two trees do not have alike, reading only directories that differ. An entry without a
-// mode is not there. A directory in the place of a file is told as the file that goes, and the files that come.
+// diffTrees calls each for every path in which two trees differ. It reads only directories that differ. The entry of a
+// path that a tree does not have has mode 0. A directory that replaces a file is reported as the removed file and the
+// added files.
 func diffTrees(ctx context.Context, read treeReader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return treeDiff{read, each, false}.below(ctx, "", from, to)
 }
 
-// diffDirs is diffTrees that tells empty directories, too, with object.ModeDir: those that come where there was something
-// else or nothing, and those that are gone.
+// diffDirs is diffTrees with empty directories, which have object.ModeDir: those that replace another entry or are new,
+// and those that were removed.
 func diffDirs(ctx context.Context, read treeReader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return treeDiff{read, each, true}.below(ctx, "", from, to)
 }
 
+// treeDiff is a comparison of two trees.
 type treeDiff struct {
 	read treeReader
 	each func(path string, from, to object.TreeEntry) error
-	dirs bool // empty directories are told
+	dirs bool // report empty directories too
 }
 
+// isEmptyDir reports whether e is the empty tree.
 func isEmptyDir(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
+// below compares the directory at in both trees. A zero ID means that a tree does not have the directory.
 func (d treeDiff) below(ctx context.Context, at string, from, to object.ID) error {
 	if from == to {
 		return nil
@@ -68,6 +72,7 @@ func (d treeDiff) below(ctx context.Context, at string, from, to object.ID) erro
 	return nil
 }
 
+// entry compares one entry of both trees, and everything below it.
 func (d treeDiff) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil

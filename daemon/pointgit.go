@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// provider brings objects to where the mount's git directory finds them.
+// provider returns the source of the objects that git asks for. A mount that starts from a checkpoint also needs the
+// objects of its session.
 func (m *mount) provider() promisor.Provider {
 	if m.record.Point != nil {
 		return m.owned
@@ -25,15 +26,15 @@ func (m *mount) provider() promisor.Provider {
 	return m.store
 }
 
-// likePoint has a git directory be like that of the point which the mount began with, if it did and there is none yet, and
-// gives what was staged then.
+// likePoint sets o so that a new git directory equals that of the checkpoint that the mount starts from, and returns the
+// index of the checkpoint. It returns nil if the mount starts from a commit, or if the git directory exists already.
 func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 	if m.record.Point == nil {
 		return nil, nil
 	}
 	o.Session = m.sessionObjects()
 	if m.hasIndex() {
-		o.Ref = "" // its branches are as they are
+		o.Ref = "" // keep the branches of the existing git directory
 		return nil, nil
 	}
 	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: o.Format, Session: m.session, ReadOnly: true, Borrow: []string{o.Objects}})
@@ -74,8 +75,8 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// likePointDirs gives the empty directories of the point that a new mount begins with their permissions: git's trees have
-// none. The kernel knows nothing of the mount yet.
+// likePointDirs sets the permissions of directories to those of the checkpoint that a new mount starts from, because
+// git's trees have none. It runs before the kernel knows any inode of the mount.
 func (m *mount) likePointDirs(ctx context.Context) error {
 	if m.record.Point == nil || m.resumed || !m.writable() {
 		return nil
@@ -105,7 +106,7 @@ func (m *mount) likePointDirs(ctx context.Context) error {
 	return nil
 }
 
-// committerOf gives who made a commit and when, as reflogs have it; "": it cannot be told.
+// committerOf returns the committer and date of a commit in the form of a reflog entry; "" if the commit cannot be read.
 func committerOf(repo *session.Repo, id object.ID) string {
 	if id.IsZero() {
 		return ""
@@ -123,7 +124,8 @@ func committerOf(repo *session.Repo, id object.ID) string {
 	return ""
 }
 
-// staged tells how an index differs from the tree that is mounted.
+// staged returns the differences between an index and the mounted tree. It keeps the empty blob, which git expects for
+// entries of git add -N.
 func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
 	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {
 		empty, err := emptyBlob(m.store.Format())
@@ -141,7 +143,8 @@ func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, e
 	})
 }
 
-// stagedAgainst tells how an index differs from a tree. Size is that of a blob, if it is known.
+// stagedAgainst returns the differences between an index and a tree. size returns the size of a blob in bytes, if it is
+// known.
 func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *session.Index, f object.Format, size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
 	s := &gitdir.Staged{}
 	special := map[string]session.IndexEntry{}
@@ -153,7 +156,7 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 			conflicts = append(conflicts, e)
 		}
 	}
-	for path, e := range special { // also if it is as the tree has it
+	for path, e := range special { // these entries are listed even if the tree has the same mode and ID, because of their flags
 		if !e.IntentToAdd {
 			s.Changes = append(s.Changes, index.Change{Entry: special0(e)})
 			continue
@@ -194,14 +197,17 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 	return s, nil
 }
 
-// emptyBlob is what git has in its index for a file that is to be added later, and expects to find.
+// emptyBlob returns the blob that git stores in its index for a file that was added with git add -N, and expects to find
+// in its object store.
 func emptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
 
+// special0 converts an index entry of a session into one of package index.
 func special0(e session.IndexEntry) index.Entry {
 	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
 }
 
-// treesOf finds the trees of directories below a root.
+// treesOf returns a function that finds the trees of directories below root. It reports false for a directory that does
+// not exist or cannot be read. It remembers all trees that it has seen, and is not safe for concurrent use.
 func treesOf(ctx context.Context, read treeReader, root object.ID) func(dir string) (object.ID, bool) {
 	trees := map[string]object.ID{"": root}
 	var find func(dir string) object.ID
@@ -232,7 +238,7 @@ func treesOf(ctx context.Context, read treeReader, root object.ID) func(dir stri
 	}
 }
 
-// parentOf returns the directory of a path in a tree; "" is the root.
+// parentOf returns the parent directory of a path in a tree; "" is the root.
 func parentOf(p string) string {
 	if parent := path.Dir(p); parent != "." {
 		return parent

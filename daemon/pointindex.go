@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/resume"
 )
 
-// stagedIf returns stagedThen if the index is to be restored, else nil.
+// stagedIf returns stagedThen if the index is to be restored, otherwise nil.
 func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	if !staged {
 		return nil
@@ -23,8 +23,8 @@ func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	return w.stagedThen
 }
 
-// stagedThen compares what was staged at the target with what is staged now, for the paths that were asked for. It makes
-// sure that git finds the blobs.
+// stagedThen compares the index at the target with the index at checkpoint p, for the paths of the restore. It copies
+// the blobs to where git finds them.
 func (w *restoring) stagedThen(ctx context.Context, p session.Point) (*gitdir.Staged, error) {
 	now, err := w.repo.State(p)
 	if err != nil {
@@ -54,7 +54,8 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Point) (*gitdir.St
 		}
 	}
 	entry := entriesOf(ctx, w.m.view.Tree, then.Index.Tree)
-	for _, e := range now.Index.Special { // which is no more than what the tree has
+	// Entries with flags that the target's index does not have, and that therefore return to the entry of its tree.
+	for _, e := range now.Index.Special {
 		if told[e.Path] || !w.Wants(e.Path) {
 			continue
 		}
@@ -68,7 +69,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Point) (*gitdir.St
 	return x, w.keepForGit(ctx, x)
 }
 
-// stateOf reads the State of a point, of which the small files may be on the session remote alone.
+// stateOf reads the checkpoint state of p. It fetches small files of the state that are missing from the session remote.
 func (w *restoring) stateOf(ctx context.Context, p session.Point) (session.State, error) {
 	blobs, err := resume.StateBlobs(w.repo, p)
 	if err == nil {
@@ -80,7 +81,7 @@ func (w *restoring) stateOf(ctx context.Context, p session.Point) (session.State
 	return w.repo.State(p)
 }
 
-// keepForGit has the blobs that the index names where the mount's git finds them.
+// keepForGit copies the session's blobs that the index names into the object store of the mount's git directory.
 func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {
@@ -111,7 +112,8 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	return nil
 }
 
-// entriesOf finds what a tree has at a path.
+// entriesOf returns a function that finds the entry of a path in a tree. It returns a zero entry if the tree has no
+// entry at the path, or has a directory.
 func entriesOf(ctx context.Context, read treeReader, root object.ID) func(at string) (object.TreeEntry, error) {
 	tree := treesOf(ctx, read, root)
 	return func(at string) (object.TreeEntry, error) {

@@ -7,9 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/resume"
 )
 
-// findPoint returns the checkpoint of a session that a name means; "" is the newest. It is the one place where the daemon
-// reads names of checkpoints. m is the session's mount, nil if it is not mounted: for HEAD a checkpoint is made there if the
-// commit has none yet, because one follows a commit only a moment later.
+// findPoint returns the checkpoint that name stands for; "" is the newest. All names of checkpoints are resolved by this
+// function. m is the session's mount, or nil if it is not mounted. For HEAD, findPoint creates a checkpoint of the
+// commit if there is none, because the automatic one follows a commit only a moment later.
 func findPoint(ctx context.Context, repo *session.Repo, m *mount, name string) (session.Point, error) {
 	if name == "HEAD" && m != nil && m.writable() && m.agent.Active() {
 		if err := m.agent.CheckpointHead(ctx, repo); err != nil {

@@ -12,14 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// sessionRemote opens the session remote of a mount; nil: it has none but the repository in its home. Kind is one of the
-// constants of control, or "" for a URL. The token of the mounted remote goes to the host of that alone.
+// sessionRemote opens the session remote of a mount. remote is nil if the session has no other session remote than the
+// embedded one. kind is one of the constants of package control, or "" for a URL. The token of the mounted remote is
+// sent only to the host of the mounted remote.
 func (d *Daemon) sessionRemote(r control.MountRequest) (remote *thin.Remote, kind string, err error) {
 	remote, _, kind, err = d.openSessionRemote(r)
 	return remote, kind, err
 }
 
-// openSessionRemote is sessionRemote, and returns the login that it is opened with.
+// openSessionRemote is sessionRemote, and also returns the login that the session remote is opened with.
 func (d *Daemon) openSessionRemote(r control.MountRequest) (remote *thin.Remote, l *login, kind string, err error) {
 	at, kind := sessionURL(r)
 	if at == "" {
@@ -40,8 +41,8 @@ func (d *Daemon) openSessionRemote(r control.MountRequest) (remote *thin.Remote,
 	return thin.New(far, r.Session, d.log), l, kind, nil
 }
 
-// sessionURL returns where the session remote of a request is, "" if it is none but the repository in the mount's home, and
-// its kind: one of the constants of control, or "" for a URL.
+// sessionURL returns the URL of the session remote that a request names, and its kind: one of the constants of package
+// control, or "" for a URL. The URL is "" for the embedded session remote and for none.
 func sessionURL(r control.MountRequest) (at, kind string) {
 	switch r.SessionOptions.Remote {
 	case "", control.RemoteEmbedded:
@@ -57,8 +58,8 @@ func sessionURL(r control.MountRequest) (at, kind string) {
 	return r.SessionOptions.Remote, ""
 }
 
-// expect tells the store which blobs it need not ask the mounted remote for: those in which the point that the mount began
-// with differs from the base. It waits for trees.
+// expect registers the blobs in which the checkpoint that the mount starts from differs from the base commit, so that
+// the store does not ask the mounted remote for them. It waits until the trees are fetched.
 func (m *mount) expect(ctx context.Context) {
 	base, err := m.record.Base()
 	if err != nil || base.Shown.IsZero() || m.second == nil && m.forkRemote == nil {

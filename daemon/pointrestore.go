@@ -18,25 +18,27 @@ import (
 	"github.com/artifactfs/artifactfs/session/capture"
 )
 
-// restoring is one restore under way, with the session that its checkpoints are in.
+// restoring is a restore in progress, with the repository of the session that its checkpoints belong to.
 type restoring struct {
 	checkout.Restore
-	m       *mount
-	repo    *session.Repo
+	m    *mount
+	repo *session.Repo
+	// capture creates the checkpoint before the restore.
 	capture func(context.Context, session.Reason, string) (session.Point, capture.Report, error)
 }
 
-// newRestoring begins a restore of paths, of all files if there are none. The caller sets Target.
+// newRestoring returns a restore of paths, or of all files if paths is empty. The caller sets Target.
 func (m *mount) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
 	w := &restoring{m: m, repo: repo, capture: m.agent.Capture}
 	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.view.Tree), Paths: paths}
 	return w
 }
 
-// dirDiffer compares trees as diffDirs does.
+// dirDiffer compares trees with diffDirs.
 type dirDiffer treeReader
 
-// Differences lists the paths in which two trees differ, in the order of a walk, with directories that are empty.
+// Differences returns the paths in which two trees differ, including empty directories, in the order in which diffDirs
+// visits them.
 func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
 	err = diffDirs(ctx, treeReader(read), from, to, func(path string, from, to object.TreeEntry) error {
 		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
@@ -45,7 +47,7 @@ func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list
 	return list, err
 }
 
-// Restore changes files back to what they were at a checkpoint.
+// Restore changes files of a mount back to their state at a checkpoint. A dry run only lists the changes.
 func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress func(control.Progress)) (control.RestoreReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
@@ -64,6 +66,8 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress
 	return reply, nil
 }
 
+// restore does the work of Restore and returns errors unexplained. It holds git's index lock from the comparison until
+// all is written, so that no git command changes the index meanwhile.
 func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
 	if !m.writable() {
 		return reply, fault.ErrReadOnly
@@ -90,13 +94,14 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	defer lock.Release() // it is given up already if all goes well
+	defer lock.Release() // after a successful Apply it is already released
 	repo, err := m.agent.Open(ctx)
 	if err != nil {
 		return reply, err
 	}
 	w := m.newRestoring(git, repo, paths)
-	if w.Target, err = findPoint(ctx, repo, m, r.ID); err != nil { // before the checkpoint is made, which is the newest then
+	// Must precede the checkpoint that Apply creates, which is the newest from then on.
+	if w.Target, err = findPoint(ctx, repo, m, r.ID); err != nil {
 		return reply, err
 	}
 	if err := w.Compare(ctx); err != nil {
@@ -111,7 +116,8 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	return w.reply(w.Changes, false)
 }
 
-// pathsInside returns paths relative to the mount in their shortest form; none if one of them is the whole mount.
+// pathsInside returns cleaned paths relative to the mount. It returns none, which means all files, if one of them is the
+// mount itself.
 func pathsInside(paths []string) (inside []string, err error) {
 	for _, p := range paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
@@ -124,7 +130,7 @@ func pathsInside(paths []string) (inside []string, err error) {
 	return inside, nil
 }
 
-// reply describes what was done to the paths of list, or in a dry run would be done.
+// reply describes the changes to the paths of list. In a dry run, they were not applied.
 func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
 	o, err := w.m.openedSession()
 	if err != nil {
@@ -146,7 +152,7 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreRe
 	return reply, nil
 }
 
-// Capture makes a checkpoint of how things are now.
+// Capture creates a checkpoint of the current state.
 func (w *restoring) Capture(ctx context.Context) (session.Point, error) {
 	p, _, err := w.capture(ctx, session.Restore, "")
 	return p, err
@@ -158,10 +164,11 @@ func (w *restoring) Dirs(ctx context.Context, p session.Point) (map[string]uint3
 	return state.Dirs, err
 }
 
-// Hold keeps the tree of a checkpoint, of which the working tree is about to show parts, even if gc drops the checkpoint.
+// Hold protects the tree of a checkpoint from gc by a ref, because the working tree is about to show parts of it. It
+// returns an error if gc has already removed the checkpoint.
 func (w *restoring) Hold(ctx context.Context, p session.Point) error {
 	defer w.repo.Working()()
-	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc was faster
+	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc removed it meanwhile
 		return err
 	}
 	ref := session.RestoredRef(w.repo.Session(), p.ID)

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Fork begins a session at a point of another one, and mounts it.
+// Fork creates a session from a checkpoint of another session and mounts it.
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	if r.SessionRemote != "" {
 		return d.forkFar(ctx, r, progress)
@@ -26,7 +26,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	}
 	to := h.request(r.Mount)
 	if to.ReadOnly {
-		to.Session = "" // it shows what there is, and keeps nothing
+		to.Session = "" // it shows the existing checkpoint and creates no session
 	} else if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
@@ -35,7 +35,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
-	case p.ID == "": // nobody has done anything there yet
+	case p.ID == "": // the parent has no changes yet
 		b.base = &h.record
 	default:
 		b.from = h.origin(p)
@@ -47,21 +47,24 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	return reply, err
 }
 
-// origin has a mount begin with a point of the session.
+// origin returns checkpoint p of the session as the start of a mount.
 func (h sessionHome) origin(p session.Point) *origin {
 	return &origin{home: h.dir, session: h.session, record: h.record, point: p, carried: h.carried}
 }
 
-// sessionHome is the home of a session, mounted or not.
+// sessionHome is the home of a session, mounted or not. For a mount that shows one checkpoint, it is the home of that
+// mount.
 type sessionHome struct {
 	dir     string
 	session string
 	record  statedir.Record
-	mount   *mount // that is served now; nil: none
+	mount   *mount // the served mount; nil if there is none
+	// carried holds the options of the session, among them its session remote.
 	carried control.SessionOptions
 }
 
-// homeOf finds a session by the directory of its mount, or one in it, or by its name.
+// homeOf finds a session by its name, or by a directory in its mount. It returns ErrNoSession if there is none on this
+// host.
 func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
@@ -87,7 +90,7 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	return h, err
 }
 
-// mountOf is the mount that a directory is in, or that a session has.
+// mountOf returns the mount that contains a directory, or the mount of the session with a name.
 func (d *Daemon) mountOf(of string) (*mount, bool) {
 	if filepath.IsAbs(of) {
 		return d.find(of)
@@ -102,13 +105,13 @@ func (d *Daemon) mountOf(of string) (*mount, bool) {
 	return nil, false
 }
 
-// request completes a request for a mount of the session's remote.
+// request fills in the remote of a request, and the tokens if the session is mounted from the same remote.
 func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	if r.Remote == "" || r.Remote == h.record.Remote {
 		r.Remote = h.record.Remote
 		if h.mount != nil {
 			now := h.mount.requestNow()
-			r.Remote = now.Remote // which may hold a secret
+			r.Remote = now.Remote // the URL may contain a secret
 			if r.Token == "" && r.TokenFile == "" {
 				r.Token, r.TokenFile = now.Token, now.TokenFile
 			}
@@ -121,8 +124,9 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	return r
 }
 
-// pointToFork is the point that a fork begins with, and the home that has it; without an id, what is there now. A mount that
-// shows a point knows of that one, and of others as far as it has the session from its session remote.
+// pointToFork returns the checkpoint that a fork starts from, and the home that has it. Without an id it creates a
+// checkpoint of the current state. A mount that shows one checkpoint uses that one; for an id, it uses the session's own
+// home if this host has one.
 func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (sessionHome, session.Point, error) {
 	shows := h.mount != nil && h.mount.session == ""
 	switch {
@@ -141,7 +145,7 @@ func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (ses
 	return h, p, err
 }
 
-// shown is the point that the mount began with.
+// shown returns the checkpoint that the mount starts from.
 func (h sessionHome) shown() (session.Point, error) {
 	commit, err := object.ParseID(h.record.Point.Commit)
 	if err != nil {
@@ -155,7 +159,8 @@ func (h sessionHome) shown() (session.Point, error) {
 	return repo.PointAt(commit)
 }
 
-// find returns the checkpoint of the session that a name means; "" is the newest, and none if there are no checkpoints.
+// find returns the checkpoint of the session that id stands for; "" is the newest. It returns a zero checkpoint if id is
+// "" and the session has no repository.
 func (h sessionHome) find(ctx context.Context, id string) (session.Point, error) {
 	repo, err := h.open()
 	if errors.Is(err, fs.ErrNotExist) && id == "" {
@@ -168,7 +173,7 @@ func (h sessionHome) find(ctx context.Context, id string) (session.Point, error)
 	return findPoint(ctx, repo, h.mount, id)
 }
 
-// open opens the session's repository to be read.
+// open opens the session's repository for reading. The error matches fs.ErrNotExist if there is none.
 func (h sessionHome) open() (*session.Repo, error) {
 	base, err := h.record.Base()
 	if err != nil {
@@ -182,11 +187,12 @@ func (h sessionHome) open() (*session.Repo, error) {
 	return session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: h.session, ReadOnly: true, Borrow: pathLines(stores)})
 }
 
-// show has a mount that is to show one point begin with it, if the session is on this host; nil: it is not.
+// show returns the checkpoint that a mount is to show, and completes r, if the session is on this host. It returns nil
+// if the session has to be looked up on a session remote.
 func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, error) {
 	h, err := d.homeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
-		return nil, nil // it is looked for there
+		return nil, nil // it is looked up on the session remote
 	}
 	if err != nil {
 		return nil, err
@@ -199,16 +205,17 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 	return h.origin(p), nil
 }
 
-// beginning says what a mount begins with, if that is not what its request names.
+// beginning is the start of a mount, if the request alone does not name it.
 type beginning struct {
-	parent *mount           // that it is a submodule of
-	base   *statedir.Record // it was mounted before
-	from   *origin          // a point of a session of this host
-	far    *farOrigin       // one of a session remote
-	known  *knownSession    // that is resumed; nil: nothing was read of it yet
+	parent *mount           // parent of a submodule
+	base   *statedir.Record // record of an earlier mount without changes, whose base is used again
+	from   *origin          // checkpoint of a session on this host
+	far    *farOrigin       // checkpoint of a session on a session remote
+	known  *knownSession    // refs and meta of the resumed session; nil if they were not read yet
 }
 
-// complete finds out what a request leaves open because the session knows it.
+// complete fills in the remote of a request, and the start of a mount that shows one checkpoint, from the session on
+// this host or on the session remote.
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *beginning) (err error) {
 	if r.At != "" && b.from == nil {
 		r.ReadOnly = true
@@ -230,7 +237,7 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 	return nil
 }
 
-// pathLines are the lines of a file of paths that begin with a slash.
+// pathLines returns the lines of a file that are absolute paths.
 func pathLines(text []byte) (paths []string) {
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSuffix(line, "\n"); filepath.IsAbs(line) {
@@ -240,7 +247,7 @@ func pathLines(text []byte) (paths []string) {
 	return paths
 }
 
-// explainResume explains why the session of a mount, or the checkpoint of it that is to be shown, cannot be had.
+// explainResume explains why the session of a mount, or the checkpoint of it that is to be shown, cannot be mounted.
 func explainResume(r control.MountRequest, err error) *control.Error {
 	session := "session " + r.Session
 	return fault.Subject{

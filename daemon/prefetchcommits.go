@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// prefetchCommits has what r.Commits name in git's object store when it returns. It waits for the git directory, and for
-// history, without which only HEAD can be found.
+// prefetchCommits fetches the objects of the commits in r.Commits, so that git's object store has them when it returns.
+// It waits for the git directory, and for the history, without which only HEAD can be resolved.
 func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	ready := m.triedGit(ctx)
 	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {

@@ -21,21 +21,24 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Mounts are registered below registry/, without secrets, so that Remount restores them after a restart of the machine. A mount is
-// unregistered when it is unmounted, not when a daemon ends.
+// Mounts are registered in files below registry/, without secrets, so that Remount restores them after the machine
+// restarts. A mount is unregistered when it is unmounted, not when the daemon exits.
 
 const (
+	// restoresAtOnce is the number of mounts that Remount restores concurrently.
 	restoresAtOnce = 4
-	restoreFirst   = 5 * time.Second // before what failed is tried again; it doubles
-	restoreMost    = 5 * time.Minute
+	restoreFirst   = 5 * time.Second // first pause before a failed mount is tried again; it doubles
+	// restoreMost is the longest pause.
+	restoreMost = 5 * time.Minute
 )
 
+// registryPath returns the registry file of the mount at dir.
 func (d *Daemon) registryPath(dir string) string {
 	return filepath.Join(d.state, "registry", statedir.FileName(dir))
 }
 
-// register registers a mount. A submodule is restored with its parent; without a keeper mounts end with this process and are not
-// restored.
+// register writes the registry file of a mount; failures are logged. Submodules are not registered, because they are
+// restored with their parent. Without a keeper, no mount is registered, because mounts end with this process.
 func (d *Daemon) register(m *mount) {
 	if d.keeper == nil || m.parent != nil || m.request.Passing {
 		return
@@ -57,6 +60,7 @@ func (d *Daemon) register(m *mount) {
 	}
 }
 
+// unregister removes the registry file of a mount.
 func (d *Daemon) unregister(m *mount) {
 	if d.keeper == nil || m.parent != nil {
 		return
@@ -66,7 +70,8 @@ func (d *Daemon) unregister(m *mount) {
 	}
 }
 
-// unregisterUnmounted unregisters a mount that was unmounted without a request to this daemon, unless the system is shutting down.
+// unregisterUnmounted unregisters a mount that was unmounted without a request to this daemon. It does nothing during a
+// shutdown of the system, which unmounts everything.
 func (m *mount) unregisterUnmounted() {
 	m.daemon.mu.Lock()
 	closed := m.daemon.closed
@@ -80,19 +85,21 @@ func (m *mount) unregisterUnmounted() {
 	m.daemon.unregister(m)
 }
 
-// systemEnds reports whether the service manager, which unmounts everything then, is shutting the system down.
+// systemEnds reports whether systemd is shutting the system down. It then unmounts all file systems.
 func systemEnds() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
 	defer cancel()
-	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // its exit status is that of the system
+	// Its exit status reports the state of the system.
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output()
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
-// Remount restores registered mounts. It returns when each was tried once. Those that failed are tried again until they succeed,
-// another mount or an unmount replaces them, or the daemon ends.
+// Remount restores the registered mounts. It returns after it has tried each mount once, or with the error of ctx.
+// Mounts that failed are tried again in the background until they succeed, another mount or an unmount replaces them, or
+// the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.state, "registry")), "*.json"))
 	if err != nil {
@@ -125,7 +132,7 @@ func (d *Daemon) Remount(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// remount restores one mount. It returns false if that failed and is to be tried again.
+// remount restores the mount registered in the file path. It returns false if the mount failed and can be tried again.
 func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +155,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	r.Request.Wait = control.WaitTree
 	if r.Request.Session != "" {
 		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Request.Session)); err == nil {
-			r.Request.Ref = "" // it goes on where it was, and nobody is asked
+			r.Request.Ref = "" // the session resumes at its own base commit, without a request to the remote
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 )
 
-// finishRestore does the rest of an interrupted restore, and status says so. If that cannot be done, it ends the intent, and
-// status says how to restore again or to undo what was done.
+// finishRestore finishes an interrupted restore and adds a note to status. If the restore cannot be finished, it
+// abandons the restore; the note then states how to run it again or undo it.
 func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
@@ -32,20 +32,20 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
 }
 
-// restoreRest finishes a restore, and keeps its reply for a caller who asks again. A path that is neither as it was before
-// the restore nor as the restore leaves it was changed since, and stays.
+// restoreRest finishes a restore, and keeps its reply for a caller that repeats the request. A path that is neither in
+// its state before the restore nor in its state after it was changed since, and is not touched.
 func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
 	}
-	defer lock.Release() // it is given up already if all goes well
+	defer lock.Release() // after a successful Apply it is already released
 	repo, err := m.agent.Open(ctx)
 	if err != nil {
 		return err
 	}
 	w := m.newRestoring(git, repo, p.Restore.Paths)
-	w.capture = m.agent.CaptureNow // the mount is not ready for git before this has returned
+	w.capture = m.agent.CaptureNow // Capture would wait until the mount is ready for git, which it is only after restoreRest
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if err := w.Apply(ctx, lock, w.stagedIf(p.Restore.Staged), p.Restore.Nonce, p); err != nil {
 		return err
 	}
-	whole, err := w.Whole(ctx) // also what the killed process has done
+	whole, err := w.Whole(ctx) // includes the paths that the interrupted process restored
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,8 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	return nil
 }
 
-// takeRestored returns the reply of a restore that was interrupted and finished, once, to the caller whose nonce it has.
+// takeRestored returns the reply of an interrupted restore that this process finished, once, to the request with the
+// same nonce.
 func (m *mount) takeRestored(nonce string) (control.RestoreReply, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,8 +85,8 @@ func (m *mount) takeRestored(nonce string) (control.RestoreReply, bool) {
 	return reply, true
 }
 
-// restored is a restore that was interrupted, and finished by this process.
+// restored is the reply of an interrupted restore that this process finished.
 type restored struct {
-	nonce string // of its request
+	nonce string // nonce of the request
 	reply control.RestoreReply
 }

@@ -21,23 +21,25 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// A process that dies leaves its mounts as they are, and the kernel lets who uses them wait. The next one takes each of
-// them over, from what was kept (handover) and what lies on the disk:
+// A process that dies leaves its mounts attached, and the kernel blocks all accesses to them. Its successor takes over
+// each mount, from the descriptors and state that the keeper holds (handover) and from the files on the disk, in this
+// order:
 //
-//	serve the kernel   store, home, trees that are here, namespace, device: nothing that needs a network or a program
-//	then git           the sockets, on which git commands wait already
-//	then the rest      what the dead process had not finished: history, prefetching, trees that were still coming
+//	serve the kernel   store, home, fetched trees, namespace, device: no step needs the network or another program
+//	then git           the sockets, on which git commands are waiting already
+//	then the rest      what the dead process had not finished: history, prefetching, trees that were being fetched
 //
-// A mount that nobody was told of yet is taken away instead; whoever asked for it asks again. So is one that cannot be
-// taken over, and the reason is kept for those who look (failures).
+// A mount whose request was not answered yet is removed; its caller repeats the request. A mount that cannot be taken
+// over is removed too, and the reason is recorded for status (failures).
 
 const (
-	takeTries = 5                     // in this process
-	takePause = 50 * time.Millisecond // before the second; it doubles
-	// mostDeaths is how many processes may die, one after the other, while they take a mount over, before it is to blame.
-	// It is more than a few because they also die by chance, most of all where somebody kills them on purpose.
+	takeTries = 5                     // attempts in one process
+	takePause = 50 * time.Millisecond // pause before the second attempt; it doubles
+	// mostDeaths is how many processes in a row may die during the takeover of a mount before the mount is abandoned. It
+	// is not smaller because processes also die for other reasons, for example in tests that kill them.
 	mostDeaths = 10
-	// suspect is how many of them make a mount wait until the others are served: then it dies with nobody else to blame.
+	// suspect is the number of deaths after which a mount is taken over after all others, so that they are served before
+	// the process may die again.
 	suspect = 2
 )
 
@@ -46,7 +48,8 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// takeOverAll registers the mounts of the predecessor and takes them over in the background, those that may kill this process last.
+// takeOverAll registers the mounts of the predecessor and takes them over in the background. Mounts during whose
+// takeover processes died are taken over last, one at a time. It closes d.served when all others were tried.
 func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 	if d.keeper == nil {
 		return
@@ -113,6 +116,7 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 	})
 }
 
+// mountAt returns the mount whose directory is exactly dir. It locks d.mu.
 func (d *Daemon) mountAt(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,8 +124,8 @@ func (d *Daemon) mountAt(dir string) (*mount, bool) {
 	return m, ok
 }
 
-// Resumed waits until every mount of the predecessor is served again or was abandoned. An error reports a mount that another version of
-// this program can serve and this one cannot: it was left as it is.
+// Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. An error
+// reports a mount that this version of the program cannot serve, but another version can; such a mount stays attached.
 func (d *Daemon) Resumed(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -138,7 +142,7 @@ func (d *Daemon) Resumed(ctx context.Context) error {
 	}
 }
 
-// succeed takes the mount over, or removes it if that is not possible. It closes taking.
+// succeed takes over the mount, or removes it if that is not possible. It closes taking.
 func (m *mount) succeed() {
 	defer close(m.taking)
 	h := m.handover.State()
@@ -187,7 +191,8 @@ func (m *mount) succeed() {
 	}
 }
 
-// takeOver serves the mount in this process. If the kernel has unmounted it meanwhile server stays nil.
+// takeOver serves the mount in this process. If the kernel has unmounted it meanwhile, takeOver returns nil and leaves
+// server nil.
 func (m *mount) takeOver() (err error) {
 	h := m.handover.State()
 	ctx := context.Background()
@@ -198,7 +203,7 @@ func (m *mount) takeOver() (err error) {
 	}
 	m.before = m.store.Stats()
 	if err = m.takeOverHome(ctx); err != nil {
-		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor had almost ended it
+		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor was killed after it had removed the home
 			m.home = nil
 			return nil
 		}
@@ -245,7 +250,7 @@ func (m *mount) takeOver() (err error) {
 	return nil
 }
 
-// takeOverHome takes over the locked home of the predecessor.
+// takeOverHome takes over the home of the predecessor with its lock, or locks it if the keeper does not hold the lock.
 func (m *mount) takeOverHome(ctx context.Context) (err error) {
 	if lock := m.inherited.File(takeover.PartLock); lock != nil {
 		m.home, err = m.daemon.homes.TakeOver(m.id, m.dir, lock)
@@ -261,7 +266,7 @@ func (m *mount) takeOverHome(ctx context.Context) (err error) {
 	return err
 }
 
-// checkout returns git's configuration as it was when the mount was made: contents must stay as they were shown.
+// checkout returns git's configuration at the time of the mount, because contents must stay as they were first shown.
 func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
@@ -269,14 +274,14 @@ func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	return gitdir.ReadCheckout(ctx, m.gitPath())
 }
 
-// undoTakeOver undoes a takeOver that failed.
+// undoTakeOver releases what a failed takeOver has opened, so that it can be called again.
 func (m *mount) undoTakeOver() {
 	if m.view != nil {
 		m.filters.Close()
 		m.view.Close()
 	}
 	_ = m.takeBack()
-	if m.home != nil { // its lock stays held
+	if m.home != nil { // the inherited descriptor keeps it locked
 		m.inherited.Put(takeover.PartLock, m.home.LockFile)
 	}
 	if m.release != nil {
@@ -285,14 +290,16 @@ func (m *mount) undoTakeOver() {
 	m.view, m.filters, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil
 }
 
-// hungUp reports whether the kernel has ended the connection of a device: the mount was unmounted or aborted.
+// hungUp reports whether the kernel has closed the connection of a FUSE device, because the mount was unmounted or
+// aborted.
 func hungUp(device *os.File) bool {
 	poll := []unix.PollFd{{Fd: int32(device.Fd())}}
 	n, err := unix.Poll(poll, 0)
 	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// removeUnfinished removes a mount whose start had not ended: its caller asks again.
+// removeUnfinished removes a mount whose request was not answered when the predecessor died. Its caller repeats the
+// request.
 func (m *mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.dir, m.daemon.log)
 	lock := m.inherited.Take(takeover.PartLock)
@@ -312,7 +319,7 @@ func (m *mount) removeUnfinished() {
 	m.removeUnserved()
 }
 
-// abandon detaches a mount that cannot be taken over, and records why.
+// abandon detaches a mount that cannot be taken over, and records the reason for status.
 func (m *mount) abandon(why error) {
 	d := m.daemon
 	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
@@ -331,7 +338,7 @@ func (m *mount) abandon(why error) {
 	m.removeUnserved()
 }
 
-// removeUnserved removes a mount that holds nothing any more from the registry.
+// removeUnserved removes a mount that holds no resources any more from the daemon's table, and closes gone.
 func (m *mount) removeUnserved() {
 	m.mu.Lock()
 	m.stopping, m.state = true, control.StateUnmounted

@@ -24,13 +24,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// awaitTakeover is how much older than the mount the files of the base tree are at least.
+// settled is the minimal age of the base tree's files at the time of the mount.
 const settled = 2 * time.Second
 
-// leaveTime is how long a mount that ends may take to tidy up its tree; nothing in there waits for a network.
+// leaveTime is the longest time for closing the tree of a mount that ends; no step of it waits for the network.
 const leaveTime = 5 * time.Second
 
-// enter takes the mount's home and finds out whether there is a session to go on with.
+// enter locks the mount's home, and finds out whether the home has a session to resume. It sets m.resumed.
 func (m *mount) enter(ctx context.Context) error {
 	if m.session != "" && m.request.ReadOnly {
 		if _, err := os.Lstat(filepath.Join(m.daemon.homes.Dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,8 @@ func (m *mount) enter(ctx context.Context) error {
 	case m.record.Remote != m.store.URL():
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, m.record.Remote)
 	}
-	if !m.record.Counted && !m.request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) { // a large one is not read twice
+	// Reading a large log twice would delay the mount.
+	if !m.record.Counted && !m.request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) {
 		if _, w, err := m.home.Inspect(); err == nil && !w.Any() {
 			return m.beginAnew(ctx)
 		}
@@ -67,7 +68,7 @@ func (m *mount) enter(ctx context.Context) error {
 	return nil
 }
 
-// begin notes what the session will be; acquire adds the commit, and only then is it written down.
+// begin fills in the record of a new session. acquire adds the commit, and open saves the record.
 func (m *mount) begin() error {
 	m.record = statedir.Record{
 		Session: m.session, Remote: m.store.URL(), Dir: m.dir, Asked: m.request.Ref, UID: m.request.UID, GID: m.request.GID, Began: m.since,
@@ -76,7 +77,7 @@ func (m *mount) begin() error {
 	return nil
 }
 
-// beginAnew replaces what somebody left who was killed before he had changed anything.
+// beginAnew replaces the home that a process left when it was killed before the session had any change.
 func (m *mount) beginAnew(ctx context.Context) error {
 	if err := m.home.Remove(); err != nil {
 		m.home = nil
@@ -89,7 +90,8 @@ func (m *mount) beginAnew(ctx context.Context) error {
 	return m.begin()
 }
 
-// acquire gets the commit: what --ref names, or what the session is on top of, whatever became of the ref since.
+// acquire acquires the snapshot to mount: the commit that the request names, or the base commit of a resumed session
+// even if the ref has moved since.
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
 		if began, err := m.acquirePoint(ctx, progress); began || err != nil {
@@ -99,7 +101,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		if err != nil {
 			return fault.Remote(err)
 		}
-		// A file as young as git's index might have been changed in the same tick: git would compare its contents.
+		// Git treats a file whose mtime is not older than its index as possibly changed, and would compare the contents.
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
 			snap.Time = latest
 		}
@@ -123,7 +125,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	return nil
 }
 
-// acquireFirst acquires what is mounted for the first time, or was mounted and not changed.
+// acquireFirst acquires the commit that the request names, or the base of an earlier mount without changes.
 func (m *mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	if m.base == nil {
 		return m.store.Acquire(ctx, m.request.Ref)
@@ -135,8 +137,8 @@ func (m *mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	return m.store.Resume(ctx, base)
 }
 
-// checkRef sees that --ref means the commit that the session began with. If that is the ref it began with, and the
-// remote cannot be asked, it goes on.
+// checkRef checks that the requested ref resolves to the base commit of the session. If it is the ref that the session
+// started from and the remote cannot be reached, checkRef reports that as progress and returns nil.
 func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
 	ref, r := m.request.Ref, m.record
 	if ref == "" || ref == r.Commit || m.request.Follow {
@@ -156,7 +158,8 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	return nil
 }
 
-// open opens the namespace. A session is on record before its overlay can hold anything.
+// open opens the namespace of the mount. It saves the session's record first, so that no overlay with changes exists
+// without one.
 func (m *mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.taking != nil, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
@@ -167,7 +170,7 @@ func (m *mount) open() error {
 		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.Wanted(), m.agent.Automatic()
 	case m.session != "":
 		o.OverlayReadOnly = true
-	default: // an overlay for nothing but .git
+	default: // the overlay holds nothing but .git
 		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.Wanted(), true
 	}
 	if m.writable() && m.taking == nil {
@@ -184,9 +187,10 @@ func (m *mount) open() error {
 	return err
 }
 
+// writable reports whether the mount has a session and is not read-only.
 func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly }
 
-// announce says what the mount goes on with, and what is not as it should be.
+// announce reports the session that the mount resumes, and all problems found, as progress.
 func (m *mount) announce(progress func(control.Progress)) {
 	if m.resumed {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, statedir.Unsaved{Paths: m.changed()})})
@@ -215,20 +219,20 @@ func (m *mount) announce(progress func(control.Progress)) {
 	}
 }
 
-// changed returns the number of paths that the user changed.
+// changed returns the number of paths that the user changed. Directories that redirects created are not counted.
 func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.Placeholders()) }
 
-// outcome is what became of a mount's work when it ended.
+// outcome is the result of the end of a mount for its work.
 type outcome struct {
-	kept statedir.Unsaved // zero if nothing was kept
-	err  error            // the work could not be settled: it is kept as it is
+	kept statedir.Unsaved // work that was kept; zero if there was none
+	err  error            // error that left the work in the home unfinished
 
-	trashed string    // session that was put into the trash
-	until   time.Time // it, or the session that is kept, is there so long; zero: no time was said
+	trashed string    // name of the session that was moved to the trash; "" if none was
+	until   time.Time // when the trashed or kept session expires; zero if it does not
 }
 
-// leave ends the tree of a mount that the kernel does not have any more, and keeps or removes the home. Several things
-// may be missing if the mount never came to be; a session that was there before is then left as it was.
+// leave closes the tree of a mount that the kernel has detached, and keeps or removes the home. It also runs for a mount
+// that was not finished, of which parts are missing; a session that existed before is then left unchanged.
 func (m *mount) leave() (o outcome) {
 	if m.home == nil {
 		return o
@@ -241,14 +245,15 @@ func (m *mount) leave() (o outcome) {
 			m.endRedirects(ctx)
 			w.Paths, w.Bytes = m.tree.Changed(), m.tree.Stats().Bytes
 		}
-		m.view.Close() // whoever of a detached mount waits for an object waits inside of the tree
+		m.view.Close() // it wakes callers of a lazily detached mount that wait for objects, which Close would wait for
 		o.err = m.tree.Close()
 	}
 	var err error
 	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created) // a mount that never came to be leaves nothing
+	// An unfinished mount leaves no session.
+	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
 	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.Any():
 		m.removeHome()
@@ -261,11 +266,11 @@ func (m *mount) leave() (o outcome) {
 		return o
 	}
 	o.kept = w
-	m.record.Made = nil // whoever calls removes them
+	m.record.Made = nil // the caller of leave removes these directories
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
 	m.record.Until = m.keptUntil(time.Now())
 	o.until = m.record.Until
-	if err := m.record.Save(m.home.Dir); err != nil { // it is counted when somebody asks
+	if err := m.record.Save(m.home.Dir); err != nil { // without the counts, they are computed when a caller lists the session
 		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
 	}
 	if o.err != nil {
@@ -284,7 +289,7 @@ func (m *mount) leave() (o outcome) {
 	return o
 }
 
-// keptUntil returns when a session is to go to the trash; zero: never by itself.
+// keptUntil returns when the session is to be moved to the trash; zero if it is not moved automatically.
 func (m *mount) keptUntil(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -294,20 +299,21 @@ func (m *mount) keptUntil(now time.Time) time.Time {
 	return now.Add(m.keepFor).UTC()
 }
 
+// removeHome removes the home; a failure is logged.
 func (m *mount) removeHome() {
 	if err := m.home.Remove(); err != nil {
 		m.daemon.log.Warn("remove mount's directory", zap.Error(err))
 	}
 }
 
-// discards says whether the work is thrown away.
+// discards reports whether the session is to be discarded when the mount ends.
 func (m *mount) discards() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.discard
 }
 
-// removes says whether the work is thrown away and cannot be brought back.
+// removes reports whether the session is to be discarded without the trash.
 func (m *mount) removes() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// agentMount is a mount as its session agent sees it.
+// agentMount implements the interfaces of package agent for a mount.
 type agentMount struct{ *mount }
 
 var (
@@ -34,7 +34,7 @@ var (
 	_ agent.Objects    = agentMount{}
 )
 
-// newAgent returns the agent of the mount, whose session is known.
+// newAgent returns the agent of the mount. It does nothing before it is configured.
 func (m *mount) newAgent() *agent.Agent {
 	a := agentMount{m}
 	log := m.daemon.log
@@ -49,7 +49,8 @@ func (m *mount) newAgent() *agent.Agent {
 	})
 }
 
-// configureAgent decides how the session is pushed, and puts that on record. The home is locked and its record read.
+// configureAgent decides how the session is pushed, and notes the decision in the mount's record, which open saves. The
+// home must be locked, and its record read.
 func (m *mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
 		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: readableURL(m.record.Remote),
@@ -61,10 +62,10 @@ func (m *mount) configureAgent() error {
 	return err
 }
 
-// writer returns this process as other machines that work in the same sessions see it.
+// writer returns the identity of this process in the lanes and claims of sessions.
 func (d *Daemon) writer() (session.Writer, error) {
 	pid := os.Getpid()
-	if d.keeper != nil { // the supervisor replaces this process when it dies
+	if d.keeper != nil { // the supervisor replaces a worker that dies, so its process ID identifies the daemon
 		pid = os.Getppid()
 	}
 	return session.Here(d.state, pid)
@@ -76,31 +77,34 @@ func (a agentMount) Changed() int64 { return a.changed() }
 // LastChange returns the time of the latest change of the working tree.
 func (a agentMount) LastChange() time.Time { return a.tree.LastChange() }
 
-// Noticed holds one token after a change of the working tree.
+// Noticed returns a channel that receives a value after a change of the working tree.
 func (a agentMount) Noticed() <-chan struct{} { return a.tree.Noticed() }
 
-// MassRemoval implements agent.Removals.
+// MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
 func (a agentMount) MassRemoval() <-chan struct{} { return a.tree.MassRemoval() }
 
-// MassRemoved implements agent.Removals.
+// MassRemoved reports whether many files were removed or overwritten that no checkpoint has yet, when the latest one
+// was, and whether the tree has little room left to keep more of them.
 func (a agentMount) MassRemoved() (latest time.Time, full, many bool) { return a.tree.MassRemoved() }
 
-// Await implements agent.GitDir.
+// Await waits until the git directory was created or its creation failed. It returns false if ctx or the mount ended
+// first.
 func (a agentMount) Await(ctx context.Context) bool { return a.triedGit(ctx) }
 
-// Exists implements agent.GitDir.
+// Exists reports whether the git directory exists, or its creation was at least tried.
 func (a agentMount) Exists() bool { return a.gitWasTried() || a.hasIndex() }
 
-// Untouched implements agent.GitDir.
+// Untouched reports whether git's refs and index are as they were when the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
 	b := a.beginning()
 	if b == nil {
-		return true, nil // a checkpoint was mounted: what differs from it shows elsewhere
+		return true, nil // the mount started from a checkpoint, and differences from that are found elsewhere
 	}
 	return b.Untouched(a.gitPath(), a.snapshot().Format)
 }
 
-// beginning returns how git was when the commit was mounted; nil: a checkpoint was.
+// beginning returns the state of git at the time when the base commit was mounted; nil if the mount started from a
+// checkpoint.
 func (m *mount) beginning() *capture.Beginning {
 	base, err := m.record.Base()
 	if err != nil || !base.Shown.IsZero() {
@@ -113,13 +117,13 @@ func (m *mount) beginning() *capture.Beginning {
 	return b
 }
 
-// guardedCapturer turns panics into errors.
+// guardedCapturer is a Capturer that returns panics as errors.
 type guardedCapturer struct {
 	*capture.Capturer
 	mount *mount
 }
 
-// Point implements agent.Capturer.
+// Point makes a checkpoint, like Capturer.Point.
 func (g guardedCapturer) Point(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
 	err = g.mount.guarded("make a checkpoint", func() (err error) {
 		p, report, err = g.Capturer.Point(ctx, reason, message)
@@ -128,7 +132,7 @@ func (g guardedCapturer) Point(ctx context.Context, reason session.Reason, messa
 	return p, report, err
 }
 
-// NewCapturer implements agent.Captures.
+// NewCapturer returns a capturer of the mount's working tree and git directory into r.Repo.
 func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
 	base, err := a.record.Base()
 	if err != nil {
@@ -146,13 +150,15 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 	return guardedCapturer{c, a.mount}, nil
 }
 
-// captureMemory is the file in a home that records what the last checkpoint saw.
+// captureMemory is the name of the file in a home that records the files which the last checkpoint saw.
 const captureMemory = "capture.json"
 
-// writeBackTime bounds the wait for writes that need something a remote does not send: the bytes are in the next checkpoint.
+// writeBackTime limits the wait for writes that depend on an object which the remote does not send. Their bytes are
+// stored by the next checkpoint.
 const writeBackTime = 5 * time.Second
 
-// writeBack writes what the kernel has of programs' writes to the tree. A mount that the kernel let go of has none.
+// writeBack waits until the kernel has written its dirty pages to the tree. It does nothing for a mount that the kernel
+// has detached. After writeBackTime it logs the missing writes and returns nil.
 func (m *mount) writeBack(ctx context.Context) error {
 	if m.server == nil || m.letsGo() {
 		return nil
@@ -167,19 +173,19 @@ func (m *mount) writeBack(ctx context.Context) error {
 	return err
 }
 
-// letsGo reports whether the mount is being taken down: the kernel does not have it any more.
+// letsGo reports whether the mount is being unmounted, so that the kernel may have detached it already.
 func (m *mount) letsGo() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.stopping
 }
 
-// rawBlob reads a small blob of the base as it is stored.
+// rawBlob returns a small blob of the base tree without conversion by filters or line endings.
 func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
-	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a link is never converted
+	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
 }
 
-// Open implements agent.Repository.
+// Open opens the session's repository for writing, and creates it if necessary.
 func (a agentMount) Open() (*session.Repo, error) {
 	base, err := a.record.Base()
 	if err != nil {
@@ -191,8 +197,8 @@ func (a agentMount) Open() (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another mount may resume from this repository by its path while the history behind the base is still being fetched: git
-	// must not look for that.
+	// Another mount may resume from this repository by its path while the history behind the base commit is still being
+	// fetched. The base commit is made shallow so that git does not look for that history.
 	ends := a.store.Boundary()
 	if !base.Commit.IsZero() {
 		ends = append(ends, base.Commit)
@@ -203,7 +209,7 @@ func (a agentMount) Open() (*session.Repo, error) {
 	return repo, nil
 }
 
-// OpenMeta implements agent.Repository.
+// OpenMeta opens the session's repository for changes of its meta only. It works before a base commit is known.
 func (a agentMount) OpenMeta() (*session.Repo, error) {
 	format := a.store.Format()
 	if base, err := a.record.Base(); err == nil {
@@ -212,7 +218,7 @@ func (a agentMount) OpenMeta() (*session.Repo, error) {
 	return session.OpenRepo(a.sessionRepoDir(), a.repoOptions(format, a.session))
 }
 
-// Meta implements agent.Repository.
+// Meta returns the meta that a new session is recorded with.
 func (a agentMount) Meta() session.Meta {
 	r := a.record
 	meta := session.Meta{Session: a.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
@@ -222,10 +228,11 @@ func (a agentMount) Meta() session.Meta {
 	return meta
 }
 
-// Session implements agent.Remotes.
+// Session returns the session remote; nil if the session has no other than the embedded one.
 func (a agentMount) Session() *thin.Remote { return a.second }
 
-// Parent implements agent.Remotes.
+// Parent returns the parent session and the remote that it is stored on; nil if this mount has no connection to that
+// remote.
 func (a agentMount) Parent() (name string, remote *transport.Remote) {
 	p := a.record.Point
 	if p == nil || p.Parent == "" || p.Parent == a.session || p.ParentRemote == "" {
@@ -240,7 +247,7 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 	return "", nil
 }
 
-// OpenOrigin implements agent.Remotes.
+// OpenOrigin opens the mounted remote as a session remote. The caller closes it. The session's token is not used for it.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	r := a.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
@@ -252,35 +259,35 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	return origin.Remote, nil
 }
 
-// FetchMeta implements agent.Objects.
+// FetchMeta fetches version want of the session's meta. have is the version that this host has.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
 	_, err := a.owned.Fetch(ctx, fetch.FetchRequest{From: a.second, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
 	return err
 }
 
-// ReadMeta implements agent.Objects.
+// ReadMeta returns the meta of a session on a remote.
 func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
 	return resume.ReadMeta(ctx, a.daemon.state, remote, id)
 }
 
-// Contents implements agent.Objects.
+// Contents returns a function that fetches contents of the session, or nil if none can be missing.
 func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error { return a.contents(ctx) }
 
-// wasServed reports whether the kernel had the mount.
+// wasServed reports whether the kernel ever had the mount attached to this process.
 func (m *mount) wasServed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cancel != nil
 }
 
-// ending reports whether the daemon is being closed.
+// ending reports whether the daemon is shutting down.
 func (d *Daemon) ending() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.closed
 }
 
-// endReason returns the reason of the checkpoint with which the mount ends.
+// endReason returns the reason of the mount's last checkpoint.
 func (m *mount) endReason() session.Reason {
 	if m.discards() {
 		return session.Discard
@@ -291,18 +298,19 @@ func (m *mount) endReason() session.Reason {
 	return session.Unmount
 }
 
-// lastCheckpointTime bounds what the end of a mount does before its last checkpoint.
+// lastCheckpointTime limits the cleanup before the last checkpoint of a mount.
 const lastCheckpointTime = 30 * time.Second
 
-// pushBeforeUnmount makes the last checkpoint and pushes it while the kernel still has the mount.
+// pushBeforeUnmount makes the last checkpoint and pushes it while the mount is still attached.
 func (m *mount) pushBeforeUnmount(ctx context.Context) {
 	if !m.agent.Active() || m.removes() || !m.wasServed() || m.foreign() || !m.mounted() {
 		return
 	}
-	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole()) // without all trees there may be no git directory for long
+	// Until all trees are fetched, git's directory may not exist.
+	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole())
 }
 
-// endAgent ends the agent. The kernel does not have the mount any more; the tree is still open.
+// endAgent ends the agent. The mount is detached from the kernel, and its tree is still open.
 func (m *mount) endAgent() {
 	if m.home == nil {
 		return
@@ -310,7 +318,8 @@ func (m *mount) endAgent() {
 	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.removes(), Reason: m.endReason()}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
-		m.endRedirects(ctx) // the paths that stand for them are what a checkpoint holds now
+		// It removes the directories that redirects created, so that the last checkpoint does not contain them.
+		m.endRedirects(ctx)
 		cancel()
 	}
 	m.agent.End(r)

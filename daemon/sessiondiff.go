@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// SessionDiff compares two checkpoints, of one session or of two, or one with the working tree as it is now.
+// SessionDiff compares two checkpoints, of one session or of two sessions, or a checkpoint with the current working
+// tree.
 func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
 	reply := control.SessionDiffReply{Changes: []control.PathChange{}}
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
@@ -32,7 +33,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		defer p.a.close()
 	}
 	var from object.ID
-	if r.A != "" { // before a point is made now: "@" is the newest that there was
+	if r.A != "" { // before a checkpoint of the current state is made, so that "@" is the newest one until now
 		a, err := p.a.find(ctx, r.A)
 		if err != nil {
 			return reply, fault.ExplainSession("compare checkpoint", r.A, err)
@@ -61,7 +62,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		}
 	}
 	b, err := o.find(ctx, r.B)
-	if errors.Is(err, session.ErrNoPoint) && r.B == "" { // nothing was ever changed
+	if errors.Is(err, session.ErrNoPoint) && r.B == "" { // the session has no change yet
 		return reply, nil
 	}
 	if err != nil {
@@ -76,10 +77,11 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	return reply, nil
 }
 
-// pair is two sessions, or twice the same one, of which trees are compared: from one of a to one of b.
+// pair is the session of the old tree and that of the new tree of a comparison. Both may be the same session.
 type pair struct{ a, b *opened }
 
-// tree reads a tree that either of them has, without a request if one can do without.
+// tree returns the entries of a tree that one of the sessions has. It sends a request only if neither repository has the
+// tree.
 func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, o := range []*opened{p.a, p.b} {
 		if entries, err := o.repo.Tree(id); err == nil {
@@ -95,7 +97,7 @@ func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error
 	return entries, err
 }
 
-// changes lists the paths that two trees do not have alike.
+// changes returns the paths in which two trees differ.
 func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
 	err := diffDirs(ctx, p.tree, from, to, func(path string, from, to object.TreeEntry) error {
@@ -105,7 +107,8 @@ func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathCh
 	return changes, err
 }
 
-// lines adds the text of the differences to a reply, or the numbers of lines.
+// lines adds the differences as a patch, or the numbers of added and removed lines, to a reply. It fetches the contents
+// first.
 func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, to object.ID, patch, stat bool) error {
 	if !patch && !stat || len(reply.Changes) == 0 {
 		return nil
@@ -131,7 +134,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	return nil
 }
 
-// treeish names a tree to git; the empty one has a name, too.
+// treeish returns the ID of a tree for git's command line. A zero tree is the empty tree.
 func treeish(f object.Format, tree object.ID) string {
 	if tree.IsZero() {
 		empty, _ := object.Hash(f, object.Tree, nil)
@@ -140,7 +143,7 @@ func treeish(f object.Format, tree object.ID) string {
 	return tree.String()
 }
 
-// provide brings the contents of changed paths to where git reads them: git itself would ask for each of them.
+// provide fetches the contents of changed paths in few requests. Git alone would send a request for each of them.
 func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	var old, now []object.ID
 	for _, c := range changes {
@@ -157,7 +160,8 @@ func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	return p.b.provide(ctx, now)
 }
 
-// appendBlob adds the content of a path, unless it is a directory, or a submodule's commit, which is of another repository.
+// appendBlob appends the contents of a path to ids. It skips directories, and submodules' commits, which belong to
+// another repository.
 func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	id, err := object.ParseID(text)
 	if err != nil || mode == modeText(object.ModeGitlink) || mode == modeText(object.ModeDir) {
@@ -166,7 +170,8 @@ func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	return append(ids, id)
 }
 
-// provide brings contents that the session's trees name. Of a session that is not mounted git asks for them itself.
+// provide fetches contents that the session's trees name. For a session on this host that is not mounted, it does
+// nothing, because git fetches them when it reads them.
 func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -181,7 +186,7 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	return nil
 }
 
-// git runs stock git in the repository of b, which also reads that of a.
+// git runs git in the repository of b, with the objects of a as alternates.
 func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = p.b.repo.Dir()
@@ -196,7 +201,8 @@ func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// addLines adds what `git diff-tree --numstat -z` says: "ADDED\tREMOVED\tPATH\0", or dashes for what is binary.
+// addLines adds the output of `git diff-tree --numstat -z` to changes. Its records are "ADDED\tREMOVED\tPATH\0", with
+// dashes instead of numbers for binary files.
 func addLines(changes []control.PathChange, out []byte) {
 	at := map[string]int{}
 	for i, c := range changes {
@@ -213,6 +219,7 @@ func addLines(changes []control.PathChange, out []byte) {
 	}
 }
 
+// lines returns a number of lines, or -1 for a binary file.
 func lines(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

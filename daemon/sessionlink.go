@@ -5,7 +5,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// tellWays adds to what is said of a checkpoint how others come to it.
+// tellWays adds the link of a checkpoint and the commands that fork and resume it.
 func (o *opened) tellWays(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.session+"@"+reply.ID) + " DIR"
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.session) + " DIR"

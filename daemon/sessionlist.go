@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// info tells of a session, mounted or not.
+// info returns the description of a session, mounted or not. Parts that cannot be read are left out.
 func (o *opened) info() control.SessionInfo {
 	r := o.record
 	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
@@ -45,16 +45,16 @@ func (o *opened) info() control.SessionInfo {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
 	i.Stale = o.stale(meta, time.Now())
-	if o.mount == nil && meta.Interrupted() { // whoever mounts it next writes it down
+	if o.mount == nil && meta.Interrupted() { // its daemon died; the next mount records this transition
 		i.History = append(i.History, control.Transition{State: string(session.Paused), Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
 	return i
 }
 
-// staleAfter is how long nothing has happened in a session that is stale.
+// staleAfter is the time without a change after which a session is stale.
 const staleAfter = 7 * 24 * time.Hour
 
-// stale says whether nothing has happened in a session that is not mounted for long.
+// stale reports whether a session is not mounted and had no checkpoint and no transition within staleAfter of now.
 func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	last := o.record.Began
 	if n := len(meta.Transitions); n > 0 && meta.Transitions[n-1].Time.After(last) {
@@ -66,10 +66,10 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
-// carriedStatus tells how the work of a home was carried away, which we hold the lock of.
+// carriedStatus returns the push status of the session in a home that the caller has locked.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	o := &opened{session: r.Session, record: r, home: t.Dir}
-	if !statedir.HasSessionRepo(t.Dir) { // nothing was
+	if !statedir.HasSessionRepo(t.Dir) { // no checkpoint was made
 		return control.SessionStatus{Name: r.Session}
 	}
 	repo, err := t.Homes.OpenSessionRepo(t.Dir, r, false)
@@ -82,7 +82,7 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	return o.unmountedStatus()
 }
 
-// unmountedStatus is the status of a session that nobody here works in.
+// unmountedStatus returns the status of a session that is not mounted for writing on this host.
 func (o *opened) unmountedStatus() control.SessionStatus {
 	s := control.SessionStatus{Name: o.session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
 	switch o.record.Carried.Remote {
@@ -115,7 +115,8 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// sessionsOf lists those that are not mounted.
+// sessionsOf returns the sessions that are not mounted, except those in but. It skips homes that stay locked for
+// ListTime.
 func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {
@@ -137,7 +138,7 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 		}
 		o, err := openHome(t, false)
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) { // of a mount without a session
+			if !errors.Is(err, fs.ErrNotExist) { // it is the home of a mount without a session
 				h.Log.Warn("read session", zap.String("home", filepath.Join(h.Dir(), id)), zap.Error(err))
 			}
 			t.Unlock()
@@ -149,8 +150,8 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 	return all, nil
 }
 
-// sendLater has the session remote hear of a change: at once if the session is mounted, else when it is mounted next or,
-// if it can be reached in a moment, now.
+// sendLater pushes a change of a session that is not mounted, if its session remote can be reached within pushTime. If
+// not, the next mount pushes it. For a mounted session it does nothing, because the agent pushes the change.
 func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	remote := o.record.Carried.Remote
 	if o.mount != nil || o.repo == nil || remote == control.RemoteEmbedded || remote == "" {
@@ -174,5 +175,5 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	}
 }
 
-// pushTime bounds the wait for a session remote to learn of a change of a session that is not mounted.
+// pushTime limits the push of a session that is not mounted.
 const pushTime = 5 * time.Second

@@ -19,7 +19,7 @@ import (
 
 var _ control.Sessions = (*Daemon)(nil)
 
-// carried finds a mount that work is carried away from.
+// carried returns the mount at dir, if it has a session that makes checkpoints. verb is for the error.
 func (d *Daemon) carried(verb, dir string) (*mount, error) {
 	m, ok := d.find(dir)
 	if !ok || !m.served() {
@@ -31,7 +31,7 @@ func (d *Daemon) carried(verb, dir string) (*mount, error) {
 	return m, nil
 }
 
-// Checkpoint makes a point of a working tree.
+// Checkpoint makes a checkpoint of a working tree, pins it and pushes it if the request says so.
 func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, progress func(control.Progress)) (control.CheckpointReply, error) {
 	var reply control.CheckpointReply
 	m, err := d.carried("checkpoint", r.Dir)
@@ -59,7 +59,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	if r.Sync {
 		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
 		defer cancel()
-		if err := m.agent.Flush(ctx); err != nil { // a commit of a moment ago is nowhere but in git's directory
+		if err := m.agent.Flush(ctx); err != nil { // git's object directory may be the only one that has the latest commit
 			return reply, fault.Unsynced("sync", m.dir, err)
 		}
 		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
@@ -75,6 +75,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	}, nil
 }
 
+// shownSteps converts the timings of a capture for a reply.
 func shownSteps(all []capture.Step) []control.Step {
 	steps := []control.Step{}
 	for _, s := range all {
@@ -83,8 +84,10 @@ func shownSteps(all []capture.Step) []control.Step {
 	return steps
 }
 
+// milliseconds returns d in milliseconds, with microseconds as fractions.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// leftOut converts the paths that a checkpoint excludes for a reply.
 func leftOut(all []capture.LeftOut) []control.LeftOut {
 	left := []control.LeftOut{}
 	for _, l := range all {
@@ -93,10 +96,11 @@ func leftOut(all []capture.LeftOut) []control.LeftOut {
 	return left
 }
 
-// syncTries is how often sync sends what was made while it was sending.
+// syncTries is the number of pushes for checkpoints that were made during an earlier push of the same request.
 const syncTries = 5
 
-// Sync waits until a mount's work is on its session remote. What is made while it waits may be pending when it returns.
+// Sync makes a checkpoint and waits until the mount's work is pushed. Changes during the wait may be pending when it
+// returns.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
 	m, err := d.carried("sync", r.Dir)
@@ -119,13 +123,13 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 			return reply, fault.Unsynced("sync", m.dir, err)
 		}
 		if reply = (control.SyncReply{Dir: m.dir, Session: m.sessionStatus()}); reply.Session.Pending == 0 {
-			break // else there is something newer, such as a checkpoint of notes that were merged
+			break // otherwise something newer is pending, such as a checkpoint of merged notes
 		}
 	}
 	return reply, nil
 }
 
-// Sessions lists those of the state directory.
+// Sessions returns all sessions of the state directory, sorted by name.
 func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 	reply := control.SessionsReply{Sessions: []control.SessionInfo{}}
 	there := map[string]bool{}
@@ -146,7 +150,7 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 	return reply, err
 }
 
-// SessionLog lists points, newest first.
+// SessionLog returns the checkpoints of a session, newest first.
 func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, false)
 	if err != nil {
@@ -161,9 +165,10 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	if err != nil {
 		return reply, fault.ExplainSession("read session", r.Of, err)
 	}
-	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID }) // in two segments, if others made way
+	// A checkpoint is in two segments if gc copied it.
+	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID })
 	recorded, err := o.recordsBefore(ctx)
-	if err != nil { // a transcript that cannot be had keeps nobody from seeing the checkpoints
+	if err != nil { // without the transcript, the checkpoints are still listed
 		d.log.Warn("read transcript", zap.String("session", o.session), zap.Error(err))
 	}
 	for _, p := range points {
@@ -174,7 +179,7 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	return reply, nil
 }
 
-// SessionSet changes a session's state or a pin.
+// SessionSet changes the state of a session, or pins or unpins a checkpoint.
 func (d *Daemon) SessionSet(ctx context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
 	verb := changeVerb(r)
 	o, err := d.openSession(ctx, r.Of, true)
@@ -192,7 +197,7 @@ func (d *Daemon) SessionSet(ctx context.Context, r control.SessionSetRequest) (c
 	return o.info(), nil
 }
 
-// changeVerb is what a person calls a change.
+// changeVerb returns the verb for errors of a change.
 func changeVerb(r control.SessionSetRequest) string {
 	switch session.LifeState(r.State) {
 	case session.Paused:
@@ -210,7 +215,7 @@ func changeVerb(r control.SessionSetRequest) string {
 	return "pin in session"
 }
 
-// change does what a request asks for.
+// change applies a request to the session. The state of a mounted session cannot be changed.
 func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error {
 	if o.repo == nil {
 		return fault.ErrNoCheckpoint
@@ -241,14 +246,14 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	return err
 }
 
-// noteOn says whether the COMMIT of session note is a checkpoint, and not a name for git: it is as elsewhere "@", "@~N", a
-// whole id or a turn. Git has names that begin so, too ("@{u}").
+// noteOn reports whether the argument COMMIT of session note names a checkpoint and not a revision of git: "@", "@~N", a
+// whole checkpoint ID or a turn. Git has names that begin with "@{".
 func noteOn(name string) bool {
 	_, err := session.ParsePointID(name)
 	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
 }
 
-// SessionNote writes a git note.
+// SessionNote writes a git note on a commit or a checkpoint.
 func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() || !m.writable() {
@@ -276,7 +281,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
 }
 
-// SessionGC drops points that no rule keeps.
+// SessionGC drops checkpoints that no rule keeps, and expired transcript records. In a dry run it only lists them.
 func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Checkpoint{}}
 	d.expire(ctx, time.Now())
@@ -340,8 +345,8 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	return reply, nil
 }
 
-// expire drops what was recorded longer ago than any checkpoint is kept for its day, of checkpoints that are gone. dropped are
-// those that this gc drops.
+// expire drops transcript records of checkpoints that do not exist any more, if the records are older than the daily
+// checkpoints that gc keeps. dropped are the checkpoints that this gc drops. expire returns the number of records.
 func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Point) (int64, error) {
 	there := map[session.PointID]bool{}
 	err := o.repo.EachPoint(func(p session.Point) bool {
@@ -363,7 +368,7 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	}, o.mount.contents(ctx))
 }
 
-// find returns the checkpoint of the session that a name means; "" is the newest.
+// find returns the checkpoint of the session that name stands for; "" is the newest.
 func (o *opened) find(ctx context.Context, name string) (session.Point, error) {
 	if o.repo == nil {
 		return session.Point{}, fault.ErrNoCheckpoint

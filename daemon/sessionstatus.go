@@ -19,8 +19,8 @@ func (m *mount) sessionStatus() control.SessionStatus {
 	return s
 }
 
-// reportLeft puts into the reply to an unmount what of the work is not on the session remote and why, and which refs are there
-// under another name.
+// reportLeft adds to the reply to an unmount the work that is not pushed, the reason, and the refs that were pushed
+// under another name because they diverged.
 func (m *mount) reportLeft(reply *control.UnmountReply) {
 	left := m.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
@@ -29,12 +29,13 @@ func (m *mount) reportLeft(reply *control.UnmountReply) {
 	}
 }
 
-// lostText describes a ref that was moved after the last point of a session that died.
+// lostText returns the note on a ref that was moved after the last checkpoint of a session whose mount died.
 func lostText(ref, id string) string {
 	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s", statedir.ShortRef(ref), id, id)
 }
 
-// shown returns options as they go on record: without secrets, and without what counts for one mount only.
+// shown returns options in the form that is recorded: without secrets, and without settings that hold for one mount
+// only.
 func shown(o control.SessionOptions) control.SessionOptions {
 	switch o.Remote {
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
@@ -45,7 +46,7 @@ func shown(o control.SessionOptions) control.SessionOptions {
 	return o
 }
 
-// progressOf tells of a queue at work.
+// progressOf returns a function that reports the status of a push as progress.
 func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	return func(st writeback.Status) {
 		p := control.Progress{Phase: "sync", Total: int64(st.Pending), Unit: "refs"}
@@ -56,7 +57,7 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	}
 }
 
-// synced says of a point whether the session remote has it.
+// synced reports whether checkpoint p is known to be pushed.
 func (o *opened) synced(p session.Point) bool {
 	if o.acknowledged == nil {
 		return false
@@ -64,7 +65,7 @@ func (o *opened) synced(p session.Point) bool {
 	return o.acknowledged(p)
 }
 
-// shownPoint is a point as it is told of.
+// shown converts a checkpoint for a reply.
 func (o *opened) shown(p session.Point) control.Checkpoint {
 	s := control.Checkpoint{
 		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),

@@ -21,16 +21,19 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A session is deleted on its session remote first (package trash) and then here: its home gets a name below trash/ in the
-// state directory, SESSION.UNIXTIME, and is removed after trash.Keep. Who is killed in between deletes it again.
+// A session is deleted on its session remote first (package trash), and then on this host: its home is renamed to
+// SESSION.UNIXTIME in the directory trash of the state directory, and removed after trash.Keep. If the process dies
+// between the two steps, the deletion has to be repeated.
+//
+// discardTime is how long an unmount with --discard waits for the session remote.
 
 // discardTime is how long an unmount with --discard waits for the session remote.
 const discardTime = 10 * time.Second
 
 var errRemoteNone = errors.New("it has no session remote")
 
-// expire puts sessions into the trash that are not to be kept any longer (record.Until), and empties the trash. A session that
-// cannot be deleted on its session remote now stays for the next time.
+// expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. A session
+// that cannot be deleted on its session remote is tried again at the next call.
 func (d *Daemon) expire(ctx context.Context, now time.Time) {
 	d.homes.EmptyTrash(now)
 	ids, _, err := d.homes.IDs()
@@ -54,7 +57,7 @@ func (d *Daemon) expire(ctx context.Context, now time.Time) {
 	}
 }
 
-// SessionDelete removes a session here and on its session remote.
+// SessionDelete moves a session to the trash on its session remote and on this host.
 func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	reply, err := d.sessionDelete(ctx, r, time.Now())
 	if err != nil {
@@ -63,6 +66,7 @@ func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteReque
 	return reply, nil
 }
 
+// sessionDelete is SessionDelete at time now, with unexplained errors. The session must not be mounted for writing.
 func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteRequest, now time.Time) (reply control.SessionDeleteReply, err error) {
 	if m, err := d.mounted(ctx, r.Of); err != nil {
 		return reply, err
@@ -93,7 +97,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 		t = nil
 	}
 	if r.Remote != "" && t != nil && statedir.WithoutSecrets(r.Remote) != statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec) {
-		t.Unlock() // the session here is on another session remote: it is another one
+		t.Unlock() // the session on this host has another session remote, and therefore is not the one to delete
 		t, rec = nil, statedir.Record{}
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
@@ -113,7 +117,8 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	return reply, err
 }
 
-// deleteThere deletes a session on its session remote, if it has one beside the repository in its home.
+// deleteThere moves a session to the trash of its session remote, if it has another than the embedded one. It returns
+// the number of removed refs, and the refs that it kept. Without takeOver it fails if another machine holds a claim.
 func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool, now time.Time) (refs int64, kept []string, err error) {
 	far, _, err := d.sessionRemote(r)
 	if err != nil || far == nil {
@@ -154,7 +159,7 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 		return 0, kept, fault.SessionRemote(far, err)
 	}
 	removed := len(mine) - len(kept)
-	for name, id := range there { // under a name that is not the session's alone: it may have been there before
+	for name, id := range there { // a branch without the session's prefix may have existed before the session, and is kept
 		if _, gone := mine[name]; !gone && there[session.CarriedRef(r.Session, name)] == id {
 			kept = append(kept, name)
 		}
@@ -166,11 +171,12 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 	return int64(removed), kept, nil
 }
 
-// discardThere deletes a session on its session remote whose mount has just been discarded, and says what is left.
+// discardThere deletes a discarded session on its session remote within discardTime. It returns a warning about the
+// parts that remain there.
 func (m *mount) discardThere(ctx context.Context) (warning string) {
 	o := m.agent.Options()
 	repo, _ := m.agent.Repo()
-	if repo == nil || m.session == "" { // nothing was ever sent
+	if repo == nil || m.session == "" { // nothing was pushed
 		return ""
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
@@ -187,7 +193,7 @@ func (m *mount) discardThere(ctx context.Context) (warning string) {
 	return ""
 }
 
-// SessionUndelete brings a deleted session back.
+// SessionUndelete restores a deleted session from the trash on its session remote and on this host.
 func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	reply := control.SessionDeleteReply{Session: r.Session}
 	err := d.sessionUndelete(ctx, r, &reply)
@@ -197,6 +203,7 @@ func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteR
 	return reply, nil
 }
 
+// sessionUndelete is SessionUndelete with unexplained errors. It restores the session on the session remote first.
 func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
 	all, err := d.homes.Trash()
 	if err != nil {
@@ -225,7 +232,8 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 			return fault.SessionRemote(far, err)
 		}
 		reply.Kept, err = trash.Undelete(ctx, far.Remote, r.Session, there)
-		// It may have been brought back there from another machine, or by who was killed before he did so here.
+		// The trash of the session remote may be empty because another machine, or an interrupted call, has restored the
+		// session there.
 		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
 			return fault.SessionRemote(far, err)
 		}
@@ -241,7 +249,7 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 	return d.homes.FromTrash(r.Session)
 }
 
-// SessionTrash lists deleted sessions of this state directory, or of a session remote.
+// SessionTrash returns the deleted sessions of this state directory, or of a session remote.
 func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
 	add := func(name, remote string, at time.Time) {

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// SessionShow tells all about one point.
+// SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records.
 func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
 	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{}, Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
@@ -50,7 +50,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	if head, err := o.treeOf(p.Head); err == nil { // a commit that is not here leaves it untold
+	if head, err := o.treeOf(p.Head); err == nil { // if the commit is not on this host, the staged paths are left out
 		if reply.Staged, err = o.changes(ctx, head, state.Index.Tree); err != nil {
 			return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 		}
@@ -77,7 +77,8 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	return reply, nil
 }
 
-// treeBefore is the tree that a point is compared with: of the one before it, or of what the session began with.
+// treeBefore returns the tree that a checkpoint is compared with: that of the previous checkpoint, or the base tree if
+// gc has dropped that one.
 func (o *opened) treeBefore(ctx context.Context, p session.Point) (object.ID, error) {
 	if p.Prev != "" {
 		before, err := o.repo.Find(string(p.Prev))
@@ -91,7 +92,7 @@ func (o *opened) treeBefore(ctx context.Context, p session.Point) (object.ID, er
 	return o.baseTree(ctx)
 }
 
-// baseTree is the tree of the commit that the session began with; zero: there is none.
+// baseTree returns the base tree of the session; zero if there is none.
 func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 	if o.far != nil {
 		if o.record.Commit == "" {
@@ -110,7 +111,7 @@ func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 	return base.Tree, err
 }
 
-// treeOf is the tree of a commit; zero: of none.
+// treeOf returns the tree of a commit; zero for a zero commit.
 func (o *opened) treeOf(commit object.ID) (object.ID, error) {
 	if commit.IsZero() {
 		return object.ID{}, nil
@@ -119,7 +120,7 @@ func (o *opened) treeOf(commit object.ID) (object.ID, error) {
 	return c.Tree, err
 }
 
-// tree reads a tree, which may still be on its way to a mount.
+// tree returns the entries of a tree. For a mount it waits for a tree that is still being fetched.
 func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if o.far != nil {
 		return o.farTree(ctx, id)
@@ -131,7 +132,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 	return entries, err
 }
 
-// changes lists the paths that two trees do not have alike.
+// changes returns the paths in which two trees differ.
 func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
 	err := diffDirs(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
@@ -141,7 +142,7 @@ func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.Pat
 	return changes, err
 }
 
-// pathChange is a difference as git diff --raw has it.
+// pathChange converts a difference into the fields of git diff --raw.
 func pathChange(path string, from, to object.TreeEntry) control.PathChange {
 	c := control.PathChange{Path: path, Status: "M"}
 	if from.Mode != 0 {
@@ -162,4 +163,5 @@ func pathChange(path string, from, to object.TreeEntry) control.PathChange {
 	return c
 }
 
+// modeText returns a mode as six octal digits, as in git's output.
 func modeText(m object.Mode) string { return fmt.Sprintf("%06o", uint32(m)) }

@@ -8,23 +8,28 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// source is a view of a store as the namespace wants it.
+// source implements worktree.Source with a view of a store.
 type source struct{ view *fetch.View }
 
 var _ worktree.Source = source{}
 
+// Tree returns the entries of a tree.
 func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	return s.view.Tree(ctx, id)
 }
 
+// KnownSize returns the size of a blob in bytes, if this host knows it.
 func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.of(b).KnownSize(blob(b)) }
 
+// Looked records a lookup of a blob, which predicts further ones.
 func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
 
+// Size returns the size of a blob in bytes. It may send a request.
 func (s source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 	return s.of(b).Size(ctx, blob(b))
 }
 
+// Open opens the contents of a blob, and fetches them if they are missing.
 func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
 	c, err := s.of(b).Open(ctx, blob(b))
 	if err != nil {
@@ -33,7 +38,8 @@ func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, er
 	return c, nil
 }
 
-// of gives the view of the tree that a blob came with.
+// of returns the view with the conversions of the tree that a blob belongs to.
 func (s source) of(b worktree.Blob) *fetch.View { return s.view.Of(b.Tree) }
 
+// blob converts a blob of the working tree into one of package fetch.
 func blob(b worktree.Blob) fetch.Blob { return fetch.Blob{ID: b.ID, Path: b.Path, Link: b.Link} }

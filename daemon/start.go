@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// startOnce is start. It returns the earlier reply of a mount that is served already.
+// startOnce is start. For a mount that is served already, it returns the reply of the earlier start.
 func (m *mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.served() {
 		m.mu.Lock()
@@ -37,7 +37,7 @@ func (m *mount) startOnce(ctx context.Context, start time.Time, progress func(co
 	return reply, nil
 }
 
-// start mounts, and returns once the root directory is readable. The caller undoes a start that failed by takeDown.
+// start mounts, and returns when the root directory can be read. If it fails, the caller undoes its steps by takeDown.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	err := m.checkGitDir()
@@ -55,7 +55,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.before = m.store.Stats()
-	if base, ok := m.knownBase(); ok {
+	if base, ok := m.knownBase(); ok { // concurrently with the preparation of the home
 		m.store.ConnectFor(base) // while the home is made
 	}
 	progress(control.Progress{Phase: "connect"})
@@ -73,7 +73,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
-	go func() { read <- gitdir.ReadCheckout(ctx, m.gitPath()) }() // while the remote is asked
+	go func() { read <- gitdir.ReadCheckout(ctx, m.gitPath()) }() // concurrently with the requests to the remote
 	err = m.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {
@@ -110,7 +110,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		switch {
 		case !mountpoint.MayBind():
 		case m.request.Through != "":
-			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) }) // it waits until the caller has its reply
+			// It waits until the caller has received its reply.
+			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
 		default:
 			m.redirects.BindExisting(ctx)
 		}
@@ -137,7 +138,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	return reply, nil
 }
 
-// redirect plans the redirects before the kernel can create their directories.
+// redirect plans the redirects before the kernel can create their directories. It saves the record if there are
+// redirects.
 func (m *mount) redirect(ctx context.Context) error {
 	if !m.writable() {
 		return nil
@@ -150,12 +152,12 @@ func (m *mount) redirect(ctx context.Context) error {
 		m.redirects.Link(ctx)
 	}
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
-		return nil // the record is as it was saved
+		return nil // the record is unchanged
 	}
 	return m.record.Save(m.home.Dir)
 }
 
-// attach mounts the tree and serves the kernel.
+// attach mounts the tree and starts to serve the kernel. The caller may pass an open FUSE device instead.
 func (m *mount) attach() error {
 	o := m.fuseOptions()
 	var device *fuse.Device
@@ -180,7 +182,7 @@ func (m *mount) attach() error {
 	return err
 }
 
-// fuseOptions returns the options of package fuse, which are the same in every process that serves the mount.
+// fuseOptions returns the options of package fuse. They are the same in every process that serves the mount.
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
@@ -195,7 +197,7 @@ func (m *mount) fuseOptions() fuse.Options {
 	return o
 }
 
-// readRoot fetches the root tree while the kernel mounts. The channel receives one error or nil.
+// readRoot fetches the root tree in the background. The channel receives nil or an error, once.
 func (m *mount) readRoot(ctx context.Context) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
@@ -205,7 +207,7 @@ func (m *mount) readRoot(ctx context.Context) <-chan error {
 	return ready
 }
 
-// await blocks until what the request waits for has been tried, and returns the first failure.
+// await blocks until everything that the request waits for was tried, and returns the first failure.
 func (m *mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
 	if m.request.Wait != control.WaitTree {
@@ -218,7 +220,7 @@ func (m *mount) await(ctx context.Context, progress func(control.Progress)) erro
 		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
 	}
 	if len(waitFor) > 0 {
-		m.wantGit() // it is written before anything else is fetched
+		m.wantGit() // git's directory is written before anything else is fetched
 	}
 	for _, ch := range waitFor {
 		if err := m.awaitOne(ctx, ch, progress); err != nil {
@@ -231,6 +233,7 @@ func (m *mount) await(ctx context.Context, progress func(control.Progress)) erro
 	return nil
 }
 
+// awaitOne waits until ch is closed, and reports progress four times a second. It fails if ctx or the mount ends first.
 func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -248,7 +251,7 @@ func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 	}
 }
 
-// step returns the progress of what the mount is doing.
+// step returns the progress of the current background work of the mount.
 func (m *mount) step(ctx context.Context) control.Progress {
 	if snap := m.snapshot(); !snap.Whole() {
 		n, _ := snap.Arrived()

@@ -14,20 +14,21 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// statusWait is how long a status waits for mounts that are being taken over and for counts of large trees.
+// statusWait limits the wait for takeovers and for counts of large trees, in all mounts together.
 const statusWait = 2 * time.Second
 
-// Status returns the status of every mount of this process, and of those that ended by a failure.
+// Status returns the status of all mounts of this process, and of mounts that ended by a failure.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Now())
 }
 
-// Mounts is Status without what has to be counted, which takes half a second in a tree of 100,000 files.
+// Mounts is Status without the numbers of files, whose count takes half a second in a tree of 100,000 files.
 func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Time{})
 }
 
-// statusOfAll returns the status of all mounts, with numbers that were counted since then; without numbers if then is zero.
+// statusOfAll returns the status of all mounts, with numbers that were counted after then; without numbers if then is
+// zero.
 func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
 	usage := d.blobs.Usage()
 	st := control.Status{
@@ -38,7 +39,7 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	defer cancel()
 	there := map[string]bool{}
 	for _, m := range d.list() {
-		m.awaitTakeover(wait) // a takeover takes a moment
+		m.awaitTakeover(wait) // a takeover takes a moment only
 		if !m.isGone() {
 			there[m.dir] = true
 			st.Mounts = append(st.Mounts, m.statusSince(wait, then))
@@ -52,7 +53,7 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	return st, nil
 }
 
-// Failed returns the status of the mounts of a state directory that ended by a failure. Status has them, too.
+// Failed returns the mounts of a state directory that ended by a failure. Status includes them. It needs no daemon.
 func Failed(state string) (all []control.MountStatus) {
 	for _, f := range (statedir.Failures{State: state}).List() {
 		all = append(all, f.Status())
@@ -60,7 +61,7 @@ func Failed(state string) (all []control.MountStatus) {
 	return all
 }
 
-// ForgetFailed removes the record of a failed mount. Its session stays.
+// ForgetFailed removes the record of a failed mount, and keeps its session.
 func ForgetFailed(state, dir string) error {
 	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
 		return nil
@@ -68,7 +69,8 @@ func ForgetFailed(state, dir string) error {
 	return errors.New("it is not on record any more, or cannot be removed")
 }
 
-// statusSince is status with numbers of files that were counted since then; with none, if that is the zero time.
+// statusSince returns the status of the mount with numbers of files that were counted after then; without numbers if
+// then is zero.
 func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()
 	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
@@ -81,7 +83,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 		s.SubmoduleOf = m.parent.dir
 	}
 	if !served {
-		return s // the other fields are still being written, or never were
+		return s // start or a takeover still writes the other fields
 	}
 	if s.GitReady = gitReady; gitReady {
 		s.Head = git.HeadName()
@@ -120,7 +122,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 		s.History = control.HistoryState(stats.History)
 		select {
 		case <-m.historyTried:
-		default: // the store has it, and the mount's own refs do not show it yet
+		default: // the store has the whole history, but the mount's own refs do not refer to it yet
 			if s.History == control.HistoryComplete {
 				s.History = control.HistoryDeepening
 			}
@@ -150,8 +152,8 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	return s
 }
 
-// served reports whether the mount has been served by this process: the fields that start writes are frozen then. It waits for a
-// takeover, leaveWait at most.
+// served reports whether this process serves or served the mount. The fields that start writes do not change from then
+// on. It waits for a takeover, at most leaveWait.
 func (m *mount) served() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
 	defer cancel()
@@ -163,7 +165,7 @@ func (m *mount) served() bool {
 	return m.cancel != nil
 }
 
-// Prefetch fetches the contents of matching paths before those that no request names.
+// Prefetch fetches the contents of matching paths, ahead of the background prefetch.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	m, ok := d.find(r.Dir)
@@ -182,7 +184,8 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}, nil
 }
 
-// matcher matches a path, anything below it, or a pattern; no pathspec matches everything.
+// matcher returns a function that matches a path, everything below it, or a pattern of path.Match. Without specs it
+// matches all paths.
 func matcher(specs []string) func(string) bool {
 	if len(specs) == 0 {
 		return func(string) bool { return true }

@@ -26,30 +26,31 @@ import (
 )
 
 const (
-	submodulesAtOnce = 4       // that are being mounted
-	maxSubmodules    = 1000    // below one mount, nested ones included
-	maxModulesFile   = 1 << 20 // bytes
+	submodulesAtOnce = 4       // submodules that are mounted concurrently
+	maxSubmodules    = 1000    // submodules of one mount, including nested ones
+	maxModulesFile   = 1 << 20 // largest size of .gitmodules in bytes
 )
 
-// submodules are the mounts inside of one: each shows the commit that a gitlink names, at the gitlink's path. They are
-// mounts like any other, with sessions of their own, but come and go with the one around them, which alone has an entry
-// of them here: nested ones are in it, too.
+// submodules are the mounts inside of a mount: each shows the commit that a gitlink names, at the path of the gitlink.
+// They are ordinary mounts with sessions of their own, but they are mounted and unmounted with the mount that contains
+// them. Only the outermost mount lists them, including nested ones.
 type submodules struct {
 	mount *mount
 
+	// mu guards inside and notes.
 	mu     sync.Mutex
 	inside []*mount
-	notes  []string // why some are not mounted
+	notes  []string // reasons why submodules are not mounted
 }
 
-// submodule is one that shall be mounted.
+// submodule is a submodule that is to be mounted.
 type submodule struct {
 	gitdir.Submodule
 	parent *mount
 	commit object.ID
 }
 
-// enter mounts the submodules, and theirs. One that cannot be mounted is a note, not an error.
+// enter mounts the submodules and their submodules. For one that cannot be mounted, it adds a note.
 func (s *submodules) enter(ctx context.Context) {
 	around := []*mount{s.mount}
 	for len(around) > 0 && ctx.Err() == nil {
@@ -67,7 +68,7 @@ func (s *submodules) enter(ctx context.Context) {
 	}
 }
 
-// mountAll mounts several at once and gives those that went well.
+// mountAll mounts submodules concurrently and returns those that are mounted.
 func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*mount {
 	mounts := make([]*mount, len(wanted))
 	slots := make(chan struct{}, submodulesAtOnce)
@@ -99,7 +100,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*mount 
 	return mounts
 }
 
-// at finds the submodule that is mounted at a directory.
+// at returns the submodule that is mounted at a directory.
 func (s *submodules) at(dir string) (*mount, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,6 +111,7 @@ func (s *submodules) at(dir string) (*mount, bool) {
 	return s.inside[i], true
 }
 
+// note records why a submodule is not mounted.
 func (s *submodules) note(w submodule, err error) {
 	cause := err.Error()
 	var e *control.Error
@@ -122,8 +124,8 @@ func (s *submodules) note(w submodule, err error) {
 	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not mounted: %s", rest, cause))
 }
 
-// find reads what submodules the tree of a mount has, and of which commits. What .gitmodules names and the tree has not
-// is no submodule.
+// find returns the submodules in the tree of a mount, with their commits. An entry of .gitmodules without a gitlink in
+// the tree is left out.
 func (s *submodules) find(ctx context.Context, m *mount) []submodule {
 	modules, refused, err := m.modules(ctx)
 	if err != nil {
@@ -145,7 +147,7 @@ func (s *submodules) find(ctx context.Context, m *mount) []submodule {
 	return found
 }
 
-// modules reads .gitmodules of the base tree, which has the gitlinks.
+// modules reads .gitmodules of the base tree, because the gitlinks are in the base tree too.
 func (m *mount) modules(ctx context.Context) (modules []gitdir.Submodule, refused []string, err error) {
 	text, err := readRootFile(ctx, m.view, m.snapshot().Tree, gitdir.ModulesFile, maxModulesFile)
 	if err != nil {
@@ -154,14 +156,15 @@ func (m *mount) modules(ctx context.Context) (modules []gitdir.Submodule, refuse
 	return gitdir.ParseModules(text)
 }
 
-// wholeModules are the submodules of which the mount's git directory is told, mounted or not, with whole URLs.
+// wholeModules returns the submodules that the mount's git directory is configured with, mounted or not, with absolute
+// URLs.
 func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	if !m.request.Submodules && m.parent == nil {
 		return nil
 	}
 	modules, _, err := m.modules(ctx)
 	if err != nil {
-		return nil // a note says so
+		return nil // find has added a note
 	}
 	whole := modules[:0]
 	for _, module := range modules {
@@ -172,7 +175,8 @@ func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	return whole
 }
 
-// mountOne mounts a submodule over the empty directory that stands for the gitlink.
+// mountOne mounts a submodule over the empty directory that the parent shows for the gitlink. A submodule on this host
+// is refused if the parent is not on this host, as git does.
 func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) {
 	around := w.parent
 	remote, err := gitdir.ResolveURL(around.request.Remote, w.URL)
@@ -190,14 +194,14 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	r.At = ""
-	if r.SessionOptions.Remote != control.RemoteNone { // that of the mount around it has branches of another repository
+	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote has branches of another repository
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}
 	if around.session != "" {
 		name := statedir.SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
 	}
-	if !sameHost(remote, around.request.Remote) { // it must not learn the other's password
+	if !sameHost(remote, around.request.Remote) { // the host of the submodule must not receive the parent's token
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""
@@ -205,11 +209,11 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	return m, err
 }
 
-// maxSessionName keeps within what control.ValidSession allows.
+// maxSessionName is the longest session name in bytes that control.ValidSession allows.
 const maxSessionName = 128
 
-// plain makes sure that a path is a directory of the mount, behind no symbolic link: what is mounted there would be
-// mounted elsewhere. It is also looked up by the kernel, so that mounting asks nothing more of this process.
+// plain checks that a path is a directory of the mount and not below a symbolic link, behind which the submodule would
+// be mounted elsewhere. It also lets the kernel look the path up, so that mount(2) sends this process no request.
 func (m *mount) plain(ctx context.Context, p string) error {
 	for at := p; at != "."; at = path.Dir(at) {
 		n, err := m.tree.Resolve(ctx, at)
@@ -230,7 +234,8 @@ func (m *mount) plain(ctx context.Context, p string) error {
 	})
 }
 
-// leave unmounts the submodules, the innermost first. If one is busy, an error that changes nothing.
+// leave unmounts the submodules, innermost first. If one cannot be unmounted, it mounts the others again and returns the
+// error.
 func (s *submodules) leave(ctx context.Context, force bool) error {
 	for _, m := range slices.Backward(s.list()) {
 		if err := m.takeDown(ctx, force); err != nil {
@@ -241,7 +246,8 @@ func (s *submodules) leave(ctx context.Context, force bool) error {
 	return nil
 }
 
-// again mounts what leave has unmounted: the mount around them stays. Their work was kept.
+// again mounts the submodules again that leave has unmounted, because the mount that contains them stays. Their sessions
+// resume.
 func (s *submodules) again(ctx context.Context) {
 	if len(s.list()) == 0 {
 		return
@@ -252,7 +258,7 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle says what became of the work in the submodules, which are unmounted, and throws it away if that is wished.
+// settle returns the outcome of the unmounted submodules, and discards their sessions if discard is set.
 func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		m.mu.Lock()
@@ -274,7 +280,7 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 	return replies
 }
 
-// list gives the submodules; what is around another comes before it.
+// list returns the submodules sorted by directory, so that a submodule precedes those inside of it.
 func (s *submodules) list() []*mount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,12 +289,14 @@ func (s *submodules) list() []*mount {
 	return all
 }
 
+// problems returns the notes on submodules that are not mounted.
 func (s *submodules) problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notes)
 }
 
+// isGone reports whether the mount has ended.
 func (m *mount) isGone() bool {
 	select {
 	case <-m.gone:
@@ -298,7 +306,7 @@ func (m *mount) isGone() bool {
 	}
 }
 
-// isLocal says whether a remote is on this host: git would not follow a submodule there from elsewhere either.
+// isLocal reports whether a remote is on this host. Git, too, refuses a local submodule of a repository from elsewhere.
 func isLocal(remote string) bool {
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		return strings.EqualFold(scheme, "file")
@@ -307,14 +315,14 @@ func isLocal(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// sameHost says whether a secret for one remote may be shown to the other.
+// sameHost reports whether a secret for one remote may be sent to the other: scheme, host and port are equal.
 func sameHost(a, b string) bool {
 	ua, errA := url.Parse(a)
 	ub, errB := url.Parse(b)
 	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }
 
-// gitlink gives the commit that a path of a tree stands for; false: it is no gitlink.
+// gitlink returns the commit of the gitlink at a path of a tree. It returns false if the path is missing or no gitlink.
 func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (object.ID, bool, error) {
 	names := strings.Split(p, "/")
 	for i, name := range names {
@@ -336,7 +344,8 @@ func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (obje
 	return object.ID{}, false, nil
 }
 
-// readRootFile reads a file in the root of a tree; nothing if it has none.
+// readRootFile returns the contents of a file in the root of a tree, nil if the tree has none. It fails if the file has
+// more than limit bytes.
 func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name string, limit int64) ([]byte, error) {
 	entries, err := v.Tree(ctx, root)
 	if err != nil {
@@ -360,12 +369,13 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 	return io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
 }
 
-// prepare makes the directory of a mount ready. That of a submodule lies in a mount of this very process.
+// prepare creates or checks the directory of a mount. The directory of a submodule is in a mount that this process
+// itself serves.
 func (m *mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 	switch {
 	case m.request.Device != nil:
 		return mountpoint.CheckAdopted(m.request)
-	case m.request.Through != "": // looking into it would wait for ourselves
+	case m.request.Through != "": // an access to the directory would wait for this process
 		return mountpoint.Point{Dir: m.dir}, mountpoint.CheckDevice()
 	case m.parent == nil:
 		return mountpoint.Prepare(ctx, m.dir, "")

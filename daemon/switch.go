@@ -38,6 +38,7 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	return reply, nil
 }
 
+// switchTo is Switch with unexplained errors.
 func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.writable() {
 		return control.SwitchReply{}, fault.ErrReadOnly
@@ -49,7 +50,8 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	return m.moveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, nil, progress)
 }
 
-// moveTo moves HEAD, index and working tree. pending is the interrupted switch that is done again; nil: none.
+// moveTo moves HEAD, the index and the working tree. pending is the interrupted switch that is repeated; nil for a new
+// one.
 func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
@@ -79,7 +81,7 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.Switc
 	}, nil
 }
 
-// forward returns the branch that HEAD is on, at another commit, which must be on this host.
+// forward returns the branch that HEAD is on, moved to commit want.Forward, which must be on this host.
 func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (gitdir.Destination, error) {
 	at, err := git.Commit(ctx, want.Forward)
 	if err == nil && at.Commit.IsZero() {
@@ -89,8 +91,8 @@ func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (
 	return gitdir.Destination{Head: at, Name: want.Ref}, err
 }
 
-// destination finds the commit to switch to. A branch, tag or commit that only the remote knows is fetched, with its trees,
-// in one request.
+// destination returns the commit to switch to. It fetches a branch, tag or commit that only the remote has, with its
+// trees, in one request.
 func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
 	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
@@ -116,7 +118,7 @@ func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch does an interrupted switch again. If that cannot be done, it ends the intent.
+// finishSwitch repeats an interrupted switch. If that fails, it abandons the switch.
 func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
@@ -131,10 +133,10 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.P
 	}
 }
 
-// shownFile says which tree a mount shows, if that is not the base tree.
+// shownFile is the name of the file in a home that names the tree to prefetch, if that is not the base tree.
 const shownFile = "shown"
 
-// show makes what is read together, and what is hydrated, go by another tree.
+// show makes tree the one that prefetch and readahead use.
 func (m *mount) show(tree object.ID) {
 	m.view.Show(tree)
 	if err := disk.WriteFile(filepath.Join(m.home.Dir, shownFile), []byte(tree.String()+"\n"), 0o600); err != nil {
@@ -142,11 +144,11 @@ func (m *mount) show(tree object.ID) {
 	}
 	select {
 	case m.shown <- struct{}{}:
-	default: // it will be looked at anyway
+	default: // a wake-up is pending already
 	}
 }
 
-// showsOther waits until another tree is shown; false: ctx has ended.
+// showsOther waits until show is called. It returns false if ctx ended first.
 func (m *mount) showsOther(ctx context.Context) bool {
 	select {
 	case <-m.shown:
@@ -156,7 +158,7 @@ func (m *mount) showsOther(ctx context.Context) bool {
 	}
 }
 
-// showAgain is show for a mount that goes on.
+// showAgain is show with the recorded tree, for a mount that is resumed or taken over.
 func (m *mount) showAgain() {
 	text, err := os.ReadFile(filepath.Join(m.home.Dir, shownFile))
 	if err != nil {

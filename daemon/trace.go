@@ -18,14 +18,15 @@ import (
 )
 
 const (
-	traceRoom  = 8192                  // events kept for a listener that is slow to take them
-	tracePaths = 4 << 20               // bytes of paths in them
-	traceParts = 8                     // one message has so many parts of either at the most, whatever JSON makes of a path
-	tracePause = 20 * time.Millisecond // in which events are gathered for one message
+	traceRoom  = 8192    // events kept for a client that reads slowly
+	tracePaths = 4 << 20 // bytes of paths in these events
+	// One message has at most this fraction of either limit, so that it stays small whatever JSON makes of the paths.
+	traceParts = 8
+	tracePause = 20 * time.Millisecond // time in which events are collected for one message
 )
 
-// Trace tells of a mount's requests until it is gone. The mount waits for no listener: what one does not take in time is
-// lost, and counted.
+// Trace reports a mount's requests to emit until the mount ends. The mount does not wait for emit: events that do not
+// fit into the buffer are dropped and counted.
 func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() || m.server == nil {
@@ -34,7 +35,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
 	defer m.server.Trace(l.hear)()
 	for {
-		t, more := l.take() // nothing at first: whoever asked knows that the stream has begun
+		t, more := l.take() // the first message is empty and states that the stream has begun
 		if err := emit(t); err != nil {
 			return err
 		}
@@ -43,7 +44,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		}
 		select {
 		case <-l.wake:
-		case <-ctx.Done(): // the asker has left; or the daemon ends, and the mount with it
+		case <-ctx.Done(): // the client has disconnected, or the daemon exits and the mount with it
 			return nil
 		case <-m.gone:
 			for more := true; more; {
@@ -62,17 +63,18 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 }
 
-// listener gathers events for one asker.
+// listener buffers events for one caller of Trace.
 type listener struct {
 	all  bool
 	wake chan struct{} // capacity 1
 
 	mu     sync.Mutex
 	events []control.TraceEvent
-	paths  int // bytes
+	paths  int // total length in bytes
 	lost   int64
 }
 
+// hear buffers an event, or counts it as lost. Without all, it keeps only reads and requests that needed work.
 func (l *listener) hear(e fuse.Event) {
 	if !l.all && e.Op != "READ" && e.Source == 0 {
 		return
@@ -91,7 +93,7 @@ func (l *listener) hear(e fuse.Event) {
 	}
 }
 
-// take gives as much as fits in a message; more says that there is more.
+// take returns the events that fit in one message, and whether more are buffered.
 func (l *listener) take() (t control.Trace, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,6 +110,7 @@ func (l *listener) take() (t control.Trace, more bool) {
 	return t, len(l.events) > 0
 }
 
+// traceEvent converts an event; its wait is in microseconds.
 func traceEvent(e fuse.Event) control.TraceEvent {
 	t := control.TraceEvent{
 		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To, Offset: e.Offset, Size: e.Size,
@@ -119,7 +122,7 @@ func traceEvent(e fuse.Event) control.TraceEvent {
 	return t
 }
 
-// traceSource names what took longest of all that was needed.
+// traceSource returns the source with the highest latency among those that a request needed.
 func traceSource(s metrics.Source) control.TraceSource {
 	switch {
 	case s&metrics.Fetched != 0:

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// SessionRecord appends to a session's transcript. Before a person's prompt a checkpoint is made, so that the turn has one
-// with what the files were then.
+// SessionRecord appends records to a session's transcript. Before a prompt of the user it makes a checkpoint, so that
+// the files at the start of each turn can be restored.
 func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	m, err := d.carried("record", r.Dir)
 	if err != nil {
@@ -41,7 +41,8 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
 
-// contents returns what brings contents of the session that are on its session remote alone.
+// contents returns a function that fetches contents of the session that exist on its session remote alone; nil if the
+// mount has no session.
 func (m *mount) contents(ctx context.Context) func(ids []object.ID) error {
 	if m == nil || m.owned == nil {
 		return nil
@@ -49,8 +50,8 @@ func (m *mount) contents(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return m.owned.Provide(ctx, ids, nil) }
 }
 
-// contents returns how contents of the session are brought that are not here: from its mount, or from afar; nil if there is
-// no way.
+// contents returns a function that fetches missing contents of the session, through its mount or from the session
+// remote; nil if neither is possible.
 func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	if o.far == nil {
 		return o.mount.contents(ctx)
@@ -58,7 +59,8 @@ func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return o.far.Contents(ctx, o.session, ids) }
 }
 
-// SessionTranscript returns what was recorded of a session.
+// SessionTranscript returns the transcript of a session, or one turn of it. It returns no records if the transcript is
+// still at the commit r.Head.
 func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
 	o, err := d.openSession(ctx, r.Of, false)
@@ -91,6 +93,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 	return reply, nil
 }
 
+// shownRecord converts a transcript record for a reply.
 func shownRecord(l transcript.Line) control.TranscriptRecord {
 	s := control.TranscriptRecord{
 		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor, Turn: l.Turn, Begins: l.Begins, Record: l.Record,
@@ -101,7 +104,7 @@ func shownRecord(l transcript.Line) control.TranscriptRecord {
 	return s
 }
 
-// recordsBefore counts for each checkpoint what was recorded between the one before it and itself.
+// recordsBefore returns for each checkpoint the number of records that were written after it and before the next one.
 func (o *opened) recordsBefore(ctx context.Context) (map[session.PointID]int64, error) {
 	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
 	after := map[session.PointID]int64{}
@@ -111,7 +114,8 @@ func (o *opened) recordsBefore(ctx context.Context) (map[session.PointID]int64, 
 	return after, err
 }
 
-// SessionErase erases records of a transcript for good.
+// SessionErase replaces records of a transcript by tombstones and removes their contents from the repository. The
+// erasure is recorded in the meta, so that forks of the session erase the records too.
 func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
 	reply := control.SessionEraseReply{Erased: []string{}}
 	o, err := d.openSession(ctx, r.Of, true)
@@ -158,7 +162,7 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 	return reply, nil
 }
 
-// SessionFacts changes the facts of a session, and returns them.
+// SessionFacts changes the facts of a session, if the request says so, and returns them.
 func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	reply := control.SessionFactsReply{Facts: []control.Fact{}}
 	o, err := d.openSession(ctx, r.Of, r.Changes())

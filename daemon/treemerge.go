@@ -14,12 +14,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// mostRenames is how many files that one side added are brought to be compared with files that it removed and the other side
-// changed: git takes those for renamed that are alike.
+// mostRenames is the largest number of added files on one side whose contents are fetched for git's rename detection:
+// git compares them with files that this side removed and the other side changed.
 const mostRenames = 200
 
-// contentsToMerge returns the contents that git merge-tree reads when it merges two trees: those of paths that both sides
-// changed, and what renames are found by. complete is false if there were too many files to look for renames in all of them.
+// contentsToMerge returns the contents that git merge-tree reads when it merges two trees: those of paths that both
+// sides changed, and those needed to detect renames. complete is false if more than mostRenames files would be needed.
 func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}
@@ -66,7 +66,8 @@ func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs ob
 	return ids, complete, nil
 }
 
-// commitsToMerge returns what git merge-tree needs: commits of both trees on top of one of the base, and the empty tree.
+// commitsToMerge returns the objects that git merge-tree needs: a root commit of the base, a commit of each tree with
+// that parent, and the empty tree.
 func commitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
 	commit := func(tree, parent object.ID) (object.ID, error) {
 		id, err := object.ParseID(treeish(f, tree))
@@ -87,15 +88,15 @@ func commitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
 }
 
-// mergedTrees is what git merge-tree made of two trees.
+// mergedTrees is the result of git merge-tree for two trees.
 type mergedTrees struct {
 	result    object.ID
 	conflicts []session.IndexEntry
 	messages  []string
 }
 
-// parseMerged reads what `git merge-tree --write-tree -z` prints: the tree, then "MODE ID STAGE\tPATH" for each conflict, an
-// empty string, and messages: the number of paths, paths, a kind, a text.
+// parseMerged parses the output of `git merge-tree --write-tree -z`: the tree, "MODE ID STAGE\tPATH" for each conflict,
+// an empty string, and messages. A message is the number of its paths, the paths, a kind and a text.
 func parseMerged(out []byte) (m mergedTrees, err error) {
 	fields := strings.Split(string(out), "\x00")
 	if m.result, err = object.ParseID(fields[0]); err != nil {
@@ -130,7 +131,7 @@ func parseMerged(out []byte) (m mergedTrees, err error) {
 	return m, nil
 }
 
-// conflicted lists the paths that git could not merge.
+// conflicted returns the paths that git could not merge.
 func (m mergedTrees) conflicted() []string {
 	paths := []string{}
 	for _, e := range m.conflicts {

@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	turnRest = 100 * time.Millisecond // after a mount, in which the next one of a row begins
+	turnRest = 100 * time.Millisecond // pause after a mount, in which the next one of a series usually starts
 	turnMost = time.Second            // longest wait of the mount that has the turn
 )
 
-// turns keep the work behind mounts out of the way of mounts that are being made. The index of a large tree takes a
-// processor for a quarter of a second, and ten forks in a row would have it written ten times at once: one mount does such
-// work at a time, and not while others are being made. What somebody waits for needs no turn.
+// turns delay the background work of mounts while other mounts start. To write the index of a large tree takes a
+// processor for a quarter of a second, and ten forks in a row would write it ten times concurrently. One mount at a time
+// does such work, and not while others start. Work that a caller waits for needs no turn.
 type turns struct {
-	turn chan struct{} // holds one while a mount has its turn
+	turn chan struct{} // holds one value while a mount has its turn
 
 	mu     sync.Mutex
-	making int       // mounts that are being made
+	making int       // number of mounts that are starting
 	made   time.Time // when the last of them was served or failed
 }
 
-// begins says that somebody waits for a mount, until ended.
+// begins registers a starting mount, which a caller waits for, until ended is called.
 func (t *turns) begins() (ended func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,8 +35,8 @@ func (t *turns) begins() (ended func()) {
 	})
 }
 
-// take waits for a turn, which ends with done. It waits no longer than until one of two channels says that somebody wants what
-// is to be done, or ctx ends.
+// take waits for a turn, which ends when the caller calls done. It returns early, without a turn, if wanted or changed
+// is closed, because then a caller waits for the work or it has become obsolete, or if ctx ends.
 func (t *turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:
@@ -56,7 +56,7 @@ func (t *turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done
 	return sync.OnceFunc(func() { <-t.turn })
 }
 
-// calm waits while mounts are being made.
+// calm waits while mounts are starting, at most turnMost.
 func (t *turns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	for most := time.Now().Add(turnMost); ; {
 		rest := min(t.rest(), time.Until(most))
@@ -75,7 +75,7 @@ func (t *turns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	}
 }
 
-// rest is how long to wait before looking again whether mounts are being made; 0: none is.
+// rest returns how long to wait before the next check for starting mounts; it is not positive if none is starting.
 func (t *turns) rest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Kept lists the sessions that hold work and are not mounted, as their status shows them.
+// Kept returns the status of the sessions that hold work and are not mounted.
 func Kept(state string) ([]control.MountStatus, error) {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -31,7 +31,8 @@ func Kept(state string) ([]control.MountStatus, error) {
 				continue
 			}
 			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {
-				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes})) // nobody mounts there
+				// On a read-only file system no process can have it mounted.
+				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes}))
 				continue
 			}
 			return kept, fmt.Errorf("list sessions: %w", err)
@@ -54,6 +55,7 @@ func Kept(state string) ([]control.MountStatus, error) {
 	return kept, nil
 }
 
+// unmountedStatus returns the status of a session that is not mounted.
 func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.MountStatus {
 	return control.MountStatus{
 		ID: id, Dir: r.Dir, Remote: r.Remote, Ref: statedir.ShortRef(r.Ref), Commit: r.Commit, State: control.StateUnmounted,
@@ -62,14 +64,14 @@ func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.M
 	}
 }
 
-// Discard puts a session that is not mounted into the trash of a state directory; an inUseError if it is mounted. What is of it
-// on a session remote stays: see Elsewhere.
+// Discard moves a session that is not mounted to the trash of a state directory. It returns an inUseError if the session
+// is mounted. Refs on a session remote stay: see Elsewhere.
 func Discard(state, session string) error {
 	return statedir.Homes{State: state, Log: zap.NewNop()}.Discard(session, true)
 }
 
-// Elsewhere reports whether a session that is not mounted has a session remote besides the repository in the state directory, so
-// that a daemon is needed to delete it there.
+// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one, so that only
+// a daemon can delete it there.
 func Elsewhere(state, session string) bool {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	r, err := statedir.ReadRecord(filepath.Join(h.Dir(), session))

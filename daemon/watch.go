@@ -12,23 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher tells of files that come into directories, all of a daemon's with one descriptor (inotify(7)).
+// watcher reports new files in directories. All directories of a daemon share one descriptor (inotify(7)).
 type watcher struct {
-	keeper takeover.Keeper // nil: the descriptor ends with this process
-	mu     sync.Mutex
-	file   *os.File                    // nil: there is none
-	wakes  map[int32][]chan<- struct{} // by watch; others are of processes before this one
-	done   sync.WaitGroup
+	keeper takeover.Keeper // nil if the descriptor ends with this process
+	// mu guards file and wakes.
+	mu    sync.Mutex
+	file  *os.File                    // nil if there is none
+	wakes map[int32][]chan<- struct{} // by watch descriptor; other descriptors are left from previous processes
+	done  sync.WaitGroup
 }
 
-// keptWatch is the name that the descriptor is kept by.
+// keptWatch is the name under which the keeper holds the descriptor.
 const keptWatch = "watch"
 
-// newWatcher goes on with the descriptor of a process before this one, or makes one and has it kept. It cannot fail: without
-// one, watch does.
+// newWatcher returns a watcher on the descriptor of the previous process, or on a new one, which the keeper then holds.
+// It cannot fail: without a descriptor, watch returns errNoWatch.
 //
-// It is kept because the kernel takes its time to end it (fs/notify, fsnotify_destroy_group waits for all who might be reading
-// the list of watches): 15 ms, as part of the death of a process that has it open alone, before its successor hears of that.
+// The keeper holds the descriptor because its last close is slow: the kernel waits in fsnotify_destroy_group (fs/notify)
+// for all readers of the list of watches. If only this process held it, its death would take 15 ms longer before the
+// successor starts.
 func newWatcher(k takeover.Keeper, before *os.File) *watcher {
 	w := &watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
 	if before != nil {
@@ -41,15 +43,15 @@ func newWatcher(k takeover.Keeper, before *os.File) *watcher {
 		}
 		w.file = os.NewFile(uintptr(fd), "inotify")
 		if k != nil {
-			k.Keep(keptWatch, w.file) // or else a successor waits for its end
+			k.Keep(keptWatch, w.file) // otherwise its last close delays the successor
 		}
 	}
 	w.done.Go(func() { w.read(w.file) })
 	return w
 }
 
-// pollable gives a file that Go's runtime polls, whatever those who passed it on did to its flags; nil: there is none. f is
-// closed.
+// pollable returns a copy of f that Go's runtime polls, whatever flags earlier holders have set; nil if that fails. It
+// closes f.
 func pollable(f *os.File) *os.File {
 	defer f.Close()
 	raw, err := f.SyscallConn()
@@ -69,8 +71,9 @@ func pollable(f *os.File) *os.File {
 
 var errNoWatch = errors.New("changes cannot be watched")
 
-// watch has something sent, if there is room, whenever a file comes into dir, until stop. Several may watch one. Who
-// watches it already is told that it is not fresh, and goes on; one by this name that was there before is another.
+// watch sends to wake, without blocking, whenever a file appears in dir, until stop is called. Several channels may
+// watch a directory. fresh is false, and stop nil, if wake watches dir already. A directory that was removed and created
+// again has to be watched again.
 func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,6 +98,7 @@ func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), fresh bo
 	return func() { w.forget(key, wake) }, true, nil
 }
 
+// forget ends the watch of a directory by one channel.
 func (w *watcher) forget(key int32, wake chan<- struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,10 +116,13 @@ func (w *watcher) forget(key int32, wake chan<- struct{}) {
 		return
 	}
 	if raw, err := w.file.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { unix.InotifyRmWatch(int(fd), uint32(key)) }) // it may be gone with the directory
+		// The kernel has removed the watch already if the directory was removed.
+		raw.Control(func(fd uintptr) { unix.InotifyRmWatch(int(fd), uint32(key)) })
 	}
 }
 
+// read sends the events of the descriptor to the channels until f is closed. The format is struct inotify_event of
+// inotify(7).
 func (w *watcher) read(f *os.File) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -127,10 +134,10 @@ func (w *watcher) read(f *os.File) {
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			key, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
 			poke(w.wakes[key])
-			if mask&unix.IN_IGNORED != 0 { // the directory is gone
+			if mask&unix.IN_IGNORED != 0 { // the directory was removed
 				delete(w.wakes, key)
 			}
-			if mask&unix.IN_Q_OVERFLOW != 0 { // some were not told
+			if mask&unix.IN_Q_OVERFLOW != 0 { // the kernel has dropped events
 				for _, wakes := range w.wakes {
 					poke(wakes)
 				}
@@ -142,6 +149,7 @@ func (w *watcher) read(f *os.File) {
 	}
 }
 
+// poke sends to all channels that have room.
 func poke(wakes []chan<- struct{}) {
 	for _, wake := range wakes {
 		select {
@@ -151,6 +159,7 @@ func poke(wakes []chan<- struct{}) {
 	}
 }
 
+// close closes the descriptor, also in the keeper, and waits for read.
 func (w *watcher) close() {
 	w.mu.Lock()
 	f := w.file

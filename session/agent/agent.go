@@ -1,17 +1,17 @@
 // Package agent makes the checkpoints of one mount and pushes them, with the branches, tags and notes of the mount's git
 // directory, to the session remote.
 //
-//	working tree   it reports a change -> schedule -> Capturer             -> session repository
+//	working tree   reports a change -> schedule -> Capturer                  -> session repository
 //	git directory  writeback.RefCopier watches its refs                      -> session repository
 //	                                  session repository -> writeback.Queue -> session remote
 //
-// Nothing of the work exists in this process alone. Checkpoints and refs are in the session's repository, and small files
-// beside it record what the session remote has acknowledged, so that the next process continues after a crash.
+// No work exists in the memory of this process alone. Checkpoints and refs are in the session's repository, and small files
+// beside it record which of them the session remote has acknowledged, so that the next process continues after a crash.
 //
-// The repository is made when there is something to put into it: a mount in which nothing was done leaves nothing. A mount
-// that is read-only, or whose session remote is control.RemoteNone, makes and pushes nothing.
+// The repository is created when there is something to store: a mount without changes leaves nothing. A mount that is
+// read-only, or whose session remote is control.RemoteNone, makes and pushes nothing.
 //
-// The Agent does not know the mount. It gets what it needs through the interfaces of Config.
+// The Agent does not depend on the type of the mount. It uses the mount through the interfaces of Config.
 //
 // Lock order: the turn of Lock, then Agent.opening, then Agent.mu. The mutexes of laneClaim, gitSigns, mergedNotes, lastLook
 // and problems are leaves.
@@ -32,10 +32,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// ErrEnded reports that the mount is being taken down.
+// ErrEnded reports that the mount is being unmounted.
 var ErrEnded = errors.New("the mount ends")
 
-// What failed is tried again after retryFirst, and after twice as long each time, up to retryMost.
+// A failed operation is tried again after retryFirst, and then after twice as long each time, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
@@ -46,6 +46,7 @@ type Agent struct {
 	config Config
 	log    *zap.Logger
 
+	// turn serializes making and removing checkpoints.
 	turn
 	opening  sync.Mutex // held while the repository is opened
 	git      gitSigns
@@ -53,11 +54,12 @@ type Agent struct {
 	problems problems
 	merged   mergedNotes
 	looked   lastLook
-	place    place // set by Configure, before anything else is called
+	place    place // set by Configure, before any other method is called
 
+	// mu guards the fields below.
 	mu          sync.Mutex
-	options     control.SessionOptions // in force; the URL of the remote may hold a secret
-	schedule    schedule               // of options
+	options     control.SessionOptions // options in force; the URL of the session remote may contain a secret
+	schedule    schedule               // policy of options
 	work        work
 	meta        session.Meta
 	lane        session.Lane
@@ -68,43 +70,44 @@ type Agent struct {
 	ending      ending
 }
 
-// place is where the session of the mount is kept.
+// place is the location of the mount's session and its surroundings.
 type place struct {
 	home    string // directory of the session in the state directory; "" before Configure
 	gitDir  string
 	store   Store
-	baseURL string // of the mounted remote, without secrets, if other machines can read it there; "": they cannot
+	baseURL string // URL of the mounted remote, without secrets, if other machines can read it there; otherwise ""
 }
 
-// work is open from the first Open to End.
+// work is everything that Open opens and End closes.
 type work struct {
-	repo     *session.Repo // nil: not opened yet
+	repo     *session.Repo // nil if not opened yet
 	capturer Capturer
-	copier   *writeback.RefCopier // nil: refs of the git directory are not watched yet
+	copier   *writeback.RefCopier // nil until Start watches the refs of the git directory
 	queue    *writeback.Queue
-	origin   *transport.Remote // mounted remote, for history that the session remote lacks; nil: not needed
+	// Connection to the mounted remote, for history that the session remote lacks; nil if there is no session remote.
+	origin *transport.Remote
 }
 
-// checkpoints is what is known of the checkpoints of the session.
+// checkpoints is the knowledge about the checkpoints of the session.
 type checkpoints struct {
 	newest  session.Point
-	leftOut []capture.LeftOut // of newest
-	unread  []string          // ignore files that could not be read when newest was made
-	count   int64             // in all lanes
-	old     int               // of them, those that gc would drop, when they were last counted
-	seen    time.Time         // every change until then is in newest
+	leftOut []capture.LeftOut // files that newest excludes
+	unread  []string          // ignore files that could not be read for newest
+	count   int64             // number of checkpoints in all lanes
+	old     int               // number of them that gc would drop, at the last count
+	seen    time.Time         // time of the latest capture: newest contains all changes until then
 	made    Figures
 }
 
-// Figures count what was done since this process began to serve the mount.
+// Figures counts the work of this process for the mount.
 type Figures struct {
 	Made   int
-	Paused time.Duration // longest time that writers had to wait for a checkpoint
-	Took   time.Duration // to make all of them
+	Paused time.Duration // longest time that a checkpoint blocked writers
+	Took   time.Duration // total time of all checkpoints
 	Pushed writeback.Figures
 }
 
-// New returns the agent of a mount. It does nothing before Configure.
+// New returns the agent of a mount. It must be configured before it is used.
 func New(c Config) *Agent {
 	a := &Agent{config: c, log: c.Log, turn: make(turn, 1), followed: make(chan struct{}), git: newGitSigns()}
 	a.claim.agent = a
@@ -112,19 +115,19 @@ func New(c Config) *Agent {
 	return a
 }
 
-// Settings are known once the directory of the session is locked.
+// Settings is the part of the configuration that is known once the session's directory is locked.
 type Settings struct {
 	Home    string // directory of the session in the state directory
-	GitDir  string // of the mount
+	GitDir  string // git directory of the mount
 	Store   Store
-	BaseURL string // of the mounted remote, without secrets, if other machines can read it there; "": they cannot
+	BaseURL string // URL of the mounted remote, without secrets, if other machines can read it there; otherwise ""
 
-	Asked    control.SessionOptions // of the request for the mount
-	Recorded control.SessionOptions // that the session was mounted with before
+	Asked    control.SessionOptions // options in the request for the mount
+	Recorded control.SessionOptions // options of the previous mount of the session
 }
 
-// Configure decides which options are in force: those of the request, then those on record, then the defaults. The error is
-// a *control.Error if an option is invalid.
+// Configure determines the options in force: those of the request, then the recorded ones, then the defaults. The error
+// is a *control.Error if an option is invalid.
 func (a *Agent) Configure(s Settings) error {
 	o := combine(s.Asked, s.Recorded)
 	kind, every, err := o.Policy.Split()
@@ -141,7 +144,7 @@ func (a *Agent) Configure(s Settings) error {
 	return nil
 }
 
-// combine returns the options of a request, completed from those on record and the defaults.
+// combine returns the options of a request, completed from the recorded ones and the defaults.
 func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	if o.Remote == "" {
 		o.Remote = recorded.Remote
@@ -174,19 +177,19 @@ func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	return o
 }
 
-// Rules returns the rules by which checkpoints leave files out.
+// Rules returns the rules by which checkpoints exclude files.
 func Rules(o control.SessionOptions) capture.Rules {
 	return capture.Rules{Include: o.Include, Exclude: o.Exclude, NoDenyList: o.NoDenyList, MaxFileSize: o.MaxFileSize}
 }
 
-// Options returns the options in force. The URL of the remote may hold a secret.
+// Options returns the options in force. The URL of the session remote may contain a secret.
 func (a *Agent) Options() control.SessionOptions {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.options
 }
 
-// Active reports whether the mount has checkpoints and pushes.
+// Active reports whether the mount makes and pushes checkpoints.
 func (a *Agent) Active() bool {
 	return a.config.Writable && a.Options().Remote != control.RemoteNone
 }
@@ -196,27 +199,28 @@ func (a *Agent) Automatic() bool {
 	return a.Active() && a.policy() != control.PolicyOff
 }
 
+// policy returns the policy of the options in force.
 func (a *Agent) policy() control.Policy {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.schedule.kind
 }
 
-// opened returns what Open has opened.
+// opened returns a copy of the work that Open has opened.
 func (a *Agent) opened() work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.work
 }
 
-// Repo returns the session's repository and the queue of its pushes; nil if Open was not called yet. They stay the Agent's to
-// close.
+// Repo returns the session's repository and the queue of its pushes; nil if Open was not called yet. The caller must not
+// close them.
 func (a *Agent) Repo() (*session.Repo, *writeback.Queue) {
 	w := a.opened()
 	return w.repo, w.queue
 }
 
-// Retry tries at once what failed to be pushed.
+// Retry repeats a failed push immediately.
 func (a *Agent) Retry() {
 	if queue := a.opened().queue; queue != nil {
 		queue.Wake()
@@ -241,15 +245,16 @@ func (a *Agent) Figures() Figures {
 	return f
 }
 
-// problems are the operations that failed last time, and why.
+// problems are the operations whose last attempt failed, with their errors.
 type problems struct {
 	log *zap.Logger
 
 	mu     sync.Mutex
-	failed map[string]error // by operation
+	failed map[string]error // by operation; guarded by mu
 }
 
-// note records the result of an operation; nil ends its failure.
+// note records the result of an operation. A nil error removes its failure. A canceled operation is ignored. Only the
+// first of several failures in a row is logged.
 func (p *problems) note(operation string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
@@ -265,7 +270,7 @@ func (p *problems) note(operation string, err error) {
 	}
 }
 
-// drain empties a channel that holds one token, and reports whether it held one.
+// drain removes the token from a channel of capacity 1, and reports whether there was one.
 func drain(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -15,35 +15,35 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// withdrawTime bounds the wait for a session remote to learn that a lane is free again.
+// withdrawTime limits the wait for the session remote when a lane is released after a failed mount.
 const withdrawTime = 5 * time.Second
 
-// AheadClaim is a claim that is pushed while the checkpoints of the session are still being fetched, so that the mount does
-// not wait for the claim alone. What cannot be done this way, because another writer was quicker or the session remote does
-// not answer, is left to Claim.
+// AheadClaim is a claim that is pushed while the checkpoints of the session are still being fetched, so that the mount
+// does not wait for the claim separately. If this fails, because another writer was faster or the session remote does
+// not answer, Claim repeats it.
 type AheadClaim struct {
 	agent  *Agent
 	ref    string
-	old    object.ID // of ref, on the session remote
+	old    object.ID // commit of ref on the session remote
 	cancel context.CancelFunc
-	opened chan *thin.Push // holds one; nil: the push could not be opened
-	done   chan struct{}   // closed when the work of Begin is over; nil: Begin was not called
+	opened chan *thin.Push // holds one value; nil if the push could not be opened
+	done   chan struct{}   // closed when the goroutine of Begin has returned; nil if Begin was not called
 
-	// Valid once done is closed.
-	now   object.ID // that the session remote was asked to move ref to; zero: nothing was sent
-	acked bool      // it has
+	// The fields below are valid once done is closed.
+	now   object.ID // commit that the session remote was asked to move ref to; zero if nothing was sent
+	acked bool      // the session remote has acknowledged the move
 	err   error
 }
 
-// ClaimAhead opens a push of the session's metadata, which is ref and is old on the session remote; nil: the mount claims
-// nothing. The caller calls End.
+// ClaimAhead opens a push of the session's metadata, which is the commit old of ref on the session remote. It returns
+// nil if the mount needs no claim. The caller must call End.
 func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *AheadClaim {
 	if !a.Active() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	c := &AheadClaim{agent: a, ref: ref, old: old, cancel: cancel, opened: make(chan *thin.Push, 1)}
-	go func() { // where a push is a dialogue it begins now
+	go func() { // over ssh, the push starts with a dialogue, which runs concurrently with the fetch
 		push, err := remote.OpenPushOf(ctx, []transport.Ref{{Name: ref, ID: old}})
 		if err != nil {
 			push = nil
@@ -54,8 +54,8 @@ func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string,
 	return c
 }
 
-// Begin claims the lane in the repository, which has the metadata of the session remote, and pushes that in the background.
-// It may be called on nil.
+// Begin claims the lane in the repository, which must have the metadata of the session remote, and pushes the claim in
+// the background. It may be called on nil.
 func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 	if c == nil {
 		return
@@ -69,6 +69,8 @@ func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 	}()
 }
 
+// claim claims the lane in repo and pushes the claim through the opened push. If the session remote has moved, it undoes
+// the claim in repo.
 func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	l := &c.agent.claim
 	if _, err := l.claimLane(ctx, repo, c.agent.Options().TakeOver); err != nil {
@@ -86,7 +88,7 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	defer push.Close()
 	l.setClaimed(true)
 	err = writeback.Ahead(ctx, repo, push, c.ref, c.old, now)
-	if errors.Is(err, writeback.ErrMoved) { // the change of the other writer is followed when the claim is pushed again
+	if errors.Is(err, writeback.ErrMoved) { // the change of the other writer is followed when Claim pushes the claim again
 		l.setClaimed(false)
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
 	}
@@ -97,7 +99,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// Wait returns when the push of Begin is over; an error if the lane cannot be claimed. It may be called on nil.
+// Wait returns when the push of Begin has finished. It returns an error if the lane cannot be claimed. It may be called
+// on nil.
 func (c *AheadClaim) Wait() error {
 	if c == nil {
 		return nil
@@ -108,11 +111,11 @@ func (c *AheadClaim) Wait() error {
 	if IsRefusal(c.err) {
 		return c.err
 	}
-	return nil // it is tried again
+	return nil // Claim repeats a claim that failed for another reason
 }
 
-// AddTo corrects, after Wait, what the session remote has acknowledged of the metadata, and adds what it was asked for
-// without an answer. It may be called on nil.
+// AddTo corrects the acknowledged commit of the metadata, or adds the commit to asked if the session remote has not
+// answered. It must be called after Wait. It may be called on nil.
 func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	if c == nil || c.now.IsZero() {
 		return
@@ -124,7 +127,7 @@ func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	}
 }
 
-// End ends what is in progress. It may be called on nil, and after Wait.
+// End cancels the push, waits for it and closes it. It may be called on nil, and after Wait.
 func (c *AheadClaim) End() {
 	if c == nil {
 		return
@@ -138,10 +141,11 @@ func (c *AheadClaim) End() {
 	}
 }
 
-// notMade is the reason on record of a lane that was claimed and left without a mount.
+// notMade is the recorded reason for releasing a lane whose mount failed.
 const notMade = "it could not be mounted"
 
-// withdraw leaves the lane of a mount that has claimed it and was never made: others would refuse to work in it.
+// withdraw releases the lane of a mount that claimed it and failed to start. Otherwise other writers would refuse to use
+// the lane.
 func (l *laneClaim) withdraw() {
 	a := l.agent
 	l.mu.Lock()
@@ -167,7 +171,7 @@ func (l *laneClaim) withdraw() {
 	}
 }
 
-// withdrawAhead is withdraw of an AheadClaim, when there is no queue yet.
+// withdrawAhead is withdraw for an AheadClaim, before a queue exists.
 func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, before object.ID) error {
 	c := l.agent.config
 	repo, err := c.Repository.OpenMeta()

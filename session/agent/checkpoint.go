@@ -18,18 +18,20 @@ import (
 )
 
 const (
-	fewSegments = 4    // segments whose checkpoints are counted while the caller waits
-	manyOld     = 1000 // checkpoints that gc would drop before Notices mentions them: each is read to count or list them
+	fewSegments = 4 // segments up to which checkpoints are counted while the caller waits
+	// Droppable checkpoints from which Notices mentions them, because each is read when they are counted or listed.
+	manyOld = 1000
 )
 
-// Checkpoint makes a checkpoint of the working tree as it is now. If nothing has changed since the newest one, made is false
-// and that one is returned.
+// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest one, it returns that one,
+// and made is false.
 func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Point, made bool, err error) {
 	p, report, err := a.Capture(ctx, reason, message)
 	return p, report.Made, err
 }
 
-// Capture is Checkpoint with a report of what was left out. It waits for the git directory, which is part of a checkpoint.
+// Capture is Checkpoint with a report of the excluded files. It waits for the git directory, which is part of a
+// checkpoint.
 func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Point, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
 		return session.Point{}, capture.Report{}, ErrEnded
@@ -46,7 +48,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	if _, err = a.Open(ctx); err != nil {
 		return p, report, err
 	}
-	signed := drain(a.git.moved) // the policy may not wait for signs, so that this is the only place that takes them
+	signed := drain(a.git.moved) // taken even if the policy ignores them, because no other code would take them then
 	if signed {
 		a.git.heard()
 	}
@@ -74,7 +76,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	return p, report, nil
 }
 
-// CheckpointHead makes a checkpoint if HEAD is another commit than in the newest one of the repository.
+// CheckpointHead makes a checkpoint if HEAD differs from HEAD in the newest checkpoint of the repository.
 func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	last := object.ID{}
 	if newest, err := repo.Points(1); err != nil {
@@ -90,10 +92,10 @@ func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	return err
 }
 
-// turn holds one token while a checkpoint is made or checkpoints are removed.
+// turn is a lock that can be waited for with a context. It holds one token while locked.
 type turn chan struct{}
 
-// Lock waits until no other caller makes or removes checkpoints. Unlock ends that.
+// Lock waits until no other caller makes or removes checkpoints. It returns the cause of ctx if that ends first.
 func (t turn) Lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
@@ -103,7 +105,7 @@ func (t turn) Lock(ctx context.Context) error {
 	}
 }
 
-// Unlock ends Lock.
+// Unlock releases the lock.
 func (t turn) Unlock() { <-t }
 
 // Newest returns the newest checkpoint that this process made or found, and the lane that the next one goes to.
@@ -113,15 +115,16 @@ func (a *Agent) Newest() (p session.Point, lane string) {
 	return a.checkpoints.newest, a.lane.Name
 }
 
-// LeftOut returns what a checkpoint does not hold of the files that existed when they were last compared; false: it is not
-// the newest checkpoint, or they were not compared since. What it did not hold when it was made is in its state.
+// LeftOut returns the existing files that a checkpoint excludes, as of the last comparison. It returns false if the
+// checkpoint is not the newest one, or if no comparison was made since. The files that it excluded when it was made are
+// listed in its checkpoint state.
 func (a *Agent) LeftOut(id session.PointID) ([]capture.LeftOut, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.leftOut, a.checkpoints.newest.ID == id && a.checkpoints.leftOut != nil
 }
 
-// Recount counts the checkpoints, after some were found or removed.
+// Recount counts the checkpoints again, after some were found or removed.
 func (a *Agent) Recount() {
 	a.mu.Lock()
 	repo, made := a.work.repo, a.checkpoints.made.Made
@@ -137,7 +140,8 @@ func (a *Agent) Recount() {
 	c.count, c.old = int64(len(checkpoints))+int64(c.made.Made-made), oldCheckpoints(checkpoints, time.Now())
 }
 
-// oldCheckpoints counts the checkpoints, newest first, of which gc drops all but the last of each day and those with a pin.
+// oldCheckpoints returns the number of checkpoints older than session.DefaultAll. gc drops all of them but the last of
+// each day and the pinned ones. The checkpoints must be sorted, newest first.
 func oldCheckpoints(checkpoints []session.Point, now time.Time) int {
 	i := slices.IndexFunc(checkpoints, func(p session.Point) bool { return now.Sub(p.Time) > session.DefaultAll })
 	if i < 0 {
@@ -146,20 +150,20 @@ func oldCheckpoints(checkpoints []session.Point, now time.Time) int {
 	return len(checkpoints) - i
 }
 
-// massRemoved reports whether there was a mass removal since the last checkpoint.
+// massRemoved reports whether many files were removed since the last checkpoint.
 func (c *Config) massRemoved() bool {
 	_, _, many := c.Removals.MassRemoved()
 	return many
 }
 
-// unsaved reports whether there may be something to make a checkpoint of, in files or in the git directory.
+// unsaved reports whether there may be changes for a checkpoint, in files or in the git directory.
 func (a *Agent) unsaved() bool {
 	repo := a.opened().repo
 	if a.config.Tree.Changed() > 0 || a.config.massRemoved() || repo == nil && statedir.HasSessionRepo(a.place.home) || repo != nil && !isEmpty(repo) {
 		return true
 	}
 	untouched, err := a.config.Git.Untouched()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // git was not used before there is a git directory
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a git directory, git was not used
 		a.log.Debug("look at git", zap.String("dir", a.config.Dir), zap.Error(err))
 	}
 	return err == nil && !untouched
@@ -171,10 +175,10 @@ func isEmpty(repo *session.Repo) bool {
 	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
 }
 
-// KeepAll puts all work into the repository: refs of the git directory, and a checkpoint unless the policy is off. An
-// UnkeptError means that something of it is in neither.
+// KeepAll stores all work in the repository: the refs of the git directory, and a checkpoint unless the policy is off.
+// An UnkeptError reports that some work is in neither.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
-	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // neither git nor another program did anything
+	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // no program has changed anything
 		return nil
 	}
 	off := a.policy() == control.PolicyOff
@@ -185,7 +189,8 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
 		return errors.Join(err, unkept(captureErr))
 	}
-	if a.Options().Remote == control.RemoteEmbedded { // the checkpoint has the commits; only their contents, for clones, are missing
+	// The checkpoint has the commits; only contents, which clones need, may be missing.
+	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}
 	return unkept(err)
@@ -200,9 +205,10 @@ func (a *Agent) Flush(ctx context.Context) error {
 	return copier.Flush(ctx)
 }
 
-// UnkeptError is why the last of the work is neither in a checkpoint nor in the session's repository.
+// UnkeptError reports why the latest work is neither in a checkpoint nor in the session's repository.
 type UnkeptError struct{ cause error }
 
+// unkept wraps an error in an UnkeptError. It returns nil for nil.
 func unkept(err error) error {
 	if err == nil {
 		return nil
@@ -210,6 +216,8 @@ func unkept(err error) error {
 	return UnkeptError{err}
 }
 
+// Error returns the text of the cause.
 func (e UnkeptError) Error() string { return e.cause.Error() }
 
+// Unwrap returns the cause.
 func (e UnkeptError) Unwrap() error { return e.cause }

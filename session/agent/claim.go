@@ -28,23 +28,25 @@ const confirmTime = 5 * time.Second
 type laneClaim struct {
 	agent *Agent
 
+	// mu guards the fields below.
 	mu      sync.Mutex
-	writer  session.Writer     // that claims, once it has
-	pending bool               // the mount is being made, and the session remote has not answered yet
-	held    *session.HeldError // another writer has the lane
-	claimed bool               // for a mount that is being made; the session remote may know
+	writer  session.Writer     // writer that claims; zero before the first claim
+	pending bool               // the mount is starting, and the session remote has not answered yet
+	held    *session.HeldError // claim of another writer on the lane; nil if there is none
+	claimed bool               // a starting mount has claimed the lane, and the session remote may know it
 	before  object.ID          // metadata of the session before the first claim of this process
-	waited  time.Duration      // for the session remote, by AheadClaim.Wait
+	waited  time.Duration      // time that AheadClaim.Wait has waited for the session remote
 }
 
-// ClaimOptions describe a claim.
+// ClaimOptions are the options of a claim.
 type ClaimOptions struct {
-	Resumed bool // the session was on this host before
+	Resumed bool // the session was mounted on this host before
 	Confirm bool // wait until the session remote has acknowledged the claim, or does not answer
 }
 
-// Claim makes this state directory the writer of a lane of the session, if the session has a repository. It is called before
-// the kernel has the mount. The error is one that IsRefusal knows, or that of ctx: others are tried again later.
+// Claim makes this state directory the writer of a lane of the session, if the session has a repository. It must be
+// called before the kernel has the mount. It returns an error only if IsRefusal is true for it, or if ctx has ended;
+// after other errors the claim is repeated later.
 func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if !a.Active() || !statedir.HasSessionRepo(a.place.home) {
 		return nil
@@ -52,11 +54,11 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	l := &a.claim
 	l.setPending(true)
 	defer l.setPending(false)
-	if o.Resumed && a.Options().TakeOver { // from the writer that has it now, which may be another than on record here
+	if o.Resumed && a.Options().TakeOver { // the writer to take the lane from may differ from the one recorded on this host
 		l.update(ctx)
 	}
 	_, err := a.Open(ctx)
-	if IsRefusal(err) && l.update(ctx) { // the copy on this host was old
+	if IsRefusal(err) && l.update(ctx) { // the copy of the metadata on this host was out of date
 		_, err = a.Open(ctx)
 	}
 	if err == nil {
@@ -68,18 +70,17 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if IsRefusal(err) || ctx.Err() != nil {
 		return err
 	}
-	a.problems.note("open the session", err) // it is tried again, and the files can be used all the same
+	a.problems.note("open the session", err) // the claim is repeated, and the files can be used meanwhile
 	return nil
 }
 
-// IsRefusal reports whether a claim failed because another writer has the lane, or because the session is closed.
+// IsRefusal reports whether a claim failed because another writer has the lane or the session is closed.
 func IsRefusal(err error) bool {
 	var held *session.HeldError
 	return errors.As(err, &held) || errors.Is(err, session.ErrClosed)
 }
 
-// Refused returns a *session.HeldError if, by the session's metadata, another writer has the lane that this mount would
-// claim.
+// Refused returns a *session.HeldError if another writer has the lane that this mount would claim, according to meta.
 func (a *Agent) Refused(meta session.Meta) error {
 	if !a.Active() || a.Options().TakeOver {
 		return nil
@@ -94,24 +95,28 @@ func (a *Agent) Refused(meta session.Meta) error {
 	return nil
 }
 
+// setPending records whether the mount is starting and waits for the answer of the session remote.
 func (l *laneClaim) setPending(pending bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pending = pending
 }
 
+// setClaimed records whether a starting mount has claimed the lane.
 func (l *laneClaim) setClaimed(claimed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claimed = claimed
 }
 
+// setWaited records the time that was already spent waiting for the session remote.
 func (l *laneClaim) setWaited(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waited = d
 }
 
+// heldBy returns the claim of another writer, or nil.
 func (l *laneClaim) heldBy() *session.HeldError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +130,7 @@ func (l *laneClaim) owner() session.Writer {
 	return l.writer
 }
 
-// claimLane claims a lane in the repository of the session. The session remote does not know of it yet.
+// claimLane claims a lane in the repository of the session. It does not push the claim.
 func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
 	c := l.agent.config
 	writer, err := c.Writer()
@@ -151,7 +156,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	})
 }
 
-// laneOf returns the lane that a writer works in, or worked in last; "": the first.
+// laneOf returns the lane that a writer used last; "" stands for the first lane.
 func laneOf(meta session.Meta, w session.Writer) string {
 	var newest session.Lane
 	for _, l := range meta.Lanes {
@@ -162,8 +167,8 @@ func laneOf(meta session.Meta, w session.Writer) string {
 	return newest.Name
 }
 
-// confirm returns when the session remote has acknowledged the claim, or does not answer; a *session.HeldError if another
-// writer has the lane.
+// confirm waits until the session remote has acknowledged the claim, at most confirmTime. It returns nil if the session
+// remote does not answer, and a *session.HeldError if another writer has the lane.
 func (l *laneClaim) confirm(ctx context.Context) error {
 	a := l.agent
 	l.mu.Lock()
@@ -195,7 +200,7 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 	}
 }
 
-// update fetches the session's metadata from the session remote, and reports whether it is newer than that of this host.
+// update fetches the session's metadata from the session remote, and reports whether it is newer than that on this host.
 func (l *laneClaim) update(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	defer cancel()
@@ -206,6 +211,7 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	return newer
 }
 
+// fetchMeta moves the metadata on this host to that of the session remote, if that is a descendant of it.
 func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	c := l.agent.config
 	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()
@@ -239,7 +245,7 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	return false, nil
 }
 
-// giveUp undoes the claim of a mount that is being made if another writer is at work in the lane; false: there is no need to.
+// giveUp undoes the claim of a starting mount if another writer has the lane. It returns false if there is no reason to.
 func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
 	a := l.agent
 	a.mu.Lock()

@@ -21,23 +21,23 @@ import (
 const SyncTime = 30 * time.Second
 
 const (
-	keepTime = 30 * time.Second // for the last checkpoint
-	restTime = 15 * time.Second // for the session remote, which has just answered, to get the rest
+	keepTime = 30 * time.Second // limit for the last checkpoint
+	restTime = 15 * time.Second // limit for the final push to a session remote that has just answered
 )
 
-// ending is the result of the end of the mount.
+// ending is the progress and result of the end of the mount.
 type ending struct {
-	patience time.Duration // for the session remote; 0: SyncTime, negative: none
-	tried    bool          // BeforeUnmount did its part
-	why      error         // the session remote does not have everything
-	unkept   error         // the last of the work is in no checkpoint
-	pending  int64         // refs that are not on the session remote
+	patience time.Duration // wait for the session remote; SyncTime if 0, none if negative
+	tried    bool          // BeforeUnmount has run
+	why      error         // reason why the session remote does not have everything
+	unkept   error         // reason why the latest work is in no checkpoint
+	pending  int64         // number of refs that are not pushed
 	diverged []control.DivergedRef
 	empty    bool // the repository holds nothing but metadata
 }
 
-// BeforeUnmount does what takes long of the end of a mount, while the kernel still has it. wait is set if the checkpoint should
-// wait for the git directory.
+// BeforeUnmount makes a checkpoint and pushes it while the kernel still has the mount. With wait, the checkpoint waits
+// for the git directory.
 func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait bool) {
 	if !a.Active() {
 		return
@@ -64,8 +64,8 @@ func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait b
 	a.ending.tried, a.ending.why = true, err
 }
 
-// patience returns how long the end waits for the session remote before the unmount, if wait was asked for. It leaves time for
-// the unmount itself.
+// patience returns how long the end of a mount waits for the session remote before the unmount, at most half of the time
+// until the deadline of ctx, so that time is left for the unmount itself.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	if wait == 0 {
 		wait = SyncTime
@@ -76,22 +76,23 @@ func patience(ctx context.Context, wait time.Duration) time.Duration {
 	return wait
 }
 
-// SetPatience sets how long the end of the mount waits for the session remote; 0: SyncTime, negative: not at all.
+// SetPatience sets how long the end of the mount waits for the session remote: SyncTime if d is 0, not at all if d is
+// negative.
 func (a *Agent) SetPatience(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ending.patience = d
 }
 
-// EndRequest describes the end of a mount.
+// EndRequest states how a mount ends.
 type EndRequest struct {
 	Served bool // the kernel had the mount
 	Opened bool // its working tree was opened, and still is
-	Keep   bool // the work is not removed with the mount
+	Keep   bool // the work is not discarded with the mount
 	Reason session.Reason
 }
 
-// End ends the Agent. The kernel does not have the mount any more, and Start has returned.
+// End ends the Agent. The mount must be detached from the kernel, and Start must have returned.
 func (a *Agent) End(r EndRequest) {
 	if a.place.home == "" {
 		return
@@ -135,7 +136,7 @@ func (a *Agent) End(r EndRequest) {
 	}
 }
 
-// endWork keeps what is not kept yet, releases the lane, and pushes both.
+// endWork keeps all remaining work, releases the lane, and pushes both.
 func (a *Agent) endWork(reason session.Reason) {
 	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
 	defer cancel()
@@ -169,7 +170,7 @@ func (a *Agent) endWork(reason session.Reason) {
 	a.ending.why = err
 }
 
-// count notes what is not on the session remote in the end.
+// count records the refs that are not pushed at the end.
 func (e *ending) count(st writeback.Status) {
 	e.pending, e.diverged = int64(st.Pending), divergedRefs(st)
 	if e.why == nil {
@@ -184,20 +185,20 @@ func (a *Agent) Empty() bool {
 	return a.ending.empty
 }
 
-// Left describes, after End, work that is not on the session remote.
+// Left describes the work that is not pushed after End.
 type Left struct {
-	Pending  int64 // refs; 0: everything was pushed
+	Pending  int64 // number of refs; 0 if everything was pushed
 	Why      string
-	Diverged []control.DivergedRef // refs that are on the session remote under another name
+	Diverged []control.DivergedRef // refs that were pushed under another name
 }
 
-// Left returns what of the work is not on the session remote. It is called after End.
+// Left returns the work that is not pushed. It must be called after End.
 func (a *Agent) Left() Left {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := Left{Diverged: a.ending.diverged}
 	switch {
-	case a.ending.unkept != nil: // 1: the ref that would have moved
+	case a.ending.unkept != nil: // at least 1, for the ref that the missing checkpoint would have moved
 		l.Pending, l.Why = max(1, a.ending.pending), "the last changes are in no checkpoint: "+control.AsError(a.ending.unkept).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:
@@ -208,7 +209,7 @@ func (a *Agent) Left() Left {
 	return l
 }
 
-// answered reports whether a session remote that does not have all of the work did answer.
+// answered reports whether the session remote has answered, although it does not have all of the work.
 func answered(err error) bool {
 	return errors.Is(err, writeback.ErrMoved) || errors.Is(err, writeback.ErrRefused)
 }

@@ -21,10 +21,10 @@ import (
 // eraseEvery is how often a mounted fork looks for erasures of its parent.
 const eraseEvery = 30 * time.Second
 
-// parentErasures repeats erasures of the parent session.
+// parentErasures repeats the erasures of the parent session.
 type parentErasures struct{ agent *Agent }
 
-// follow erases from the session what is erased from its parent, until ctx ends.
+// follow erases from the session all records that are erased from its parent, until ctx ends.
 func (e parentErasures) follow(ctx context.Context) {
 	a := e.agent
 	parent, remote := a.config.Remotes.Parent()
@@ -43,7 +43,8 @@ func (e parentErasures) follow(ctx context.Context) {
 	}
 }
 
-// look reads the metadata of the parent, unless it is still the version seen, and returns the version that it has repeated.
+// look repeats the erasures in the metadata of the parent, unless the metadata is still version seen. It returns the
+// version up to which erasures were repeated.
 func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
 	ref := session.MetaRef(parent)
 	refs, err := remote.Refs(ctx, []string{ref})
@@ -75,7 +76,7 @@ func (e parentErasures) look(ctx context.Context, parent string, remote *transpo
 	return now, nil
 }
 
-// repeat erases the records of an erasure of the parent that are in the repository.
+// repeat erases the records of one erasure of the parent from the session's transcript.
 func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure session.Erasure) error {
 	a := e.agent
 	r := transcript.EraseRequest{

@@ -5,23 +5,25 @@ import (
 	"time"
 )
 
-// gitSigns notes that something has changed in the git directory: refs, HEAD, the index. Many such changes are not part of a
-// checkpoint; whether they are is found out when one is made. Moves of branches, HEAD and stashes always are: their commits
-// are pushed at once, and the checkpoint that belongs to them must follow soon.
+// gitSigns records that refs, HEAD or the index in the git directory have changed. Many such changes do not affect a
+// checkpoint, which is only known after the capture. Moves of branches, HEAD and stashes always do: their commits are
+// pushed at once, and the checkpoint that belongs to them must follow soon.
 type gitSigns struct {
-	moved chan struct{} // holds one
-	refs  chan struct{} // holds one, after a ref has moved
+	moved chan struct{} // holds one token after any change
+	refs  chan struct{} // holds one token after a ref has moved
 
+	// mu guards the fields below.
 	mu            sync.Mutex
-	at            time.Time // of the latest sign that was taken from moved
-	first, latest time.Time // moves of refs that are in no checkpoint: the first, and the latest; zero: there are none
+	at            time.Time // when the latest token was taken from moved
+	first, latest time.Time // first and latest move of a ref that no checkpoint has; zero if there is none
 }
 
+// newGitSigns returns gitSigns without a change.
 func newGitSigns() gitSigns {
 	return gitSigns{moved: make(chan struct{}, 1), refs: make(chan struct{}, 1)}
 }
 
-// refMoved notes the move of a ref.
+// refMoved records the move of a ref.
 func (g *gitSigns) refMoved() {
 	g.mu.Lock()
 	g.latest = time.Now()
@@ -35,7 +37,7 @@ func (g *gitSigns) refMoved() {
 	}
 }
 
-// clear forgets moves of refs, and reports whether there were any.
+// clear removes recorded moves of refs, and reports whether there were any.
 func (g *gitSigns) clear() bool {
 	drain(g.refs)
 	g.mu.Lock()
@@ -45,8 +47,9 @@ func (g *gitSigns) clear() bool {
 	return moved
 }
 
-// due returns when a checkpoint of moved refs is to be made; zero: none has moved. tried is when the last one was decided on,
-// which took so long. One that takes long is made more rarely, so that a rebase of a hundred commits does not wait for it.
+// due returns when to make a checkpoint of moved refs; zero if none has moved. tried is the time of the previous
+// decision, and took is how long it took with its checkpoint. The longer checkpoints take, the more rarely they are
+// made, so that a rebase of a hundred commits does not wait for each of them.
 func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,7 +66,7 @@ func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	return at
 }
 
-// sign puts a token back that was taken from moved.
+// sign returns a token that was taken from moved.
 func (g *gitSigns) sign() {
 	select {
 	case g.moved <- struct{}{}:
@@ -71,14 +74,14 @@ func (g *gitSigns) sign() {
 	}
 }
 
-// heard notes that a token was taken from moved.
+// heard records that a token was taken from moved.
 func (g *gitSigns) heard() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.at = time.Now()
 }
 
-// last returns the time of the latest change, as far as tokens were taken.
+// last returns the time of the latest known change: now if a token is waiting in moved.
 func (g *gitSigns) last() time.Time {
 	if len(g.moved) > 0 {
 		return time.Now()
@@ -91,7 +94,7 @@ func (g *gitSigns) last() time.Time {
 // watchFunc is the type of Config.Watch.
 type watchFunc = func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 
-// watch returns a watch that also sends to moved.
+// watch returns a watch function that also sends to moved.
 func (g *gitSigns) watch(watch watchFunc) watchFunc {
 	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
 		theirs, fresh, err := watch(dir, wake)

@@ -18,17 +18,18 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// looseMost is how many objects become loose ones in the mount's git directory; more stay a pack, as with git fetch.
+// looseMost is the largest number of objects that are stored as loose objects in the mount's git directory. A larger
+// number stays a pack, as with git fetch.
 const looseMost = 100
 
-// mergedNotes are notes refs of the git directory that were moved to notes of other sessions.
+// mergedNotes records notes refs of the git directory that were moved to notes merged with those of other sessions.
 type mergedNotes struct {
 	mu      sync.Mutex
-	commits map[string]object.ID // by ref: the commit that it was moved to last, or is about to be moved to
+	commits map[string]object.ID // by ref: the commit that the ref was moved to last, or is about to be moved to; guarded by mu
 }
 
-// move moves a notes ref in the mount's git directory to notes that were merged with those of other sessions, unless the
-// user has moved it meanwhile. The session's repository holds them.
+// move moves a notes ref in the mount's git directory from old to merged, unless the user has moved it meanwhile. The
+// session's repository must have the objects of merged.
 func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged object.ID) error {
 	git := p.gitDir
 	pack := gitAt(ctx, filepath.Join(p.home, statedir.SessionRepoName), "pack-objects", "-q", "--revs", "--stdout")
@@ -40,9 +41,9 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	if n.commits == nil {
 		n.commits = map[string]object.ID{}
 	}
-	n.commits[ref] = merged // before the ref moves: a capture that sees the move must find it here
+	n.commits[ref] = merged // before the ref moves, because a capture that sees the move must find it
 	n.mu.Unlock()
-	// Without the user's hooks: the user did not run this command.
+	// The user's hooks are disabled, because the user did not run this command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref", "-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
 		return fmt.Errorf("move %s: %w: %s", ref, err, bytes.TrimSpace(out))
@@ -50,14 +51,14 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	return nil
 }
 
-// commit returns the commit that a notes ref was moved to last, or is about to be moved to; zero: none.
+// commit returns the commit that a notes ref was moved to last, or is about to be moved to; zero if there is none.
 func (n *mergedNotes) commit(ref string) object.ID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.commits[ref]
 }
 
-// pipeObjects puts the pack that a command prints into a git directory.
+// pipeObjects stores the pack that a command prints in a git directory.
 func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	var stderr bytes.Buffer
 	pack.Stderr = &stderr
@@ -70,7 +71,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	}
 	in := bufio.NewReader(out)
 	args := []string{"unpack-objects", "-q"}
-	// gitformat-pack(5): "PACK", version, number of objects.
+	// The header is defined in gitformat-pack(5): "PACK", version, number of objects.
 	if head, err := in.Peek(12); err == nil && binary.BigEndian.Uint32(head[8:]) > looseMost {
 		args = []string{"index-pack", "--stdin"}
 	}
@@ -78,7 +79,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	unpack.Stdin = in
 	text, err := unpack.CombinedOutput()
 	if err != nil {
-		io.Copy(io.Discard, in) // pack-objects waits for a reader
+		io.Copy(io.Discard, in) // pack-objects blocks until its output is read
 		err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
 	}
 	if packErr := pack.Wait(); packErr != nil {
@@ -87,7 +88,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	return err
 }
 
-// gitAt returns a git command in a git directory that uses no work tree and fetches nothing.
+// gitAt returns a git command for a git directory that uses no working tree and fetches nothing.
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
 	cmd.Dir, cmd.Env = dir, append(cmd.Env, gitcmd.Identity()...)

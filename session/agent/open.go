@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Open returns the session's repository. The first call makes it if it is missing, claims a lane, and begins to push what is
-// in it. The error is fault.ErrNoSessionRemote, ErrEnded, or that of the claim: see IsRefusal.
+// Open returns the session's repository. The first call creates it if it is missing, claims a lane, and starts to push.
+// The error is fault.ErrNoSessionRemote, ErrEnded, or the error of the claim: see IsRefusal.
 func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	a.opening.Lock()
 	defer a.opening.Unlock()
@@ -41,7 +41,7 @@ func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	return repo, nil
 }
 
-// join makes this process a writer of the session, and begins to push what is in the repository.
+// join makes this process a writer of the session and starts to push the contents of the repository.
 func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	o, remote := a.Options(), a.config.Remotes.Session()
 	log := a.log.With(zap.String("session", a.config.Session))
@@ -54,7 +54,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 		}
 		far = remote.URL()
 	}
-	if _, err := writeback.Mend(ctx, repo, far); err != nil { // refs that a power cut damaged
+	if _, err := writeback.Mend(ctx, repo, far); err != nil { // repairs refs that a power failure damaged
 		log.Warn("repair refs", zap.Error(err))
 	}
 	claimed, err := a.claim.claimLane(ctx, repo, o.TakeOver)
@@ -84,7 +84,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	a.checkpoints.newest, _ = w.capturer.Last()
 	a.mu.Unlock()
 	if segments, err := repo.Refs(session.LanePrefix(a.config.Session)); err == nil && len(segments) > fewSegments {
-		a.config.Background("count checkpoints", a.Recount) // each is read
+		a.config.Background("count checkpoints", a.Recount) // in the background, because each checkpoint is read
 	} else {
 		a.Recount()
 	}
@@ -102,8 +102,8 @@ func BaseMode(base control.BaseMode) writeback.Mode {
 	return writeback.Mode(base)
 }
 
-// Start watches the refs of the git directory and makes checkpoints by the policy until ctx ends. It is called when the git
-// directory was made, or could not be made. format is that of the mounted repository.
+// Start watches the refs of the git directory and makes checkpoints by the policy until ctx ends. It must be called
+// after the git directory was created, or its creation failed. format is that of the mounted repository.
 func (a *Agent) Start(ctx context.Context, format object.Format) {
 	if !a.Active() {
 		return
@@ -117,7 +117,7 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	}
 }
 
-// resume opens the session's repository if there is one, so that what an earlier process did not push is pushed.
+// resume opens the session's repository if there is one, so that work of an earlier process that is pending is pushed.
 func (a *Agent) resume(ctx context.Context) {
 	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
 		_, err := a.Open(ctx)
@@ -128,7 +128,7 @@ func (a *Agent) resume(ctx context.Context) {
 	}
 }
 
-// watchRefs begins to copy refs of the git directory into the session's repository as they move.
+// watchRefs starts to copy refs of the git directory into the session's repository whenever they move.
 func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 	o := writeback.RefCopierOptions{
 		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },

@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// riskTime is how long a git command waits for a checkpoint at most.
+// riskTime is the longest time that a git command waits for a checkpoint.
 const riskTime = 10 * time.Second
 
-// harmless lists the commands of git that leave files, index and stashes as they are, or only add to them, whatever their
-// arguments; and merge and the like, which refuse to overwrite changes that are not committed. Others, unless risky has a rule
-// for them, may be an alias for anything.
+// harmless lists the git commands that do not change files, index and stashes, or only add to them, whatever their
+// arguments, and commands that refuse to overwrite uncommitted changes. A command that is not listed may be an alias,
+// and counts as risky unless risky has a rule for it.
 var harmless = []string{
 	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
@@ -35,8 +35,8 @@ var harmless = []string{
 	"update-server-info", "upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
 }
 
-// risky reports whether a process with these arguments may throw away changes that exist only in the working tree, the index,
-// or the stashes. In doubt it is true, which costs a checkpoint.
+// risky reports whether a process with these arguments may discard changes that exist only in the working tree, the
+// index, or the stashes. In doubt it returns true, which only costs a checkpoint.
 func risky(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -82,8 +82,8 @@ func risky(argv []string) bool {
 	return true
 }
 
-// option returns a function that reports whether an argument is one of these options: a long one with or without a value, a
-// short one also among others behind one dash.
+// option returns a function that reports whether an argument is one of these options: a long one with or without a
+// value, or a short one, alone or combined with others behind one dash.
 func option(options ...string) func(arg string) bool {
 	return func(arg string) bool {
 		for _, o := range options {
@@ -101,7 +101,7 @@ func option(options ...string) func(arg string) bool {
 
 var errPatience = errors.New("git was not kept waiting any longer")
 
-// Guards reports whether checkpoints are made before git commands that throw work away.
+// Guards reports whether checkpoints are made before git commands that may discard work.
 func (a *Agent) Guards() bool {
 	if !a.Active() {
 		return false
@@ -111,8 +111,8 @@ func (a *Agent) Guards() bool {
 	return (a.schedule.kind == control.PolicyIdle || a.schedule.kind == control.PolicyBeforeRisk) && !a.closed
 }
 
-// BeforeGit makes a checkpoint, if there is work to keep, before the git command of a process continues that may throw it
-// away. Every command looks for its repository several times; the first time counts.
+// BeforeGit makes a checkpoint before a git command that may discard work, if there is any. The command waits for
+// BeforeGit. Every git command looks for its repository several times; only the first time counts.
 func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	if !a.Guards() || !risky(argv) || !a.looked.isFirst(pid) {
 		return
@@ -126,13 +126,14 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	a.log.Debug("git may throw work away", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
 }
 
-// lastLook is the process that looked for its repository last.
+// lastLook identifies the process that looked for its repository last.
 type lastLook struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// process is the identity of the process (proc.Identity); guarded by mu.
 	process string
 }
 
-// isFirst is true once for a process.
+// isFirst reports whether pid is another process than in the previous call.
 func (l *lastLook) isFirst(pid uint32) bool {
 	process := proc.Identity(int(pid))
 	l.mu.Lock()

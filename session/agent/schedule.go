@@ -9,25 +9,29 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// When checkpoints are made without a request.
+// These are the times of checkpoints that no request asks for.
 const (
-	idleRest = 2 * time.Second  // writes are over when there was none for so long
-	idleMost = 10 * time.Second // between the checkpoints of a program that keeps writing, and until a change is in one
+	idleRest = 2 * time.Second // writes are over after this time without one
+	// Longest time until a change is in a checkpoint, and shortest between two checkpoints of a program that keeps
+	// writing.
+	idleMost = 10 * time.Second
 
-	gitRest = 200 * time.Millisecond // a git command is over when it has moved no ref for so long
-	gitMost = time.Second            // between the checkpoints of one that keeps moving refs, and until a move is in one
+	gitRest = 200 * time.Millisecond // a git command is over after this time without the move of a ref
+	// Longest time until a moved ref is in a checkpoint, and shortest between two checkpoints of a command that keeps
+	// moving refs.
+	gitMost = time.Second
 
-	removalRest = time.Second // between the checkpoints of a program that keeps removing files
+	removalRest = time.Second // shortest time between two checkpoints of a program that keeps removing files
 )
 
-// schedule is a policy.
+// schedule is a policy with its interval.
 type schedule struct {
 	kind  control.Policy
-	every time.Duration // of PolicyInterval
+	every time.Duration // interval of PolicyInterval
 }
 
-// due returns when a checkpoint of changed files is to be made: first and last are the times of the first and the last change
-// that is in none, made is that of the last checkpoint.
+// due returns when to make a checkpoint of changed files. first and last are the times of the first and last change that
+// no checkpoint has. made is the time of the last checkpoint.
 func (s schedule) due(first, last, made time.Time) time.Time {
 	if s.kind == control.PolicyInterval {
 		return first.Add(s.every)
@@ -42,25 +46,25 @@ func (s schedule) due(first, last, made time.Time) time.Time {
 	return at
 }
 
-// waiting is what makeCheckpoints knows of changes that are in no checkpoint.
+// waiting is the knowledge of makeCheckpoints about changes that no checkpoint has.
 type waiting struct {
 	agent          *Agent
-	noticed, signs <-chan struct{} // of files, and of the git directory; nil: they alone are no reason for a checkpoint
-	removed        <-chan struct{} // many files were removed
-	first          time.Time       // change that is in no checkpoint; zero: there is none
-	made           time.Time       // when the last checkpoint was made
-	tried          time.Time       // when it was last decided whether one is to be made
-	took           time.Duration   // that decision, with the checkpoint
+	noticed, signs <-chan struct{} // changes of files, and of the git directory; nil if they are no reason for a checkpoint
+	removed        <-chan struct{} // removals of many files
+	first          time.Time       // time of the first change that no checkpoint has; zero if there is none
+	made           time.Time       // time of the last checkpoint
+	tried          time.Time       // time of the last decision on a checkpoint
+	took           time.Duration   // duration of that decision, including the checkpoint
 }
 
-// makeCheckpoints makes checkpoints by the policy until ctx ends. It waits for the working tree and the git directory to
-// report a change: an idle mount costs nothing.
+// makeCheckpoints makes checkpoints by the policy until ctx ends. It blocks until the working tree or the git directory
+// reports a change, so that an idle mount uses no processor time.
 func (w *waiting) makeCheckpoints(ctx context.Context) {
 	a := w.agent
 	w.removed = a.config.Removals.MassRemoval()
 	if a.policy() != control.PolicyBeforeRisk {
 		w.noticed, w.signs = a.config.Tree.Noticed(), a.git.moved
-		if a.unsaved() { // changed while an earlier process served the mount
+		if a.unsaved() { // changes from before a takeover or a resume
 			w.first = time.Now()
 		}
 	}
@@ -70,7 +74,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 		if !ok {
 			return
 		}
-		// Changes that were reported until now are in the checkpoint.
+		// The checkpoint will contain all changes reported until now.
 		moved := a.git.clear()
 		drain(w.noticed)
 		drain(w.signs)
@@ -104,7 +108,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 	}
 }
 
-// await waits until a checkpoint is due, and returns its reason; false: ctx has ended.
+// await waits until a checkpoint is due, and returns its reason. It returns false if ctx has ended.
 func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	git := &w.agent.git
 	for {
@@ -143,7 +147,7 @@ func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	}
 }
 
-// next returns when the next checkpoint is due, by what is known now, and its reason; zero: none is.
+// next returns when the next checkpoint is due according to the known changes, and its reason; zero if none is due.
 func (w *waiting) next() (time.Time, session.Reason) {
 	a := w.agent
 	at, reason := a.git.due(w.tried, w.took), session.Git
