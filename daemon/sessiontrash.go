@@ -24,8 +24,6 @@ import (
 // A session is deleted on its session remote first (package trash), and then on this host: its home is renamed to
 // SESSION.UNIXTIME in the directory trash of the state directory, and removed after trash.Keep. If the process dies
 // between the two steps, the deletion has to be repeated.
-//
-// discardTime is how long an unmount with --discard waits for the session remote.
 
 // discardTime is how long an unmount with --discard waits for the session remote.
 const discardTime = 10 * time.Second

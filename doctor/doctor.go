@@ -1,5 +1,6 @@
-// Package doctor examines what mounts depend on: the host, the state directory, stores, sessions and remotes. It returns findings,
-// and repairs what can be repaired without loss. It needs no daemon: everything that a running mount uses is read, and never written.
+// Package doctor examines everything that mounts depend on: the host, the state directory, stores, sessions and remotes.
+// It returns findings, and repairs what can be repaired without loss. It needs no daemon, and only reads the files of a
+// mount that is in use.
 package doctor
 
 import (
@@ -24,47 +25,54 @@ type Level string
 
 const (
 	LevelOK   Level = "ok"   // also for plain facts
-	LevelWarn Level = "warn" // it works, with a limit
-	LevelBad  Level = "bad"
+	LevelWarn Level = "warn" // a limitation
+	// LevelBad is a failure or damage.
+	LevelBad Level = "bad"
 )
 
-// Finding is what was found out about one object.
+// Finding is the result of the examination of one object.
 type Finding struct {
-	Object string `json:"object"` // a path, the name of a session, a remote, or a part of the host
-	What   string `json:"what"`
-	Wrong  bool   `json:"wrong"` // its level is bad
+	Object string `json:"object"` // path, name of a session, remote, or part of the host
+	// What is the finding as a text.
+	What  string `json:"what"`
+	Wrong bool   `json:"wrong"` // the level is LevelBad
+	// Mended states that the problem was repaired.
 	Mended bool   `json:"mended"`
 	Hint   string `json:"hint,omitempty"`
 	Level  Level  `json:"level"`
-	Mend   string `json:"mend,omitempty"` // what --fix would do
+	Mend   string `json:"mend,omitempty"` // repair that --fix would make
 }
 
 // doctor collects findings. It is used by one goroutine.
 type doctor struct {
 	homes    statedir.Homes
 	repair   bool
-	deep     bool // contents of packs are hashed, too
+	deep     bool // hash the contents of packs
 	findings []Finding
 }
 
+// say adds a finding.
 func (d *doctor) say(level Level, object, hint, format string, args ...any) {
 	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...), Wrong: level == LevelBad, Hint: hint, Level: level})
 }
 
+// ok adds a finding of LevelOK.
 func (d *doctor) ok(object, format string, args ...any) {
 	d.say(LevelOK, object, "", format, args...)
 }
 
+// warn adds a finding of LevelWarn.
 func (d *doctor) warn(object, hint, format string, args ...any) {
 	d.say(LevelWarn, object, hint, format, args...)
 }
 
+// wrong adds a finding of LevelBad.
 func (d *doctor) wrong(object, hint, format string, args ...any) {
 	d.say(LevelBad, object, hint, format, args...)
 }
 
-// mend adds a finding of LevelBad about something that try repairs. It calls try if repairs were asked for; else how says what
-// a repair would do.
+// mend adds a finding of LevelBad that try can repair. It calls try if repairs were requested; otherwise the finding has
+// how, a description of the repair.
 func (d *doctor) mend(object, what, how string, try func() error) {
 	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
@@ -77,9 +85,10 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine examines dead mounts and the homes of a state directory. With repair it repairs what can be repaired without loss: files
-// that have no place move to lost+found. Of a mounted session only the session repository is examined. With deep its packs are
-// hashed. It returns an error if ctx ends or the homes cannot be listed.
+// Examine examines dead mounts and the homes of a state directory. With repair, it repairs what can be repaired without
+// loss, and moves files without a parent directory to lost+found. Of a mounted session it examines only the session
+// repository. With deep, it hashes the packs of session repositories. It returns an error if ctx ends or the homes
+// cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
@@ -101,7 +110,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	return d.findings, nil
 }
 
-// deadMounts finds mounts whose process is gone, also those of other state directories.
+// deadMounts reports mounts whose process has died, also those of other state directories.
 func (d *doctor) deadMounts(ctx context.Context) error {
 	mounts, err := mountinfo.Self()
 	if err != nil {
@@ -115,7 +124,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	return nil
 }
 
-// home examines one home, which it locks meanwhile.
+// home examines one home. It locks the home meanwhile.
 func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.LockExisting(id)
 	switch {
@@ -164,7 +173,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}
 }
 
-// sound reports whether no finding of LevelBad about a session is left.
+// sound reports whether a session has no finding of LevelBad that was not repaired.
 func (d *doctor) sound(id string) bool {
 	for _, f := range d.findings {
 		if f.Object == id && f.Wrong && !f.Mended {
@@ -174,7 +183,8 @@ func (d *doctor) sound(id string) bool {
 	return true
 }
 
-// overlay checks the overlay of a home. It returns false if the overlay cannot be read at all.
+// overlay checks the overlay of a home. It returns false if the overlay cannot be read at all. After a repair it marks
+// the counts in the record as invalid.
 func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)

@@ -22,17 +22,20 @@ import (
 )
 
 const (
-	lowSpace   = 64 << 20 // bytes that must be free in a state directory
-	shortSpace = 1 << 30  // bytes that should be free
-	lowFiles   = 1000     // files that must be free
+	lowSpace   = 64 << 20 // bytes that must be free in a state directory; fewer are LevelBad
+	shortSpace = 1 << 30  // bytes that should be free; fewer are LevelWarn
+	lowFiles   = 1000     // inodes that must be free
+	// shortFiles is the number of inodes that should be free.
 	shortFiles = 50_000
 
+	// gitTime limits the run time of git commands.
 	gitTime = 10 * time.Second
 
-	fuseConf = "/etc/fuse.conf" // of fusermount3
+	fuseConf = "/etc/fuse.conf" // configuration of fusermount3
 )
 
-// ExamineHost examines what every mount needs: the kernel, fusermount3, git, and the state directory.
+// ExamineHost examines the parts of the host that every mount needs: the kernel, fusermount3, git, and the state
+// directory.
 func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	d.kernel()
@@ -42,7 +45,8 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	return d.findings
 }
 
-// kernel finds out by a mount for a moment whether this process can mount, and what the kernel supports.
+// kernel makes a short-lived mount to find out whether this process can mount, and which FUSE features the kernel
+// supports.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
@@ -55,7 +59,7 @@ func (d *doctor) kernel() {
 		return
 	}
 	var name unix.Utsname
-	_ = unix.Uname(&name) // it has no way to fail
+	_ = unix.Uname(&name) // uname(2) cannot fail with a valid pointer
 	release := unix.ByteSliceToString(name.Release[:])
 	k, err := fuse.Probe(os.TempDir())
 	switch {
@@ -70,7 +74,7 @@ func (d *doctor) kernel() {
 	}
 }
 
-// users finds out whether users other than root can mount.
+// users checks whether users other than root can mount.
 func (d *doctor) users() {
 	root := os.Geteuid() == 0
 	path, err := exec.LookPath("fusermount3")
@@ -103,7 +107,8 @@ func (d *doctor) users() {
 	}
 }
 
-// allowsOther reports whether fuse.conf allows --allow-other. Its format (mount.fuse3(8)): an option a line, comments behind #.
+// allowsOther reports whether fuse.conf allows --allow-other. Its format is that of mount.fuse3(8): one option on a
+// line, and comments after #.
 func allowsOther(conf string) bool {
 	for line := range strings.Lines(conf) {
 		line, _, _ = strings.Cut(line, "#")
@@ -114,7 +119,7 @@ func allowsOther(conf string) bool {
 	return false
 }
 
-// gitVersions are the versions of git before which something does not work.
+// gitVersions lists versions of git, and the limitation of all older versions.
 var gitVersions = []struct {
 	major, minor int
 	lack         string
@@ -123,6 +128,7 @@ var gitVersions = []struct {
 	{2, 43, "`git diff COMMIT` looks at every file"},
 }
 
+// git checks that git is installed, and its version.
 func (d *doctor) git(ctx context.Context) {
 	if _, err := gitcmd.LookPath(); err != nil {
 		d.wrong("git", "install git", "it is not installed")
@@ -146,7 +152,7 @@ func (d *doctor) git(ctx context.Context) {
 	d.ok("git", "version %s", text)
 }
 
-// gitVersion parses versions such as 2.39.5 and 2.55.GIT.
+// gitVersion parses the first two numbers of versions such as 2.39.5 and 2.55.GIT.
 func gitVersion(text string) (major, minor int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
@@ -157,6 +163,8 @@ func gitVersion(text string) (major, minor int, ok bool) {
 	return major, minor, majorErr == nil && minorErr == nil
 }
 
+// stateDir checks that the state directory can be written to and that other users cannot, that enough space is free, and
+// that its file system is local.
 func (d *doctor) stateDir(state string) {
 	info, err := os.Stat(state)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -204,7 +212,7 @@ func (d *doctor) stateDir(state string) {
 		say = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
 	}
 	say(state, "%d MiB are free there", free>>20)
-	switch { // some file systems have no number of files
+	switch { // some file systems have no limit on the number of files, and report 0
 	case st.Files > 0 && st.Ffree < lowFiles:
 		d.wrong(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
 	case st.Files > 0 && st.Ffree < shortFiles:
@@ -216,7 +224,7 @@ func (d *doctor) stateDir(state string) {
 	}
 }
 
-// private checks that no other user has these rights to a directory.
+// private checks that a directory belongs to this user and that its mode has none of the given rights.
 func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
 		d.wrong(dir, "", "it belongs to user %d", owner)
@@ -227,6 +235,7 @@ func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	}
 }
 
+// ownerOf returns the user ID of the owner of a file.
 func ownerOf(path string) (uid uint32, err error) {
 	var st unix.Stat_t
 	err = unix.Stat(path, &st)

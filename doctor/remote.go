@@ -23,20 +23,21 @@ import (
 )
 
 const (
-	remoteTime  = 15 * time.Second // longest wait for one remote
-	remoteLanes = 8                // remotes that are asked at a time
+	remoteTime  = 15 * time.Second // longest time for one remote
+	remoteLanes = 8                // remotes that are examined concurrently
 )
 
-// RemoteCheck selects remotes.
+// RemoteCheck selects the remotes to examine.
 type RemoteCheck struct {
-	Named     []string       // by the user: LevelBad if they do not answer
-	Known     []string       // remotes of mounts; the remotes of homes are added
-	Token     control.Secret // for Named
+	Named []string       // remotes that the user has named; LevelBad if they do not answer
+	Known []string       // remotes of mounts; ExamineRemotes adds those of homes
+	Token control.Secret // token for Named
+	// TokenFile is a file with the token for Named.
 	TokenFile string
 }
 
-// ExamineRemotes asks remotes for their capabilities, and session remotes whether they take pushes. It asks several at a time and
-// waits no longer than remoteTime for each.
+// ExamineRemotes requests the capabilities of remotes, and checks whether session remotes accept pushes. It examines
+// remoteLanes remotes concurrently, and each for at most remoteTime.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
@@ -59,7 +60,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
 			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
-			bad := all[i].warn // a mount goes on without it
+			bad := all[i].warn // a mount continues without its remote
 			if i < len(c.Named) {
 				o.Login, bad = transport.NewLogin(string(c.Token), c.TokenFile), all[i].wrong
 			}
@@ -85,6 +86,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 	return findings
 }
 
+// remote examines the capabilities of one remote. It reports a failure with bad.
 func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
 	shown := statedir.WithoutSecrets(url)
 	r, err := transport.Open(url, o)
@@ -145,10 +147,10 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
 }
 
-// wantsAnyID reports whether a remote serves objects by ids that no ref names: it fetches a commit, and then the tree of that.
-// known is false if that cannot be found out.
+// wantsAnyID reports whether a remote serves objects by IDs that no ref names: it fetches a commit, and then the tree of
+// that commit. known is false if that cannot be found out.
 func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
-	if !caps.Filter || !caps.Shallow { // it would be the whole repository
+	if !caps.Filter || !caps.Shallow { // without both, the request would fetch the whole repository
 		return false, false, nil
 	}
 	refs, err := r.Refs(ctx, []string{"HEAD"})
@@ -156,7 +158,7 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 		return false, false, err
 	}
 	tree, err := oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{refs.List[0].ID}, Depth: 1, Filter: noTrees})
-	if err != nil || tree.IsZero() { // such as a server that has no filter but blob:none
+	if err != nil || tree.IsZero() { // for example, the server has no filter but blob:none
 		return false, false, ctx.Err()
 	}
 	_, err = oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{tree}, Filter: noTrees})
@@ -167,9 +169,10 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 	return true, err == nil, err
 }
 
-const noTrees = "tree:0" // a filter: only the objects that are wanted by id
+const noTrees = "tree:0" // filter of a request for no other objects than the wanted ones
 
-// oneTree sends a request that is answered with an object or two, and returns the tree of the commit among them; zero: none is one.
+// oneTree sends a request whose reply is one or two objects, and returns the tree of the commit among them; zero if
+// there is no commit.
 func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
 	resp, err := r.Fetch(ctx, req)
 	if err != nil {

@@ -17,10 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// lockTime is the age from which a lock file of git counts as left by a dead process.
+// lockTime is the age at which a lock file of git counts as left behind by a dead process.
 const lockTime = 10 * time.Minute
 
-// carried examines the session repository of a home. That of a mounted session is not repaired: its daemon writes to it.
+// carried examines the session repository of a home. It does not repair that of a mounted session, because the session's
+// daemon writes to it.
 func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
 	if !statedir.HasSessionRepo(home) {
 		return
@@ -34,7 +35,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return repo.Check(ctx, d.deep)
 	}
 	h, err := look()
-	if mounted && err == nil && !h.Whole() { // or it was moved or packed just then
+	// Look again, because the daemon may have moved a ref or repacked during the first look.
+	if mounted && err == nil && !h.Whole() {
 		h, err = look()
 	}
 	if ctx.Err() != nil {
@@ -69,7 +71,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 }
 
-// broken reports refs whose files hold no id, and restores them from the state of the write-back.
+// broken reports refs whose files hold no object ID, and restores them from the recorded state of the pushes.
 func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, refs []string, mounted bool) {
 	dir := filepath.Join(home, statedir.SessionRepoName)
 	what := "holds nothing that is a ref, as a power cut leaves it: " + strings.Join(refs, ", ")
@@ -88,7 +90,7 @@ func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, ref
 	})
 }
 
-// sessionLocks reports lock files of git, which keep refs from being changed.
+// sessionLocks reports lock files of git, which prevent changes of refs, and removes those older than lockTime.
 func (d *doctor) sessionLocks(locks []session.Lock) {
 	for _, l := range locks {
 		age := time.Since(l.Since)
@@ -101,14 +103,14 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 	}
 }
 
-// sessionWhole reports an undamaged repository, and what of it is pending.
+// sessionWhole reports an undamaged repository, and how many of its refs are pending.
 func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Health, mounted bool) {
 	text := fmt.Sprintf("checkpoints are whole: %d", h.Points)
 	if h.Newest != nil {
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
 	}
 	far := r.SessionRemoteURL()
-	if far == "" || mounted { // status reports the rest
+	if far == "" || mounted { // status reports the pending refs of a mounted session
 		d.ok(id, "%s", text)
 		return
 	}
@@ -133,7 +135,7 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	}
 }
 
-// farSessions returns the records of the sessions of each session remote, by its URL without secrets.
+// farSessions returns the records of all sessions with a session remote, by its URL without secrets.
 func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	all := map[string][]statedir.Record{}
 	ids, _, err := h.IDs()
@@ -153,7 +155,7 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	return all
 }
 
-// sessionRemote asks a session remote whether it takes pushes. It sends nothing.
+// sessionRemote checks whether a session remote accepts pushes. It pushes nothing.
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string

@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// leftTime is the age from which an unfinished store counts as left by a dead process.
+// leftTime is the age at which an unfinished store counts as left behind by a dead process.
 const leftTime = time.Hour
 
-// ExamineStores examines the stores of a state directory. With deep their packs are hashed. With repair damaged stores that no
-// session needs are removed.
+// ExamineStores examines the stores of a state directory. With deep, it hashes their packs. With repair, it removes
+// damaged stores that no session needs.
 func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	stores, removed, err := statedir.StoreDirs(state)
@@ -40,10 +40,11 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 	return d.findings, nil
 }
 
+// store examines one store. unneeded states that no mount or session needs the store.
 func (d *doctor) store(dir string, deep, unneeded bool) {
 	info, ok := fetch.Peek(dir)
 	if !ok {
-		return // nothing was fetched yet, or it is being made
+		return // nothing was fetched yet, or the store is being created
 	}
 	name := info.URL
 	if name == "" {

@@ -17,7 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Failure says why a mount ended against the will of its user. Status and list report it, and the next mount at the directory.
+// Failure is the reason why a mount ended without a request of its user. Status and list report it, and so does the next
+// mount at the directory.
 type Failure struct {
 	Dir     string    `json:"dir"`
 	ID      string    `json:"id"`
@@ -35,7 +36,7 @@ type Failures struct {
 	Log   *zap.Logger
 }
 
-// FileName returns the name of the file of a directory in failed/ and registry/.
+// FileName returns the name of a mount's file in failed/ and registry/. dir is the mount's directory.
 func FileName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:8]) + ".json"
@@ -44,7 +45,7 @@ func FileName(dir string) string {
 // Dir returns the path of failed/.
 func (f Failures) Dir() string { return filepath.Join(f.State, "failed") }
 
-// Add writes a failure, in place of an earlier one of its directory. An error is logged.
+// Add writes a failure. It replaces an earlier failure of the same directory. An error is logged.
 func (f Failures) Add(failure Failure) {
 	text, err := json.MarshalIndent(failure, "", "\t")
 	if err == nil {
@@ -58,7 +59,7 @@ func (f Failures) Add(failure Failure) {
 	}
 }
 
-// Forget removes the failure of a directory, where something is mounted or unmounted now, and reports it to progress unless that
+// Forget removes the failure of a directory after a new mount or an unmount, and reports it to progress unless progress
 // is nil. It returns false if there is none.
 func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	path := filepath.Join(f.Dir(), FileName(dir))
@@ -69,6 +70,7 @@ func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	return os.Remove(path) == nil && ok
 }
 
+// readFailure reads a failure. It returns false if the file is missing or damaged.
 func readFailure(path string) (failure Failure, ok bool) {
 	text, err := os.ReadFile(path)
 	return failure, err == nil && json.Unmarshal(text, &failure) == nil && filepath.IsAbs(failure.Dir)

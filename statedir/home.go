@@ -21,62 +21,66 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Every mount has a home, a directory below mounts/. The home of a session has the session's name and stays while it holds
-// changes; the home of a mount without a session lives as long as the mount. The file lock in it is locked by the process that
-// uses the home. Its text names a mount, by process and directory; it is empty for a process that only reads or removes the home
-// and ends soon.
+// Every mount has a home, a directory below mounts/. The home of a session has the session's name and exists as long as
+// it holds changes. The home of a mount without a session lives as long as the mount. The process that uses a home holds
+// a lock on the file lock in it. The text of that file names the mount, by process ID and directory; it is empty for a
+// process that only reads or removes the home and soon exits.
 //
-// mounts.lock is held while homes are created, listed, locked and renamed, never longer: a home that is being created does not
-// look like a leftover, and a process that only reads a home keeps no mount from starting.
+// mounts.lock is held while homes are created, listed, locked and renamed, and never longer. A home that is being
+// created is therefore never mistaken for a leftover, and a process that only reads a home does not prevent a mount from
+// starting.
 //
-// A home is removed only on demand if its overlay has changes, if its git directory has objects that no remote has, or if
-// either cannot be read.
+// A home is removed only on request if its overlay has changes, if its git directory has objects that no remote has, or
+// if either cannot be read.
 
 const (
 	lookTime = 10 * time.Second // longest wait for a process that reads a home
 	// LookPause is the pause between two tries to lock a home that another process reads.
 	LookPause = 10 * time.Millisecond
-	// ListTime is the longest wait of a list of sessions for all homes that other commands have locked.
+	// ListTime is the longest time that listing sessions waits, in total, for homes that other commands have locked.
 	ListTime = time.Second
 
-	largeLog = 8 << 20 // bytes; an overlay's log of this size certainly holds changes
+	largeLog = 8 << 20 // bytes; a larger log of an overlay certainly holds changes
 
-	// RemovedPrefix begins the name of a home or store that is being removed; no session has such a name.
+	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session has such a name.
 	RemovedPrefix = ".removed-"
 )
 
-// InUseError reports the mount that has a home locked.
+// InUseError reports that a mount has locked a home. PID is the process ID of its daemon.
 type InUseError struct{ Session, Dir, PID string }
 
 func (e InUseError) Error() string {
 	return fmt.Sprintf("session %s is mounted at %s by process %s", e.Session, e.Dir, e.PID)
 }
 
-// Homes is the directory mounts/ of a state directory. Its methods may be called by any goroutine and process.
+// Homes is the directory mounts/ of a state directory. Its methods may be called concurrently, also by several
+// processes.
 type Homes struct {
 	State string
 	Log   *zap.Logger
 }
 
-// Home is a home whose lock this process holds.
+// Home is a home that this process has locked.
 type Home struct {
+	// Homes is the directory that the home is in.
 	Homes    Homes
 	id       string
 	Dir      string
-	Created  bool     // made just now
-	LockFile *os.File // held
+	Created  bool     // created by this call of Lock
+	LockFile *os.File // open and locked
 	Unlock   func()
 }
 
 // Dir returns the path of mounts/.
 func (h Homes) Dir() string { return filepath.Join(h.State, "mounts") }
 
+// lockAll takes mounts.lock.
 func (h Homes) lockAll() (unlock func(), err error) {
 	return disk.Lock(filepath.Join(h.State, "mounts.lock"))
 }
 
-// Lock locks the home id for a mount at mountDir and creates it if it is missing. It waits for processes that only read the home,
-// and returns an InUseError if another mount has it.
+// Lock locks the home id for a mount at mountDir, and creates it if it is missing. It waits up to lookTime for processes
+// that only read the home, and returns an InUseError if another mount has locked it.
 func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	for start := time.Now(); ; {
 		taken, err := h.tryLock(id)
@@ -102,6 +106,7 @@ func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	}
 }
 
+// tryLock is one attempt of Lock. It returns disk.ErrLocked if another process has locked the home.
 func (h Homes) tryLock(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -120,14 +125,15 @@ func (h Homes) tryLock(id string) (*Home, error) {
 	return t, err
 }
 
+// tryLock locks the file lock of the home without waiting.
 func (t *Home) tryLock() (err error) {
 	t.LockFile, err = disk.TryLockFile(filepath.Join(t.Dir, "lock"))
 	t.Unlock = func() { disk.Unlock(t.LockFile) }
 	return err
 }
 
-// TakeOver continues the use of a home by a dead predecessor, whose lock file is lock. It returns fs.ErrNotExist if the predecessor
-// had removed the home.
+// TakeOver continues the use of a home by a predecessor that died. lock is the inherited, open lock file. TakeOver
+// returns fs.ErrNotExist if the predecessor has removed the home.
 func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id), LockFile: lock}
 	there, err := os.Stat(filepath.Join(t.Dir, "lock"))
@@ -137,7 +143,7 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	if own, err := lock.Stat(); err != nil || !os.SameFile(own, there) {
 		return nil, errors.Join(err, fs.ErrNotExist)
 	}
-	if err := disk.Relock(lock); err != nil { // it may have been given up in the end
+	if err := disk.Relock(lock); err != nil { // the predecessor may have unlocked it before it died
 		return nil, err
 	}
 	t.Unlock = func() { disk.Unlock(lock) }
@@ -145,7 +151,8 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	return t, nil
 }
 
-// LockExisting locks a home that exists. It returns disk.ErrLocked if another process has it, fs.ErrNotExist if there is none.
+// LockExisting locks an existing home. It returns disk.ErrLocked if another process has locked it, and fs.ErrNotExist if
+// it does not exist.
 func (h Homes) LockExisting(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -163,20 +170,21 @@ func (h Homes) LockExisting(id string) (*Home, error) {
 	return t, nil
 }
 
-// Sign writes into the lock which mount holds it; "": a process that is no mount. On a full or read-only disk it stays unsigned.
+// Sign writes the mount that holds the lock into the lock file; "" stands for a process without a mount. An error, for
+// example on a full or read-only disk, is only logged.
 func (t *Home) Sign(text string) {
 	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
 		t.Homes.Log.Debug("sign lock", zap.String("home", t.Dir), zap.Error(err))
 	}
 }
 
-// Release ends a mount's use of its home, which stays.
+// Release unlocks the home and keeps it.
 func (t *Home) Release() {
 	t.Sign("")
 	t.Unlock()
 }
 
-// Holder returns the mount that has signed the lock of a home; false: it is no mount.
+// Holder returns the mount that the lock file of a home names. It returns false if it names none.
 func (h Homes) Holder(id string) (InUseError, bool) {
 	text, err := os.ReadFile(filepath.Join(h.Dir(), id, "lock"))
 	pid, dir, ok := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
@@ -186,15 +194,15 @@ func (h Homes) Holder(id string) (InUseError, bool) {
 	return InUseError{id, dir, pid}, true
 }
 
-// dead reports whether the process of the mount has ended, or is ending. The kernel takes the memory of a killed process before it
-// closes the process's files, which can take a while, and ends the lock only then.
+// dead reports whether the process of the mount has exited or is exiting. The kernel frees the memory of a killed
+// process, and with it its arguments, some time before it closes the files and thereby releases the lock.
 func (e InUseError) dead() bool {
 	args, err := proc.Process(proc.Root + e.PID).Args()
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
 }
 
-// Remove removes the home and unlocks it. The home is renamed first: another one of its name can be created at once, and what a
-// process that is killed here leaves is recognised and removed by RemoveLeftovers.
+// Remove removes the home and unlocks it. It renames the home first, so that another home with its name can be created
+// immediately, and so that RemoveLeftovers recognizes the remainder if this process is killed meanwhile.
 func (t *Home) Remove() error {
 	defer t.Unlock()
 	release, err := t.Homes.lockAll()
@@ -213,7 +221,7 @@ func (t *Home) Remove() error {
 	return nil
 }
 
-// IDs lists the homes; removed lists the directories that a killed process was about to remove.
+// IDs returns the names of the homes, and the paths of directories that a killed process was removing.
 func (h Homes) IDs() (ids, removed []string, err error) {
 	entries, err := os.ReadDir(h.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -230,16 +238,16 @@ func (h Homes) IDs() (ids, removed []string, err error) {
 	return ids, removed, nil
 }
 
-// Unsaved counts what a home holds that exists nowhere else.
+// Unsaved counts the work in a home that exists nowhere else.
 type Unsaved struct {
 	Paths, Bytes int64
-	Git          bool // objects or refs that only its git directory has
-	Damaged      bool // a part of it cannot be read
+	Git          bool // the git directory has objects or refs that exist nowhere else
+	Damaged      bool // a part of the overlay cannot be read
 	Removed      bool // removed files that are kept for a checkpoint
-	Checkpoints  bool // it has a session repository
+	Checkpoints  bool // the home has a session repository
 }
 
-// Any reports whether there is anything.
+// Any reports whether there is any such work.
 func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
 
 // String returns the number of changed paths in words.
@@ -250,14 +258,15 @@ func (w Unsaved) String() string {
 	return fmt.Sprintf("%d changed paths", w.Paths)
 }
 
-// Inspect returns the record of an unmounted home and what the home holds. After an error it may hold anything. It reads the
-// overlay unless the record has its counts, and can take seconds.
+// Inspect returns the record and the work of a home that is not mounted. If it fails, the home may hold any work. Unless
+// the record has the counts, Inspect reads the overlay, which can take seconds.
 func (t *Home) Inspect() (Record, Unsaved, error) {
 	var w Unsaved
 	r, err := ReadRecord(t.Dir)
 	w.Checkpoints = HasSessionRepo(t.Dir)
 	if errors.Is(err, fs.ErrNotExist) && !HasOverlay(t.Dir) {
-		return Record{}, Unsaved{}, nil // of a mount without a session, or killed before it could be written to
+		// Home of a mount without a session, or of a process that was killed before the first write.
+		return Record{}, Unsaved{}, nil
 	}
 	if err != nil {
 		return r, w, err
@@ -278,8 +287,8 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	return r, w, layer.Close()
 }
 
-// RemoveLeftovers removes the homes that killed processes left, unless they hold changes. Their changes are counted in the record.
-// Homes that are locked are skipped.
+// RemoveLeftovers removes the homes that killed processes left behind, unless they hold work. Of those it counts the
+// changes in the record. It skips locked homes.
 func (h Homes) RemoveLeftovers() error {
 	ids, removed, err := h.IDs()
 	if err != nil {
@@ -303,10 +312,10 @@ func (h Homes) RemoveLeftovers() error {
 	return nil
 }
 
-// Tidy removes a home that a killed process left if it holds no changes, and unlocks it.
+// Tidy removes the home of a killed process if the home holds no work, and unlocks it.
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
-	if HasLargeLog(t.Dir) { // a daemon that starts does not read it only to count
+	if HasLargeLog(t.Dir) { // reading it only for the counts would delay the start of the daemon
 		t.Release()
 		return
 	}
@@ -332,17 +341,17 @@ func (t *Home) Tidy() {
 	}
 }
 
-// HasLargeLog reports whether the overlay of a home has a log that is too large to be read only for counts.
+// HasLargeLog reports whether the overlay of a home has a log that is too large to be read for the counts alone.
 func HasLargeLog(home string) bool {
 	info, err := os.Stat(filepath.Join(home, "overlay", "log"))
 	return err == nil && info.Size() > largeLog
 }
 
-// ErrBusySession reports that the mount of a session belongs to another process.
+// ErrBusySession reports that another process has mounted a session.
 var ErrBusySession = errors.New("it is mounted by another process")
 
-// IDOf returns the id of the home of a session that is not mounted. of is the session's name or the directory where it was mounted
-// last. It returns ErrNoSession if no session was mounted there.
+// IDOf returns the name of the home of a session that is not mounted. of is the session's name, or the directory where
+// it was mounted last. IDOf returns ErrNoSession if no session was mounted at that directory.
 func (h Homes) IDOf(of string) (id string, err error) {
 	if !filepath.IsAbs(of) {
 		if err := control.ValidSession(of); err != nil {
@@ -367,8 +376,9 @@ func (h Homes) IDOf(of string) (id string, err error) {
 	return id, nil
 }
 
-// WaitExisting is LockExisting that waits for processes that only read the home, until ctx ends: then it returns disk.ErrLocked. It
-// returns ErrNoSession if there is no such home, and ErrBusySession with an InUseError if a mount has it.
+// WaitExisting is LockExisting, but waits for processes that only read the home, up to lookTime or until ctx ends; then
+// it returns disk.ErrLocked. It returns ErrNoSession if the home does not exist, and ErrBusySession with an InUseError
+// if a mount has locked it.
 func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -390,10 +400,11 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	}
 }
 
-// ErrNoSession reports that a state directory has no session of that name.
+// ErrNoSession reports that a state directory has no such session.
 var ErrNoSession = errors.New("there is no such session")
 
-// Discard deletes a session that is not mounted, or with trash moves it to the trash. It returns an InUseError if it is mounted.
+// Discard deletes a session that is not mounted; with trash, it moves the session to the trash. It returns an InUseError
+// if the session is mounted.
 func (h Homes) Discard(session string, trash bool) error {
 	t, err := h.LockExisting(session)
 	switch {

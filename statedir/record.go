@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	RecordVersion = 1 // of records that this version writes, and the highest that it reads
+	RecordVersion = 1 // version of records that this program writes, and the highest that it reads
 	RecordName    = "session.json"
-	maxRecord     = 1 << 20 // bytes; there are a few hundred
+	maxRecord     = 1 << 20 // bytes; a record usually has a few hundred
 )
 
 var (
@@ -32,52 +32,55 @@ var (
 	ErrRecord = errors.New("not a session's record")
 )
 
-// Record is session.json in a home: the base of a session and the options of its last mount. Fields are only ever added to a version.
+// Record is session.json in a home: the base of a session and the options of its last mount. A new field does not change
+// the version.
 type Record struct {
 	Version int       `json:"version"`
 	Session string    `json:"session"`
 	Remote  string    `json:"remote"` // URL without secrets
-	Dir     string    `json:"dir"`    // where it is mounted, or was last
-	Asked   string    `json:"asked"`  // as --ref named it; "" is the remote's HEAD
-	Ref     string    `json:"ref"`    // full name; "" of a commit that was named by its id
-	Commit  string    `json:"commit"` // "" of an unborn branch, and so is Tree
+	Dir     string    `json:"dir"`    // directory where it is mounted, or was mounted last
+	Asked   string    `json:"asked"`  // ref that the user requested (--ref); "" for the remote's HEAD
+	Ref     string    `json:"ref"`    // full name; "" if the user requested a commit by its ID
+	Commit  string    `json:"commit"` // base commit; "" for an unborn branch, as is Tree
 	Tree    string    `json:"tree"`
-	Format  string    `json:"format"` // of ids
-	Time    time.Time `json:"time"`   // modification time of what was not changed
-	UID     uint32    `json:"uid"`    // owner of what was not changed
+	Format  string    `json:"format"` // object format of the IDs
+	Time    time.Time `json:"time"`   // modification time of unchanged files
+	UID     uint32    `json:"uid"`    // owner of unchanged files
 	GID     uint32    `json:"gid"`
 	Began   time.Time `json:"began"`
 
-	Point *Checkpoint `json:"point,omitempty"` // that it began with instead of the commit's tree
+	// Checkpoint that the session started from, instead of the commit's tree; nil if none.
+	Point *Checkpoint `json:"point,omitempty"`
 
-	// Made are the directories that were made for the mount, the deepest last. After a kill they are still there, and
-	// the next mount in Dir removes them at its end.
+	// Made are the directories that were created for the mount, deepest last. They stay after a kill; the next mount in
+	// Dir removes them when it ends.
 	Made []string `json:"made,omitempty"`
 
-	Redirects  []Redirect `json:"redirects"`  // their placeholders in the overlay are no changes of the user
+	// Redirects of the last mount; their directories in the overlay do not count as changes of the user.
+	Redirects  []Redirect `json:"redirects"`
 	Configured []string   `json:"configured"` // redirects that the repository's configuration names
 
-	// Until is when the session goes to the trash, if it is not mounted then; zero: never by itself.
+	// Until is when the session is moved to the trash, unless it is mounted then; zero if it is not moved automatically.
 	Until time.Time `json:"until,omitzero"`
 
-	// Carried says how the work is carried away; its remote is without secrets.
+	// Carried are the options of the session remote and of checkpoints; the URL is without secrets.
 	Carried control.SessionOptions `json:"carried,omitzero"`
 
-	// Counted says that Changed and Bytes are those of the overlay as it lies there. It is false while the session is
-	// mounted, and so after a kill.
+	// Counted states that Changed and Bytes match the overlay in the home. It is false while the session is mounted, and
+	// therefore after a kill.
 	Counted bool  `json:"counted"`
-	Changed int64 `json:"changed"` // paths
-	Bytes   int64 `json:"bytes"`
+	Changed int64 `json:"changed"` // number of changed paths
+	Bytes   int64 `json:"bytes"`   // size of changed contents
 }
 
-// Redirect is a redirected path and the name of its directory below redirect/ in the home.
+// Redirect is a redirected path and its directory in the home.
 type Redirect struct {
-	Path    string `json:"path"`
+	Path    string `json:"path"`    // relative to the mount
 	Backing string `json:"backing"` // name below redirect/
 }
 
-// SessionName returns the session of a mount that names none. It depends on remote and directory alone: mounting the same remote
-// there again resumes the session.
+// SessionName returns the default name of a mount's session. It depends only on remote and directory, so that a second
+// mount of the same remote at the same directory resumes the session.
 func SessionName(remote, dir string) string {
 	sum := sha256.Sum256([]byte(remote + "\x00" + dir))
 	name := strings.Map(func(r rune) rune {
@@ -92,8 +95,8 @@ func SessionName(remote, dir string) string {
 	return name[:min(60, len(name))] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// ReadRecord reads the record of the home at a path. It returns fs.ErrNotExist if there is none, ErrNewer for one of a later
-// version, and ErrRecord for one that is damaged.
+// ReadRecord reads the record of the home at a path. It returns fs.ErrNotExist if there is none, ErrNewer if it has a
+// later version, and ErrRecord if it is damaged.
 func ReadRecord(home string) (Record, error) {
 	path := filepath.Join(home, RecordName)
 	f, err := os.Open(path)
@@ -112,7 +115,7 @@ func ReadRecord(home string) (Record, error) {
 	return r, nil
 }
 
-// DecodeRecord parses a record. It reads the version before anything else, since fields of other versions may mean other things.
+// DecodeRecord parses a record. It checks the version first, because fields may mean something else in other versions.
 func DecodeRecord(text []byte) (Record, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -143,7 +146,7 @@ func DecodeRecord(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Base returns the base commit of the session.
+// Base returns the base of the session. It returns ErrRecord if the IDs are damaged or have different formats.
 func (r Record) Base() (fetch.Base, error) {
 	b := fetch.Base{Ref: r.Ref, Time: r.Time}
 	switch r.Format {
@@ -175,7 +178,7 @@ func (r Record) Base() (fetch.Base, error) {
 	return b, nil
 }
 
-// SetBase sets the base commit: it is the reverse of Base.
+// SetBase sets the base of the session to a snapshot.
 func (r *Record) SetBase(s *fetch.Snapshot) {
 	r.Ref, r.Format, r.Time = s.Ref, s.Format.String(), s.Time
 	if !s.Commit.IsZero() {
@@ -183,7 +186,7 @@ func (r *Record) SetBase(s *fetch.Snapshot) {
 	}
 }
 
-// Save replaces the record of the home at a path by a rename. It does not sync.
+// Save replaces the record of the home at a path by a rename. It does not sync; see SyncRecord.
 func (r Record) Save(home string) error {
 	r.Version = RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
@@ -201,7 +204,7 @@ func (r Record) Save(home string) error {
 	return nil
 }
 
-// SyncRecord syncs the record of a home and the directories above it, so that they survive a power cut.
+// SyncRecord syncs the record of a home and the directories above it, so that they survive a power failure.
 func SyncRecord(home string) error {
 	for _, path := range []string{filepath.Join(home, RecordName), home, filepath.Dir(home), filepath.Dir(filepath.Dir(home))} {
 		f, err := os.Open(path)
@@ -215,10 +218,11 @@ func SyncRecord(home string) error {
 	return nil
 }
 
-// HasOverlay reports whether the overlay of the home at a path has been written to. After an error it returns true.
+// HasOverlay reports whether the overlay of the home at a path may have been written to. If that cannot be found out, it
+// returns true.
 func HasOverlay(home string) bool {
 	if strings.HasPrefix(filepath.Base(home), NamelessPrefix) {
-		return false // it shows .git and nothing else
+		return false // its overlay holds nothing but .git
 	}
 	if _, err := os.Lstat(filepath.Join(home, "overlay", "log")); !errors.Is(err, fs.ErrNotExist) {
 		return true
@@ -227,13 +231,14 @@ func HasOverlay(home string) bool {
 	return len(contents) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasSessionRepo reports whether the home at a path has a session repository.
+// HasSessionRepo reports whether the home at a path has a session repository. If that cannot be found out, it returns
+// true.
 func HasSessionRepo(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, SessionRepoName))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// NamelessPrefix begins the id of a mount without a session; no session has such a name.
+// NamelessPrefix is the prefix of the ID of a mount without a session. No session has such a name.
 const NamelessPrefix = "_"
 
 // ShortRef returns the name of a branch or tag without refs/heads/ or refs/tags/.
@@ -249,18 +254,19 @@ func ShortRef(name string) string {
 // SessionRepoName is the name of the session repository in a home.
 const SessionRepoName = "session.git"
 
-// Checkpoint is the checkpoint that a home began with instead of a commit, as its record has it.
+// Checkpoint is the checkpoint that a session started from instead of a commit, as stored in its record.
 type Checkpoint struct {
 	ID     string    `json:"id"`
 	Commit string    `json:"commit"`
 	Tree   string    `json:"tree"`
 	State  string    `json:"state"`
 	Time   time.Time `json:"time"`
-	From   string    `json:"from,omitempty"` // session remote of another session that has contents which are not here
+	// Session remote of another session that has contents which are missing on this host; "" if none.
+	From string `json:"from,omitempty"`
 
 	Parent       string `json:"parent,omitempty"`        // session that this one was forked from
-	ParentRemote string `json:"parent_remote,omitempty"` // and its session remote, without secrets
+	ParentRemote string `json:"parent_remote,omitempty"` // session remote of Parent, without secrets
 }
 
-// ErrNoRecord reports an overlay without a record.
+// ErrNoRecord reports a home with an overlay and without a record.
 var ErrNoRecord = errors.New(RecordName + " is missing, and an overlay is there")

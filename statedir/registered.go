@@ -9,14 +9,15 @@ import (
 // RegistryVersion is the version of the files of the registry.
 const RegistryVersion = 1
 
-// Registered is a file of the registry: a mount that is to be restored. Fields are only ever added to a version.
+// Registered is a file of the registry: a mount that is restored after a restart. A new field does not change the
+// version.
 type Registered struct {
 	Version int                  `json:"version"`
-	Request control.MountRequest `json:"request"` // its remote is without secrets
-	Record  Record               `json:"record"`  // what was mounted
+	Request control.MountRequest `json:"request"` // its URL is without secrets
+	Record  Record               `json:"record"`  // record of the mount, which has its base
 }
 
-// QuoteGlob returns a pattern of filepath.Glob that matches path alone.
+// QuoteGlob returns a pattern for filepath.Glob that matches path alone.
 func QuoteGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

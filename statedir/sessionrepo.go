@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// OpenSessionRepo opens the session repository in the home at a path, whose record is r. Without write it changes nothing, and the
-// session may be mounted; with write the caller holds the lock of the home.
+// OpenSessionRepo opens the session repository in the home at a path, whose record is r. Without write it changes
+// nothing, and the session may be mounted. With write, the caller must hold the lock of the home.
 func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo, error) {
 	base, _ := r.Base()
 	store := filepath.Join(h.State, "stores", StoreName(r.Remote), "git", "objects")
@@ -21,7 +21,8 @@ func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo
 	})
 }
 
-// SessionRemoteURL returns the URL of the session's remote without secrets; "" if it has none besides its own repository.
+// SessionRemoteURL returns the URL of the session remote without secrets; "" if the session has no other than the
+// embedded one.
 func (r Record) SessionRemoteURL() string {
 	switch remote := r.Carried.Remote; remote {
 	case "", control.RemoteEmbedded, control.RemoteNone:
@@ -31,8 +32,8 @@ func (r Record) SessionRemoteURL() string {
 	}
 }
 
-// ShownRemote returns a session remote, as options name it, without secrets: its URL, the path of the repository in home if it is
-// embedded, or "" if there is none.
+// ShownRemote returns the session remote that an option names, without secrets: its URL, the path of the repository in
+// home for the embedded one, or "" if there is none.
 func ShownRemote(remote, home string, r Record) string {
 	switch remote {
 	case control.RemoteEmbedded, "":
@@ -45,7 +46,8 @@ func ShownRemote(remote, home string, r Record) string {
 	return WithoutSecrets(remote)
 }
 
-// WithoutSecrets returns the URL of a remote as it may be printed and stored.
+// WithoutSecrets returns the URL of a remote in the form that may be printed and stored; "the remote" if the URL is
+// invalid.
 func WithoutSecrets(remote string) string {
 	r, err := transport.Open(remote, transport.Options{})
 	if err != nil {

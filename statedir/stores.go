@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A store directory is locked (flock, shared) by every process that has it open. It is removed under the exclusive lock, and
-// renamed before: a process that opens the store then creates a new one.
+// A store directory is locked (flock, shared) by every process that has it open. It is removed under the exclusive lock,
+// after a rename, so that a process that opens the store meanwhile creates a new one.
 
 var (
 	// ErrStoreUsed reports that a process has a store open.
@@ -27,8 +27,8 @@ var (
 	errUnsettled = errors.New("it is being mounted")
 )
 
-// HoldStore keeps other processes from removing a store's directory until release is called. It creates the directory if it is
-// missing.
+// HoldStore prevents other processes from removing a store's directory until release is called. It creates the directory
+// if it is missing.
 func HoldStore(dir string) (release func(), err error) {
 	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -37,7 +37,8 @@ func HoldStore(dir string) (release func(), err error) {
 		f, err := lockDir(dir, unix.LOCK_SH)
 		if err == nil {
 			return func() {
-				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child that is being started may have a copy for a moment
+				// Close alone would not unlock it while a child that is being forked has a copy of the descriptor.
+				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 				f.Close()
 			}, nil
 		}
@@ -47,7 +48,8 @@ func HoldStore(dir string) (release func(), err error) {
 	}
 }
 
-// lockDir locks a directory. It returns fs.ErrNotExist if the directory was renamed meanwhile.
+// lockDir locks a directory with flock. It returns fs.ErrNotExist if the directory was renamed meanwhile. how is the
+// operation of flock(2).
 func lockDir(dir string, how int) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -74,7 +76,7 @@ func lockDir(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// LockStore locks a store exclusively. It returns ErrStoreUsed if a process has it open.
+// LockStore locks a store exclusively, without waiting. It returns ErrStoreUsed if another process has it open.
 func LockStore(dir string) (*os.File, error) {
 	f, err := lockDir(dir, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -103,7 +105,7 @@ func RemoveStore(dir string) error {
 	return nil
 }
 
-// StoreDirs returns the paths of the stores, and of the directories that a killed process was about to remove.
+// StoreDirs returns the paths of the stores, and the paths of directories that a killed process was removing.
 func StoreDirs(state string) (stores, removed []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(state, "stores"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,8 +123,8 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 	return stores, removed, nil
 }
 
-// NeededStores returns the names of the stores that mounts and sessions of a state directory need. After an error there may be
-// others.
+// NeededStores returns the names of the stores that mounts and sessions of a state directory need. If it fails, the
+// result may be incomplete.
 func NeededStores(state string) (map[string]bool, error) {
 	h := Homes{state, zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -132,7 +134,7 @@ func NeededStores(state string) (map[string]bool, error) {
 	needed := map[string]bool{}
 	for _, id := range ids {
 		dir := filepath.Join(h.Dir(), id)
-		// git reads objects from here, whatever the record says.
+		// Git reads objects through these alternates, even if the record names another store.
 		text, err := os.ReadFile(filepath.Join(dir, "git", "objects", "info", "alternates"))
 		for line := range strings.Lines(string(text)) {
 			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), filepath.Join(state, "stores")+"/"); ok {
@@ -154,20 +156,20 @@ func NeededStores(state string) (map[string]bool, error) {
 			return needed, fmt.Errorf("read session %s: %w", id, ErrNoRecord)
 		default:
 			t, err := h.LockExisting(id)
-			if err == nil { // a killed process left it
+			if err == nil { // a killed process left the home
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
 				return needed, fmt.Errorf("read session %s: %w", id, errUnsettled)
 			}
 		}
 	}
-	// A mount that is restored later may not reach its remote then.
+	// A registered mount is restored later, when its remote may be unreachable.
 	files, err := filepath.Glob(filepath.Join(QuoteGlob(filepath.Join(state, "registry")), "*.json"))
 	for _, path := range files {
 		text, readErr := os.ReadFile(path)
 		var r Registered
 		if errors.Is(readErr, fs.ErrNotExist) {
-			continue // unmounted meanwhile
+			continue // it was unmounted meanwhile
 		}
 		if err = errors.Join(err, readErr); err == nil {
 			err = json.Unmarshal(text, &r)
@@ -180,7 +182,7 @@ func NeededStores(state string) (map[string]bool, error) {
 	return needed, nil
 }
 
-// StoreName returns the directory name of the store of a URL: the end of the URL, which people recognise, and a hash.
+// StoreName returns the directory name of the store of a URL: the end of the URL, for humans, and a hash of the URL.
 func StoreName(url string) string {
 	sum := sha256.Sum256([]byte(url))
 	name := strings.Map(func(r rune) rune {

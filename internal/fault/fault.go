@@ -1,6 +1,6 @@
-// Package fault turns the causes of failures into the errors that users and programs read: an error code, an exit status, a cause
-// in plain words, and a hint at what to type. One table has all of it. The causes that several packages of the daemon share are
-// declared here, too; all others belong to the package that reports them.
+// Package fault turns the causes of failures into the errors that users and programs read: an error code, an exit
+// status, a cause in plain words, and a hint that states what to type. One table defines all of them. The package also
+// declares the causes that several packages of the daemon share; all others belong to the package that reports them.
 package fault
 
 import (
@@ -14,42 +14,42 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Area is the part of the program that reports a failure. Some causes have another hint in one area than elsewhere.
+// Area is the part of the program that reports a failure. The hint for some causes depends on the area.
 type Area uint16
 
-// The areas. A Subject has one; a row of the table may name several.
+// A Subject has one area. A row of the table may have several.
 const (
 	General   Area = 1 << iota
-	Session        // checkpoints and sessions of this host
-	SessionAt      // the same, perhaps on a session remote
-	List           // lists of a session remote
+	Session        // checkpoints and sessions on this host
+	SessionAt      // checkpoints and sessions on this host or on a session remote
+	List           // lists of sessions on a session remote
 	Mount
-	Resume // of a session that is to be mounted, or of its checkpoint
+	Resume // the session or checkpoint that is to be mounted
 	Switch
 	Restore
-	Delete // of a session, and its restoring
+	Delete // deletion of a session, and its restoration
 )
 
-// Subject is what failed, and what the hints need to know of it.
+// Subject is the failed operation, with the values that hints refer to.
 type Subject struct {
 	Area         Area
-	Verb, Object string // as printed: "verb object: cause"
+	Verb, Object string // as printed in "verb object: cause"
 
-	Checkpoint string // object in place of Object, if there is no such checkpoint; "": Object
-	Remote     string // mounted remote without secrets: object in place of Object, if it is the remote that failed
+	Checkpoint string // replaces Object if there is no such checkpoint; "" to keep Object
+	Remote     string // mounted remote without secrets; replaces Object if the remote has failed
 	Session    string
-	Ref        string // branch or commit that was asked for
-	ID         string // checkpoint that was asked for
+	Ref        string // requested branch or commit
+	ID         string // requested checkpoint
 	GitDir     string
-	Far        bool // the session was looked for on a session remote
+	Far        bool // the session was looked up on a session remote
 }
 
-// Explain returns err with its code, exit status and hint.
+// Explain returns err with its error code, exit status and hint.
 func Explain(verb, object string, err error) *control.Error {
 	return Subject{Area: General, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSession is Explain for checkpoints and sessions of this host.
+// ExplainSession is Explain for checkpoints and sessions on this host.
 func ExplainSession(verb, object string, err error) *control.Error {
 	return Subject{Area: Session, Verb: verb, Object: object}.Explain(err)
 }
@@ -59,8 +59,8 @@ func ExplainSessionAt(verb, object string, err error) *control.Error {
 	return Subject{Area: SessionAt, Verb: verb, Object: object}.Explain(err)
 }
 
-// Explain returns err with its code, exit status and hint. An err that is a *control.Error already is returned as it is, but for
-// the remote of a mount and the branch of a switch, which are named as the user named them.
+// Explain returns err with its error code, exit status and hint. It returns an err that is a *control.Error unchanged,
+// except that the object of a mount's remote and of a switch is replaced by the name that the user has typed.
 func (s Subject) Explain(err error) *control.Error {
 	var e *control.Error
 	if !errors.As(err, &e) {
@@ -76,11 +76,12 @@ func (s Subject) Explain(err error) *control.Error {
 	return e
 }
 
+// explain looks up err in the tables specific and common.
 func (s Subject) explain(err error) *control.Error {
 	if s.Checkpoint != "" && (errors.Is(err, session.ErrNoPoint) || errors.Is(err, session.ErrAmbiguous)) {
 		s.Object = s.Checkpoint
 	}
-	// Most errors begin with what was done to what.
+	// Most errors begin with the verb and the object, which would otherwise be printed twice.
 	e := &control.Error{Code: control.ExitFailed, Verb: s.Verb, Object: s.Object, Cause: strings.TrimPrefix(err.Error(), s.Verb+" "+s.Object+": ")}
 	var exit int
 	var cause string
@@ -135,7 +136,7 @@ func (s Subject) explain(err error) *control.Error {
 	return e
 }
 
-// ExplainDelete is Explain for deleted sessions and those that are to be deleted.
+// ExplainDelete is Explain for the deletion of sessions and for deleted sessions.
 func ExplainDelete(verb, object string, err error) *control.Error {
 	return Subject{Area: Delete, Verb: verb, Object: object}.Explain(err)
 }
@@ -148,7 +149,7 @@ func NotMounted(verb, dir string) *control.Error {
 	}
 }
 
-// Unsynced returns the error of a command that was done, but not everything is on the session remote.
+// Unsynced returns the error of a command that succeeded, except that not everything is pushed.
 func Unsynced(verb, dir string, err error) *control.Error {
 	e := ExplainSession(verb, dir, err)
 	e.Cause = OneLine(e.Cause)
@@ -156,7 +157,8 @@ func Unsynced(verb, dir string, err error) *control.Error {
 		e.Cause = ErrSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
-	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() { // else something has to be changed first
+	// After other failures, something has to be changed before the next attempt.
+	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() {
 		e.Kind = control.CodeUnsynced
 	}
 	if e.Hint == "" || errors.Is(err, writeback.ErrMoved) {
@@ -165,12 +167,12 @@ func Unsynced(verb, dir string, err error) *control.Error {
 	return e
 }
 
-// OneLine joins the causes of a failed push, which are a line each.
+// OneLine joins the causes of a failed push, which are one line each, with semicolons.
 func OneLine(causes string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(causes), "sync: "), "\n", "; ")
 }
 
-// findText returns the cause of a checkpoint that was not found. object is what was asked for.
+// findText returns the cause of a checkpoint that was not found. object is the requested name.
 func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {

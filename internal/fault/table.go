@@ -25,21 +25,23 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// row says what a cause means. An attribute that is empty is left to the rows that follow.
+// row maps a cause to the attributes of its error. An empty attribute is taken from a later row that matches.
 type row struct {
-	in    Area // areas that the row is for; 0: all
+	in Area // areas that the row applies to; 0 for all
+	// match reports whether the row applies to an error.
 	match func(error) bool
 	code  control.ErrorCode
 	exit  int
-	cause func(s Subject, err error) string // in place of the text of the error
-	hint  func(s Subject, err error) string // "": none
-	last  bool                              // the rows that follow do not count
+	cause func(s Subject, err error) string // replaces the text of the error
+	hint  func(s Subject, err error) string // returns "" for no hint
+	last  bool                              // later rows are ignored
 }
 
-// namesSessionRemote are the areas in which the failure of a session remote is reported as the remote's own.
+// namesSessionRemote are the areas in which the failure of a session remote is reported with the session remote as its
+// object.
 const namesSessionRemote = SessionAt | List | Mount | Resume
 
-// is matches errors that are one of some.
+// is returns a function that matches errors that are one of targets (errors.Is).
 func is(targets ...error) func(error) bool {
 	return func(err error) bool {
 		for _, t := range targets {
@@ -51,7 +53,7 @@ func is(targets ...error) func(error) bool {
 	}
 }
 
-// a matches errors of a type.
+// a returns a function that matches errors of type E (errors.As).
 func a[E error]() func(error) bool {
 	return func(err error) bool {
 		var e E
@@ -59,7 +61,7 @@ func a[E error]() func(error) bool {
 	}
 }
 
-// of returns a text that is made of an error of a type.
+// of returns a function that creates a text from an error of type E.
 func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	return func(s Subject, err error) string {
 		var e E
@@ -68,17 +70,19 @@ func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	}
 }
 
-// text returns a fixed text in which {object}, {remote}, {session}, {ref}, {id} and {gitdir} are those of the subject.
+// text returns a fixed text in which {object}, {remote}, {session}, {ref}, {id} and {gitdir} are replaced by the values
+// of the subject.
 func text(t string) func(Subject, error) string {
 	return func(s Subject, _ error) string {
 		return strings.NewReplacer("{object}", s.Object, "{remote}", s.Remote, "{session}", s.Session, "{ref}", s.Ref, "{id}", s.ID, "{gitdir}", s.GitDir).Replace(t)
 	}
 }
 
+// lockedIndex is the hint for a locked index.
 const lockedIndex = "if no git command runs in the mount, remove {gitdir}/index.lock"
 
-// specific has the causes that belong to single areas or operations. The first row that matches and has an attribute decides about
-// that attribute, so the rows of fewer areas come first.
+// specific lists the causes of single areas or operations. For each attribute, the first matching row that has the
+// attribute counts. Rows for fewer areas therefore precede those for more areas.
 var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
@@ -162,8 +166,9 @@ var specific = []row{
 	{match: a[statedir.InUseError](), code: control.CodeConflict, hint: text("ask the daemon that serves it, or unmount it")},
 }
 
-// common has the causes that every operation can have. It is consulted for attributes that specific leaves open. The first row that
-// matches and has an exit status or a hint decides about both: the causes behind it would only explain it.
+// common lists the causes that every operation can have. It is consulted for attributes that specific leaves empty. The
+// first matching row with an exit status or a hint decides on both, because later rows only describe causes of that
+// cause.
 var common = []row{
 	// Remotes.
 	{match: a[*fetch.RefError](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *fetch.RefError) string {
@@ -211,9 +216,10 @@ var common = []row{
 	{match: is(errRemote), exit: control.ExitRemote},
 }
 
+// sessionRemoteHint is the hint for failures of a session remote without a hint of their own.
 const sessionRemoteHint = "--session-remote names it; with embedded or none the mount does without"
 
-// noGit matches a git that is not installed.
+// noGit reports whether an error states that git is not installed.
 func noGit(err error) bool {
 	var program *exec.Error
 	return errors.As(err, &program) && errors.Is(err, exec.ErrNotFound) && program.Name == "git"

@@ -16,45 +16,49 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// GitDir shows a mount's git directory as .git in its root, for those that see nothing but the mount, such as a container: the
-// directory is mounted over an empty directory of the overlay, and what it needs from elsewhere over places in it (package gitdir,
-// inside.go).
+// GitDir shows a mount's git directory as .git in its root, for processes that see only the mount, such as those in a
+// container. The git directory is mounted over an empty directory of the overlay, and the files outside that it needs
+// are mounted over paths in it (package gitdir, inside.go).
 //
-// The objects of the store are mounted read-only: a container must not be able to change what other mounts share.
+// The objects of the store are mounted read-only, because a container must not be able to change objects that other
+// mounts share.
 //
-// A nil *GitDir does nothing: the mount has a file .git instead. Its methods may be called by any goroutine, one at a time.
+// A nil *GitDir does nothing; the mount has a file .git instead. The methods may be called from any goroutine, but not
+// concurrently, except Mounts.
 type GitDir struct {
-	dir     string // of the mount
+	dir     string // directory of the mount
 	sources func() (Sources, error)
-	thread  atomic.Uint32 // that mounts there now; 0: none
+	thread  atomic.Uint32 // thread ID that is mounting or unmounting now; 0 if none is
 }
 
-// Sources are the paths that are mounted.
+// Sources are the paths that are mounted below .git.
 type Sources struct {
-	Git     string // the git directory
-	Objects string // of the store
-	Session string // objects of the session that a checkpoint needs; "": none
+	Git     string // git directory
+	Objects string // objects of the store
+	Session string // objects of the session that a checkpoint needs; "" if none
 	Program string // this program
-	Monitor string // the program that answers git's fsmonitor queries
+	Monitor string // program that answers git's fsmonitor queries
 }
 
-// NewGitDir returns the git directory of the mount at dir. sources is called whenever it is mounted or unmounted.
+// NewGitDir returns the git directory of the mount at dir. sources is called at every Bind and Unbind.
 func NewGitDir(dir string, sources func() (Sources, error)) *GitDir {
 	return &GitDir{dir: dir, sources: sources}
 }
 
-// Wanted reports whether the mount has its git directory inside.
+// Wanted reports whether the mount shows its git directory as .git.
 func (g *GitDir) Wanted() bool { return g != nil }
 
-// Mounts reports whether a thread of this process is one that mounts the git directory. Its look-ups of .git must not wait.
+// Mounts reports whether tid is the thread of this process that is mounting the git directory. Its lookups of .git must
+// not wait for the git directory.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
-// boundPlace is one of the mounts: source over a path below .git.
+// boundPlace is one bind mount: source over the path at below .git.
 type boundPlace struct {
 	source, at string
 	readOnly   bool
 }
 
+// places returns the bind mounts in the order in which they are made, outermost first.
 func places(s Sources) []boundPlace {
 	all := []boundPlace{
 		{s.Git, "", false},
@@ -68,7 +72,7 @@ func places(s Sources) []boundPlace {
 	return all
 }
 
-// Bind mounts what is not mounted yet.
+// Bind mounts all sources that are not mounted yet.
 func (g *GitDir) Bind() error {
 	if g == nil {
 		return nil
@@ -93,9 +97,10 @@ func (g *GitDir) Bind() error {
 	})
 }
 
+// at returns the path of a place below .git.
 func (g *GitDir) at(place string) string { return filepath.Join(g.dir, ".git", place) }
 
-// going runs f on a thread that holds none of our devices and whose look-ups of .git do not wait.
+// going runs f on a thread that has no FUSE device of this process open, and whose lookups of .git do not wait.
 func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	return fuse.WithoutDevice(func() error {
 		g.thread.Store(uint32(unix.Gettid()))
@@ -108,7 +113,8 @@ func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	})
 }
 
-// bindOne mounts a copy of the source. It is restricted before it is attached, so that no process sees it unrestricted.
+// bindOne mounts a clone of the source. The clone gets its restrictions (nosuid, nodev, perhaps read-only) before it is
+// attached, so that no process can use it without them.
 func (g *GitDir) bindOne(p boundPlace) error {
 	root, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -137,8 +143,8 @@ func (g *GitDir) bindOne(p boundPlace) error {
 	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// Unbind unmounts everything, the innermost first. At one that is busy it stops and returns fuse.ErrBusy; Bind then mounts again what
-// was unmounted. With force all are detached.
+// Unbind unmounts everything, innermost first. It stops at the first busy mount and returns fuse.ErrBusy; Bind then
+// mounts the others again. With force, it detaches all of them.
 func (g *GitDir) Unbind(force bool) error {
 	if g == nil {
 		return nil

@@ -27,57 +27,66 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// A redirect is a path of a mount whose files are in a plain directory below the home of the mount, its backing: large files of
-// little worth that a command creates again, such as node_modules. They cost no request to this process and are removed with the
-// mount.
+// A redirect is a path of a mount whose files are in a plain directory below the home of the mount, its backing.
+// Redirects are for large files that commands can create again, such as node_modules. Accesses to them cause no request
+// to this process, and they are removed with the mount.
 //
-// Root redirects by a bind mount over the directory, once a process creates the directory; other users by a symbolic link that is
-// there from the start. The placeholder, directory or link, is in the overlay but is no change of the user: it is removed with the
-// mount. The record lists it, so that the next mount can remove it if this process is killed.
+// Root redirects by a bind mount over the directory as soon as a process creates it. For other users, a symbolic link
+// exists from the start. The placeholder, a directory or link, is in the overlay, but does not count as a change of the
+// user, and is removed with the mount. The record lists it, so that the next mount can remove it if this process is
+// killed.
 
-// Server lets one directory be looked up and mounted on without waiting for the gate of package fuse.
+// Server is the part of package fuse that lets one directory be looked up and mounted on while other lookups of it wait.
 type Server interface {
 	Redirect(at worktree.Place, bind func() error) error
 }
 
 // Redirects are the redirects of one mount. The zero value has none.
 //
-// Plan, TakeOver, Link and Remove are called while the kernel does not have the mount; all else may be called by any goroutine.
+// Plan, TakeOver, Link and Remove must be called while the kernel does not have the mount. The other methods may be
+// called from any goroutine.
 type Redirects struct {
 	o   Options
-	all []*redirect // frozen by Plan or TakeOver
+	all []*redirect // set by Plan or TakeOver and not changed afterwards
 
 	noteMu sync.Mutex
-	notes  []string // why some are not possible
+	notes  []string // reasons why redirects are not possible; guarded by noteMu
 
-	// mu is read-locked while the kernel binds, and locked while it unbinds. Both may send requests to this very process; none of
-	// those needs it. Binds do not wait for each other: the kernel may have one's directory locked for another.
-	mu     sync.RWMutex
+	// mu is read-locked while the kernel binds, and locked while it unbinds. Both may send requests to this process;
+	// none of those takes mu. Binds must not wait for each other, because the kernel may hold the lock of the directory
+	// of one while it binds another.
+	mu sync.RWMutex
+	// ending states that binds are disabled; guarded by mu.
 	ending bool
 }
 
-// Options are what Redirects need of their mount.
+// Options are the properties of the mount that Redirects need.
 type Options struct {
-	Dir      string // of the mount
+	Dir      string // directory of the mount
 	Home     string
-	ID       string // of the mount: the name of Home below mounts/
+	ID       string // name of Home below mounts/
 	Tree     *worktree.Tree
-	Owner    worktree.Cred // of symbolic links
+	Owner    worktree.Cred // owner of symbolic links
 	Writable bool
 	Log      *zap.Logger
 }
 
+// redirect is one redirect and whether it is in effect.
 type redirect struct {
 	statedir.Redirect
-	mu     sync.Mutex // one bind at a time; taken under Redirects.mu
+	mu sync.Mutex // serializes binds; locked after Redirects.mu
+	// active states that the directory is bound, or that its link exists.
 	active atomic.Bool
 }
 
+// dir returns the directory of all backings.
 func (r *Redirects) dir() string { return filepath.Join(r.o.Home, "redirect") }
 
+// backing returns the backing of a redirect.
 func (r *Redirects) backing(d statedir.Redirect) string { return filepath.Join(r.dir(), d.Backing) }
 
-// Paths returns the directories whose files change without a request to this process, as git's monitor names them.
+// Paths returns the directories whose files change without a request to this process, in the form of replies to git's
+// fsmonitor queries.
 func (r *Redirects) Paths() []string {
 	var dirs []string
 	for _, d := range r.all {
@@ -91,7 +100,7 @@ func (r *Redirects) Paths() []string {
 // Any reports whether there are redirects.
 func (r *Redirects) Any() bool { return len(r.all) > 0 }
 
-// Notes returns, a sentence each, which redirects are not possible and why.
+// Notes returns a sentence for each redirect that is not possible, with the reason.
 func (r *Redirects) Notes() []string {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
@@ -105,18 +114,20 @@ func (r *Redirects) Note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// Wish is what shall be redirected.
+// Wish is the request for redirects.
 type Wish struct {
 	Paths  []string
-	Strict bool // a path that cannot be redirected is an error, not a note
-	Old    []statedir.Redirect
-	// Base returns the entries of a directory of the base tree. Its paths cannot be redirected.
+	Strict bool // return an error, instead of adding a note, for a path that cannot be redirected
+	// Old are the redirects of the previous mount.
+	Old []statedir.Redirect
+	// Base returns the entries of a directory of the base tree. Paths in the base tree cannot be redirected.
 	Base func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	Root object.ID // of the base tree
+	Root object.ID // root of the base tree
 }
 
-// Plan decides which paths are redirected, and removes what an earlier mount of the session left of others. It returns what the
-// record of the session shall list, and a *control.Error for a path that is not possible if w is strict.
+// Plan decides which paths are redirected, and removes the placeholders and backings of other redirects that an earlier
+// mount of the session left behind. It returns the redirects to store in the session's record. If w is strict, it
+// returns a *control.Error for a path that cannot be redirected.
 func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Redirect, error) {
 	r.o = o
 	for _, p := range w.Paths {
@@ -136,7 +147,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.Redirect == d }) {
 			r.clear(ctx, d)
 		} else if attr, err := r.attr(ctx, d.Path); err == nil && attr.Mode&unix.S_IFMT == unix.S_IFLNK {
-			r.clearPlaceholder(ctx, d) // of a mount by a user who could not bind
+			r.clearPlaceholder(ctx, d) // left by a mount of a user who could not bind
 		}
 	}
 	var record []statedir.Redirect
@@ -146,7 +157,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 	return record, nil
 }
 
-// nextBacking returns the backing that a path had, or the first name that is free.
+// nextBacking returns the backing that a path had, or the first unused name.
 func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string {
 	used := map[string]bool{}
 	for _, d := range old {
@@ -165,7 +176,8 @@ func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string
 	}
 }
 
-// possible returns why a path cannot be redirected: the base tree has it, or a file above it.
+// possible returns the reason why a path cannot be redirected: the base tree has it, or has a file above it, or it
+// overlaps with another redirect. It returns nil if the path can be redirected.
 func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	for _, d := range r.all {
 		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
@@ -193,8 +205,8 @@ func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	return nil
 }
 
-// Hook is called by package fuse with the path of every directory that is created. If the path is redirected it returns bind,
-// which redirects the directory.
+// Hook is called by package fuse with the path of every directory that is created. If the path is a redirect, Hook
+// returns a function that binds it.
 func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	at := slices.IndexFunc(r.all, func(d *redirect) bool { return d.Path == p })
 	if at < 0 {
@@ -204,8 +216,8 @@ func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	return func() error { return r.bind(d) }, true
 }
 
-// bind mounts the backing over the directory. It must run on the thread whose look-ups package fuse answers at once. A directory
-// with entries is left as it is, since they would be hidden: fault.ErrHasFiles.
+// bind mounts the backing over the directory. It must run on the thread whose lookups package fuse answers immediately.
+// It returns fault.ErrHasFiles for a directory with entries, because the mount would hide them.
 func (r *Redirects) bind(d *redirect) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -242,7 +254,7 @@ func (r *Redirects) bind(d *redirect) error {
 	return nil
 }
 
-// makeBacking creates the backing, with the owner and permissions of the directory.
+// makeBacking creates the backing with the owner and permissions of the directory.
 func (r *Redirects) makeBacking(d *redirect) error {
 	backing := r.backing(d.Redirect)
 	if err := os.MkdirAll(backing, 0o755); err != nil {
@@ -255,7 +267,7 @@ func (r *Redirects) makeBacking(d *redirect) error {
 	return errors.Join(os.Chown(backing, int(attr.UID), int(attr.GID)), os.Chmod(backing, os.FileMode(attr.Mode&0o777)))
 }
 
-// bare returns the attributes of a path of the tree, and whether it is a directory without entries.
+// bare returns the attributes of a path in the working tree, and whether it is a directory without entries.
 func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, empty bool, err error) {
 	if attr, err = r.attr(ctx, p); err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return attr, false, err
@@ -265,6 +277,7 @@ func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, emp
 	return attr, empty && err == nil, err
 }
 
+// attr returns the attributes of a path in the working tree.
 func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 	n, err := r.o.Tree.Resolve(ctx, p)
 	if err != nil {
@@ -273,7 +286,7 @@ func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 	return r.o.Tree.Attr(ctx, n)
 }
 
-// Link creates the symbolic links that redirect for users who may not bind.
+// Link creates the symbolic links that serve as redirects for users who may not bind.
 func (r *Redirects) Link(ctx context.Context) {
 	tree := r.o.Tree
 	for _, d := range r.all {
@@ -294,11 +307,12 @@ func (r *Redirects) Link(ctx context.Context) {
 	}
 }
 
-// BindExisting redirects the directories that exist already. One with entries has files of the session and is skipped, with a note.
+// BindExisting binds the directories that exist already. It skips a directory with entries, which are files of the
+// session, and adds a note.
 func (r *Redirects) BindExisting(ctx context.Context) {
 	for _, d := range r.all {
 		attr, empty, err := r.bare(ctx, d.Path)
-		if attr.Node == 0 {
+		if attr.Node == 0 { // it does not exist yet
 			continue // it is created later, or never
 		}
 		if !empty || err != nil {
@@ -312,8 +326,8 @@ func (r *Redirects) BindExisting(ctx context.Context) {
 	}
 }
 
-// Unbind removes all bind mounts. If one is busy it returns fuse.ErrBusy, unless force detaches it; Rebind then restores those that
-// were removed. No directory is redirected until Rebind.
+// Unbind removes all bind mounts. If one is busy, it returns fuse.ErrBusy, unless force detaches it; Rebind then
+// restores the removed ones. No directory is bound until Rebind.
 func (r *Redirects) Unbind(force bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,7 +342,7 @@ func (r *Redirects) Unbind(force bool) error {
 			return err
 		}
 		for _, d := range r.all {
-			// A directory above it may have been renamed.
+			// The path may differ from d.Path, because a directory above it may have been renamed.
 			at, ok := boundAt(mounts, r.o.Dir, r.source(d.Redirect))
 			if !ok {
 				continue
@@ -344,7 +358,7 @@ func (r *Redirects) Unbind(force bool) error {
 	})
 }
 
-// Rebind undoes Unbind: the mount stays.
+// Rebind undoes Unbind, because the mount stays.
 func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	r.mu.Lock()
 	r.ending = false
@@ -360,12 +374,12 @@ func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	}
 }
 
-// source is the suffix of the root of a bind mount in the table of mounts.
+// source returns the suffix of the bind mount's root in the mount table.
 func (r *Redirects) source(d statedir.Redirect) string {
 	return filepath.Join("mounts", r.o.ID, "redirect", d.Backing)
 }
 
-// boundAt returns the place below dir where a directory whose path ends in source is bound.
+// boundAt returns the mount point below dir of a bind mount whose root ends in source.
 func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	for _, m := range mounts {
 		if m.Point != dir && mountinfo.Within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
@@ -375,9 +389,9 @@ func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	return at, ok
 }
 
-// Remove removes the placeholders from the overlay, and the backings.
+// Remove removes the placeholders from the overlay, and the backings. Errors are logged.
 func (r *Redirects) Remove(ctx context.Context) {
-	if r.o.Home == "" { // nothing was planned
+	if r.o.Home == "" { // Plan was not called
 		return
 	}
 	for _, d := range r.all {
@@ -388,6 +402,7 @@ func (r *Redirects) Remove(ctx context.Context) {
 	}
 }
 
+// clear removes the placeholder and the backing of a redirect.
 func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	r.clearPlaceholder(ctx, d)
 	if err := os.RemoveAll(r.backing(d)); err != nil {
@@ -395,7 +410,8 @@ func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	}
 }
 
-// clearPlaceholder removes an empty directory or our link at the path of a redirect. Anything else belongs to the user.
+// clearPlaceholder removes an empty directory, or the link to the backing, at the path of a redirect. Any other file
+// belongs to the user.
 func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 	tree := r.o.Tree
 	parent, err := tree.Resolve(ctx, path.Dir(d.Path))
@@ -429,7 +445,7 @@ func (r *Redirects) Status() []control.RedirectStatus {
 	return all
 }
 
-// Placeholders returns the number of placeholders in the overlay, which are no changes of the user.
+// Placeholders returns the number of placeholders in the overlay. They do not count as changes of the user.
 func (r *Redirects) Placeholders() (n int64) {
 	for _, d := range r.all {
 		if d.active.Load() {

@@ -13,10 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// unboundTime bounds the search for directories that are not bound: the kernel is not served meanwhile.
+// unboundTime limits the search for unbound directories, because the kernel is not served meanwhile.
 const unboundTime = 100 * time.Millisecond
 
-// TakeOver is Plan for a successor: it finds in the table of mounts which of the redirects of the record are bound.
+// TakeOver is Plan for a successor: it takes the redirects from the record, and finds in the mount table which of them
+// are bound.
 func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	r.o = o
 	mounts, err := mountinfo.Self()
@@ -25,7 +26,7 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 	for _, d := range record {
 		one := &redirect{Redirect: d}
-		active := !mountpoint.MayBind() // a link is there from the start
+		active := !mountpoint.MayBind() // a link exists from the start
 		if !active {
 			_, active = boundAt(mounts, r.o.Dir, r.source(d))
 		}
@@ -34,9 +35,9 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 }
 
-// Unbound returns the directories that the predecessor had not bound when it died between a mkdir(2) and the bind. It is called before
-// the kernel is served: package fuse lets no process into them before BindAgain has bound them. A directory below one whose tree
-// is missing is left to BindAgain.
+// Unbound returns the directories that the predecessor had not bound, because it died between a mkdir(2) and the bind.
+// It must be called before the kernel is served: package fuse blocks accesses to these directories until BindAgain has
+// bound them. A directory whose parent's tree is missing is left out, and bound by BindAgain.
 func (r *Redirects) Unbound() (list []worktree.Place) {
 	ctx, cancel := context.WithTimeout(context.Background(), unboundTime)
 	defer cancel()
@@ -54,7 +55,8 @@ func (r *Redirects) Unbound() (list []worktree.Place) {
 	return list
 }
 
-// BindAgain binds the directories that are not bound, as after an Unbind without an unmount.
+// BindAgain binds the directories that are not bound: those in Unbound, and those that an Unbind without an unmount has
+// left unbound.
 func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	if !mountpoint.MayBind() || !r.o.Writable {
 		return
@@ -69,7 +71,7 @@ func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	}
 }
 
-// redirect binds one whose directory exists. Another process may just be creating another directory in its place.
+// redirect binds an existing directory. server keeps another process from creating a directory at its path meanwhile.
 func (r *Redirects) redirect(ctx context.Context, server Server, d *redirect) {
 	parent, err := r.o.Tree.Resolve(ctx, path.Dir(d.Path))
 	if err == nil {

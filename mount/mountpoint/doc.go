@@ -1,4 +1,4 @@
-// Package mountpoint prepares the directories that are mounted on, and finds what stands in the way of mounting and unmounting:
-// other file systems, dead mounts, and the processes that use a mount. It looks at the table of mounts and at /proc, never through
-// a mount: a mount of this process would have to be answered by this process.
+// Package mountpoint prepares the directories of mounts, and finds what prevents mounting and unmounting: other file
+// systems, dead mounts, and processes that use a mount. It reads the mount table and /proc, and never accesses files of
+// a mount, because this process itself might have to answer the request.
 package mountpoint

@@ -19,50 +19,53 @@ import (
 )
 
 const (
-	// FUSEType is the type of our mounts in the table of mounts.
+	// FUSEType is the type of artifactfs mounts in the mount table.
 	FUSEType = "fuse.artifactfs"
-	// autofsType is the type of an automount, where processes wait until something is mounted over it: autofs(5), systemd.automount(5).
+	// autofsType is the type of an automount, at which accesses wait until a file system is mounted over it: autofs(5),
+	// systemd.automount(5).
 	autofsType = "autofs"
-	// ProbeTime is how long the process that serves a mount may take to answer before the mount counts as wedged, not dead.
+	// ProbeTime is how long a process may take to answer for its mount. A mount without an answer counts as hanging, not
+	// as dead.
 	ProbeTime = 2 * time.Second
-	// maxStacked bounds how many dead mounts at one directory are removed.
+	// maxStacked limits how many dead mounts at one directory are removed.
 	maxStacked = 16
 )
 
-// What can be wrong with the directory of a mount, or with this host.
+// These errors report what is wrong with the directory of a mount, or with this host.
 var (
-	// ErrAlreadyMounted reports a live mount of ours at the directory.
+	// ErrAlreadyMounted reports a live artifactfs mount at the directory.
 	ErrAlreadyMounted = errors.New("artifactfs has mounted something there already")
 	// ErrTaken reports another file system at the directory.
 	ErrTaken = errors.New("another file system is mounted there")
-	// ErrInside reports a directory inside a mount of ours.
+	// ErrInside reports that the directory is inside another artifactfs mount.
 	ErrInside = errors.New("the directory lies inside the mount")
 	// ErrNotEmpty reports a directory with entries.
 	ErrNotEmpty = errors.New("the directory is not empty")
 	// ErrNotDirectory reports a file in place of the directory.
 	ErrNotDirectory = errors.New("not a directory")
-	// ErrDeadMount reports a mount whose process is gone, and that cannot be removed.
+	// ErrDeadMount reports a mount whose process has died and that cannot be removed.
 	ErrDeadMount = errors.New("a dead mount is there: its process is gone")
 	// ErrUserMount reports a failure of fusermount3.
 	ErrUserMount = errors.New("fusermount3 did not mount it")
-	// ErrNoFUSE reports that this host has no usable /dev/fuse.
+	// ErrNoFUSE reports that /dev/fuse cannot be used on this host.
 	ErrNoFUSE = errors.New("/dev/fuse cannot be used")
 )
 
-// errAutomount reports an automount at the directory whose automounter did not send this request.
+// errAutomount reports an automount at the directory whose automounter has not sent this request.
 var errAutomount = errors.New("an automount is there, and its automounter has not asked for this mount")
 
-// Point is the directory of a mount, and the directories that were created for it.
+// Point is the directory of a mount, with the directories that were created for it.
 type Point struct {
 	Dir     string
-	Created []string // directories that did not exist, the deepest last
+	Created []string // created directories, deepest last
 }
 
-// Prepare creates dir if it is missing, removes a dead mount of ours from it, and checks that it is empty and lies in no other
-// mount of ours than the one at around ("": in none). After an error nothing that it created is left.
+// Prepare creates dir if it is missing, removes dead artifactfs mounts from it, and checks that it is empty and not
+// inside an artifactfs mount other than the one at around ("" for none). If it fails, it removes the directories that it
+// has created.
 //
-// The table of mounts is read first: a stat of a mount point may wait for the process that serves it, and that of a dead mount is
-// answered from the kernel's cache.
+// It reads the mount table first, because a stat of a mount point may wait for the process that serves it, and because
+// the kernel may answer the stat of a dead mount from its cache.
 func Prepare(ctx context.Context, dir, around string) (Point, error) {
 	p := Point{Dir: dir}
 	err := CheckDevice()
@@ -81,7 +84,8 @@ func Prepare(ctx context.Context, dir, around string) (Point, error) {
 	return p, err
 }
 
-// CheckDevice returns ErrNoFUSE and the cause if this host cannot mount. Users need not be able to open /dev/fuse: fusermount3 is.
+// CheckDevice returns ErrNoFUSE with the cause if this host cannot mount. Users other than root need no access to
+// /dev/fuse, because fusermount3 opens it.
 func CheckDevice() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
@@ -101,8 +105,8 @@ func CheckDevice() error {
 	return nil
 }
 
-// clearDead removes dead mounts of ours from dir. Any other mount there, and a mount of ours above it that is not at around, is an
-// error.
+// clearDead removes dead artifactfs mounts from dir. It returns an error for any other mount at dir, and for an
+// artifactfs mount above dir that is not at around.
 func clearDead(ctx context.Context, dir, around string) error {
 	for range maxStacked {
 		mounts, err := mountinfo.Self()
@@ -129,8 +133,9 @@ func clearDead(ctx context.Context, dir, around string) error {
 	return ErrDeadMount
 }
 
-// IsDead reports whether the process that served a mount is certainly gone. It blocks for ProbeTime at most. statfs is never answered from a cache, and
-// of a connection without a process it fails at once (fs/fuse/dev.c, fuse_get_req).
+// IsDead reports whether the process that served a mount has certainly died. It blocks for at most ProbeTime. It uses
+// statfs, which the kernel never answers from a cache, and which fails immediately on a connection without a process
+// (fs/fuse/dev.c, fuse_get_req).
 func IsDead(dir string) bool {
 	answer := make(chan error, 1)
 	go func() {
@@ -145,7 +150,8 @@ func IsDead(dir string) bool {
 	}
 }
 
-// Detach removes the mount at dir from the directory tree, whether it is in use or not. Without root it runs fusermount3.
+// Detach removes the mount at dir from the directory tree, even if it is in use. If the user is not root, it runs
+// fusermount3.
 func Detach(ctx context.Context, dir string) error {
 	if os.Geteuid() == 0 {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -156,7 +162,7 @@ func Detach(ctx context.Context, dir string) error {
 	return nil
 }
 
-// make creates the directory and those above it that are missing.
+// make creates the directory and its missing parents, and records them in Created.
 func (p *Point) make() error {
 	var missing []string
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
@@ -172,7 +178,7 @@ func (p *Point) make() error {
 	for i := len(missing) - 1; i >= 0; i-- {
 		err := os.Mkdir(missing[i], 0o755)
 		if errors.Is(err, fs.ErrExist) {
-			continue // another process created it: it is not ours to remove
+			continue // another process has created it, and owns it
 		}
 		if err != nil {
 			return err
@@ -182,7 +188,7 @@ func (p *Point) make() error {
 	return nil
 }
 
-// Remove removes the directories that were created, as far as they are empty.
+// Remove removes the created directories, deepest first, up to the first one that is not empty.
 func (p *Point) Remove() {
 	for i := len(p.Created) - 1; i >= 0; i-- {
 		if os.Remove(p.Created[i]) != nil {
@@ -191,6 +197,7 @@ func (p *Point) Remove() {
 	}
 }
 
+// empty returns ErrNotEmpty or ErrNotDirectory unless the directory is an empty directory.
 func (p *Point) empty() error {
 	info, err := os.Stat(p.Dir)
 	switch {
@@ -210,7 +217,8 @@ func (p *Point) empty() error {
 	return nil
 }
 
-// DeviceOf returns the device number of a mount of ours from the table of mounts: a stat would wait for this very process.
+// DeviceOf returns the device number of an artifactfs mount. It reads the mount table, because a stat would wait for
+// this process.
 func DeviceOf(dir string) (uint32, error) {
 	mounts, err := mountinfo.Self()
 	if err != nil {
@@ -224,7 +232,7 @@ func DeviceOf(dir string) (uint32, error) {
 	return 0, fmt.Errorf("find device of %s: not mounted", dir)
 }
 
-// MayBind reports whether this process may mount directories over others.
+// MayBind reports whether this process may make bind mounts: it runs as root with CAP_SYS_ADMIN.
 func MayBind() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -234,16 +242,16 @@ func MayBind() bool {
 	return unix.Capget(&head, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// IsMounted reports whether anything is mounted at dir.
+// IsMounted reports whether a file system is mounted at dir.
 func IsMounted(mounts mountinfo.Table, dir string) bool {
 	_, ok := mounts.At(dir)
 	return ok
 }
 
-// detachTime bounds the time that fusermount3 may take.
+// detachTime limits the run time of fusermount3.
 const detachTime = 5 * time.Second
 
-// DetachAt is Detach of a mount of this process. It does nothing if none is mounted at dir.
+// DetachAt is Detach for a mount of this process. It does nothing if no artifactfs mount is at dir.
 func DetachAt(dir string) error {
 	if _, err := DeviceOf(dir); err != nil {
 		return nil
@@ -253,17 +261,18 @@ func DetachAt(dir string) error {
 	return fuse.WithoutDevice(func() error { return Detach(ctx, dir) })
 }
 
-// DetachQuietly is DetachAt that logs its error.
+// DetachQuietly is DetachAt with its error logged.
 func DetachQuietly(dir string, log *zap.Logger) {
 	if err := DetachAt(dir); err != nil {
 		log.Error("detach mount", zap.String("dir", dir), zap.Error(err))
 	}
 }
 
-// busyPause is the longest pause between two tries to unmount a busy mount; they double.
+// busyPause is the longest pause between two attempts to unmount a busy mount. The pauses double.
 const busyPause = 64 * time.Millisecond
 
-// UnmountIdle is umount2(2). It tries a busy mount again for a moment: a process that has just ended may still hold its files.
+// UnmountIdle is umount2(2). It repeats the call for a moment if the mount is busy, because a process that has just
+// exited may still hold files.
 func UnmountIdle(dir string, flags int) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Unmount(dir, flags)

@@ -16,17 +16,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// user is a process that keeps a mount busy.
+// user is a process or bind mount that keeps a mount busy.
 type user struct {
 	pid  string
-	name string // of its command
-	how  string
+	name string // name of its command
+	// how is the object that it holds, such as "its working directory".
+	how string
 }
 
+// String returns the name and the process ID.
 func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
 
-// usersOf returns the processes that keep a mount busy. It reads /proc alone: a look at a file of the mount would be a request to
-// this process. Processes of other users may be missing.
+// usersOf returns the processes that keep a mount busy. It only reads /proc, because an access to a file of the mount
+// would be a request to this process. Processes of other users may be missing.
 func usersOf(dir string) (users []user) {
 	mounts, _ := mountinfo.Self()
 	mount, ok := mounts.At(dir)
@@ -61,7 +63,7 @@ func usersOf(dir string) (users []user) {
 	return users
 }
 
-// usersByCopies returns the bind mounts of a mount, and the processes in whose mount namespaces it has copies.
+// usersByCopies returns the bind mounts of a mount, and the processes in whose mount namespaces the mount has copies.
 func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	for _, c := range copies {
 		if c.PID == 0 {
@@ -74,12 +76,13 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	return users
 }
 
+// linksInto reports whether a link of /proc refers to a file in the mount.
 func linksInto(link func() (string, error), inside func(string) bool) bool {
 	to, err := link()
 	return err == nil && inside(to)
 }
 
-// openFile returns the path of a file that a process has open in the mount of this id; "": none.
+// openFile returns the path of a file that a process has open in the mount with this ID; "" if there is none.
 func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	fds, err := p.Descriptors()
 	if err != nil {
@@ -100,7 +103,7 @@ func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	return ""
 }
 
-// mountOf returns the id of the mount of an open file. Format: proc_pid_fdinfo(5).
+// mountOf returns the ID of the mount of an open file, from the format of proc_pid_fdinfo(5).
 func mountOf(p proc.Process, fd int) string {
 	text, err := p.FDInfo(fd)
 	if err != nil {
@@ -114,7 +117,8 @@ func mountOf(p proc.Process, fd int) string {
 	return ""
 }
 
-// mapsFrom reports whether a process has a file of a device mapped. Format: proc_pid_maps(5); field 4 is the device.
+// mapsFrom reports whether a process has mapped a file of a device. Field 4 of the format of proc_pid_maps(5) is the
+// device.
 func mapsFrom(p proc.Process, device string) bool {
 	text, err := p.Maps()
 	if err != nil {
@@ -134,10 +138,13 @@ type BusyError struct {
 	users []user
 }
 
+// Unwrap returns fuse.ErrBusy.
 func (e BusyError) Unwrap() error { return e.error }
 
+// usersNamed is the largest number of processes in a message.
 const usersNamed = 5
 
+// Error lists the processes.
 func (e BusyError) Error() string {
 	var names []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -149,7 +156,7 @@ func (e BusyError) Error() string {
 	return "it is in use by " + strings.Join(names, ", ")
 }
 
-// Hint says how the first of them hold it.
+// Hint states what the first usersNamed processes hold.
 func (e BusyError) Hint() string {
 	var holds []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -158,7 +165,7 @@ func (e BusyError) Hint() string {
 	return strings.Join(holds, "; ")
 }
 
-// NameUsers returns err, or a BusyError if err is fuse.ErrBusy and the processes that use the mount can be found.
+// NameUsers returns a BusyError if err is fuse.ErrBusy and processes that use the mount are found; otherwise err.
 func NameUsers(dir string, err error) error {
 	if !errors.Is(err, fuse.ErrBusy) {
 		return err
@@ -169,7 +176,7 @@ func NameUsers(dir string, err error) error {
 	return err
 }
 
-// BusyByCopies returns a BusyError with the copies of a mount.
+// BusyByCopies returns a BusyError for the copies of a mount.
 func BusyByCopies(copies []mountinfo.Copy) error {
 	return BusyError{fuse.ErrBusy, usersByCopies(copies)}
 }

@@ -1,6 +1,6 @@
-// Package takeover hands a mount from the process that serves it to its successor: open files that a keeper outside of both holds,
-// and a state file with what the successor must know besides. A process may be killed at any moment; the successor finds either
-// the state before an update or the one after.
+// Package takeover hands a mount from the process that serves it to its successor: by open files that a keeper outside
+// of both processes holds, and by a state file with the remaining information. The process may be killed at any moment;
+// the successor then finds the state either before or after the last update.
 package takeover
 
 import (
@@ -15,42 +15,48 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// Keeper holds open files for the successor of this process. A file that was sent before this process died counts, even if the keeper
-// had not read it by then.
+// Keeper holds open files for the successor of this process. A file that was sent before this process died is held even
+// if the keeper had not received it by then.
 type Keeper interface {
-	// Keep holds a copy of f in place of an earlier file of that name.
+	// Keep holds a copy of f. It replaces an earlier file of that name.
 	Keep(name string, f *os.File) error
-	// Drop closes the file of a name. It is no error if there is none.
+	// Drop closes the file of that name. It returns no error if there is none.
 	Drop(name string) error
 }
 
-// part is the role of an open file of a mount. The keeper has it by the name KEY.part.
+// part is the role of an open file of a mount. The keeper holds it under the name KEY.part.
 type part string
 
 const (
-	partState part = "state" // a stateFile; held from before the mount is made until nothing of it is left
+	partState part = "state" // a stateFile; held from before the mount exists until all of it is removed
 
-	// The parts besides the state.
-	PartDevice  part = "device"    // the mount's /dev/fuse
-	PartLock    part = "lock"      // of its home: no other process can lock that between two workers
-	PartMonitor part = "fsmonitor" // sockets in its git directory that are listened on
+	// These are the parts other than the state.
+	PartDevice  part = "device"    // /dev/fuse of the mount
+	PartLock    part = "lock"      // lock of the home, so that no other process can lock it between two workers
+	PartMonitor part = "fsmonitor" // listening sockets in the git directory: this one answers git's fsmonitor
+	// PartObjects is the socket of the promisor remote helper.
 	PartObjects part = "promisor"
-	PartLogins  part = "credential"
-	PartGuests  part = "guests"
+	// PartLogins is the socket of the credential helper.
+	PartLogins part = "credential"
+	// PartGuests is the socket for processes in containers.
+	PartGuests part = "guests"
 )
 
+// parts lists all parts in the order in which Drop drops them.
 var parts = []part{PartDevice, PartLock, PartMonitor, PartObjects, PartLogins, PartGuests, partState}
 
-// Handover keeps what the successor needs of one mount. The zero one keeps nothing. Its methods may be called by any goroutine.
+// Handover keeps the files and the state that the successor of one mount needs. The zero value keeps nothing. Its
+// methods may be called from any goroutine.
 type Handover struct {
 	keeper Keeper
 	key    string
-	state  *stateFile // nil: nothing is kept
+	state  *stateFile // nil if nothing is kept
 	dir    string
 	log    *zap.Logger
 }
 
-// Begin returns the handover of a new mount. Without a keeper, or after an error, which is logged, it keeps nothing.
+// Begin returns the handover of a new mount. Without a keeper, or after an error, which is logged, it returns a Handover
+// that keeps nothing.
 func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	if keeper == nil {
 		return Handover{}
@@ -67,10 +73,11 @@ func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	return k
 }
 
-// Resume returns the handover of a mount of a predecessor. After an error nothing of the mount existed yet, and all is dropped.
+// Resume returns the handover of a mount of a predecessor. If it fails, the predecessor died before any part of the
+// mount existed, and Resume drops all files.
 func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	state, err := openStateFile(in.files[partState])
-	if err != nil { // the state is kept before anything is made
+	if err != nil { // the state is kept before any part of the mount is created
 		k := Handover{keeper: keeper, key: in.Key, log: log, state: &stateFile{file: in.Take(partState)}}
 		k.Drop()
 		in.Close()
@@ -80,7 +87,7 @@ func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	return Handover{keeper: keeper, key: in.Key, state: state, dir: state.get().Dir, log: log}, nil
 }
 
-// State returns the state of the last Update; the zero one if nothing is kept.
+// State returns the state after the last Update; the zero value if nothing is kept.
 func (k *Handover) State() State {
 	if k.state == nil {
 		return State{}
@@ -88,7 +95,7 @@ func (k *Handover) State() State {
 	return k.state.get()
 }
 
-// Keep gives the keeper a copy of f. An error is logged: the mount may then end with this process.
+// Keep sends a copy of f to the keeper. An error is logged; the mount may then end with this process.
 func (k *Handover) Keep(p part, f *os.File) {
 	if k.state == nil {
 		return
@@ -98,7 +105,7 @@ func (k *Handover) Keep(p part, f *os.File) {
 	}
 }
 
-// KeepAs returns Keep for one part.
+// KeepAs returns a function that calls Keep with part p. The function always returns nil.
 func (k *Handover) KeepAs(p part) func(*os.File) error {
 	return func(f *os.File) error { k.Keep(p, f); return nil }
 }
@@ -113,10 +120,11 @@ func (k *Handover) Update(change func(h *State)) {
 	}
 }
 
-// Stale reports whether a process died while it changed the working tree.
+// Stale reports whether a process died while it was changing the working tree.
 func (k *Handover) Stale() bool { return k.state != nil && k.state.get().Stale }
 
-// Drop drops all parts: nothing of the mount exists any more. The state is dropped last, so that a successor knows what the rest is.
+// Drop drops all parts after the mount has ended. It drops the state last, so that a successor of a process that is
+// killed meanwhile can interpret the other parts.
 func (k *Handover) Drop() {
 	if k.state == nil {
 		return
@@ -130,13 +138,13 @@ func (k *Handover) Drop() {
 	k.state.file.Close()
 }
 
-// Inherited is what a predecessor has kept of one mount. It is used by one goroutine.
+// Inherited is the set of files that a predecessor has kept for one mount. It must not be used concurrently.
 type Inherited struct {
 	Key   string
 	files map[part]*os.File
 }
 
-// Inherit sorts kept files by mounts. Files that belong to no mount are left out.
+// Inherit groups kept files by mount. It leaves out files that belong to no mount.
 func Inherit(kept []keeper.Kept) (list []Inherited) {
 	for _, k := range kept {
 		key, name, ok := strings.Cut(k.Name, ".")
@@ -153,7 +161,7 @@ func Inherit(kept []keeper.Kept) (list []Inherited) {
 	return list
 }
 
-// Take returns a part, which the caller closes; nil if there is none.
+// Take removes a part from the set and returns it; nil if there is none. The caller closes it.
 func (in Inherited) Take(p part) *os.File {
 	f := in.files[p]
 	delete(in.files, p)
@@ -168,7 +176,7 @@ func (in Inherited) Close() {
 	clear(in.files)
 }
 
-// State returns the last state that the predecessor wrote.
+// State returns the state that the predecessor wrote last.
 func (in Inherited) State() (State, error) {
 	s, err := openStateFile(in.files[partState])
 	if err != nil {
@@ -183,5 +191,5 @@ func (in Inherited) Has(p part) bool { return in.files[p] != nil }
 // File returns a part without taking it; nil if there is none.
 func (in Inherited) File(p part) *os.File { return in.files[p] }
 
-// Put returns a part that was taken.
+// Put adds a part that was taken.
 func (in Inherited) Put(p part, f *os.File) { in.files[p] = f }

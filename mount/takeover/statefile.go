@@ -17,66 +17,70 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Phase is the phase of a mount in which its process died.
+// Phase is the phase of a mount at which its process died.
 type Phase string
 
 const (
-	Preparing Phase = "preparing" // no caller was answered: a successor removes it
-	Served    Phase = "served"    // a successor takes it over
+	Preparing Phase = "preparing" // no caller has a reply: a successor removes the mount
+	Served    Phase = "served"    // a successor takes the mount over
 )
 
-// State is what the successor must know of a mount besides the open files and the files in its home. It holds secrets and is
-// only in memory.
+// State is the information on a mount that its successor needs besides the open files and the files in the home. It
+// holds secrets, and is only stored in memory.
 type State struct {
 	Phase Phase     `json:"phase"`
 	ID    string    `json:"id"`
 	Dir   string    `json:"dir"`
 	Since time.Time `json:"since"`
-	Made  []string  `json:"made,omitempty"` // directories that were created for it, the deepest last
+	Made  []string  `json:"made,omitempty"` // directories that were created for the mount, deepest last
 
 	Request control.MountRequest `json:"request"`
-	Token   string               `json:"token,omitempty"` // of Request, whose JSON has no secrets
+	Token   string               `json:"token,omitempty"` // token of Request, whose JSON form has no secrets
 
-	SessionToken string             `json:"session_token,omitempty"` // the same
-	Environment  []byte             `json:"environment,omitempty"`   // the same
-	Around       string             `json:"around,omitempty"`
-	Resumed      bool               `json:"resumed,omitempty"` // its session was there before
-	Notes        []string           `json:"notes,omitempty"`   // of redirects
-	Reply        control.MountReply `json:"reply"`             // to the request for the mount
+	SessionToken string `json:"session_token,omitempty"` // session token of Request
+	Environment  []byte `json:"environment,omitempty"`   // environment of Request
+	// Around is the directory of the parent of a submodule; "" for other mounts.
+	Around  string             `json:"around,omitempty"`
+	Resumed bool               `json:"resumed,omitempty"` // the session existed before the mount
+	Notes   []string           `json:"notes,omitempty"`   // notes on redirects
+	Reply   control.MountReply `json:"reply"`             // reply to the request for the mount
 
-	Record statedir.Record `json:"record"`          // what is mounted, also of a mount without a session
-	Hello  []byte          `json:"hello,omitempty"` // of its fuse.Device
+	Record statedir.Record `json:"record"`          // base of the mount, also of one without a session
+	Hello  []byte          `json:"hello,omitempty"` // state of fuse.Device
 
-	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // nil: larger than MaxCheckout
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if larger than MaxCheckout
 
-	GitReady bool `json:"git_ready,omitempty"` // the git directory is written, and git is answered
-	History  bool `json:"history,omitempty"`   // it is complete, or not wanted
+	GitReady bool `json:"git_ready,omitempty"` // the git directory is written, and git's requests are answered
+	History  bool `json:"history,omitempty"`   // the history is complete, or not requested
 	Hydrated bool `json:"hydrated,omitempty"`  // prefetching has ended
-	Filled   bool `json:"filled,omitempty"`    // the index has the sizes that are known
-	Stale    bool `json:"stale,omitempty"`     // files are being changed whose old contents the kernel may have cached
-	Discard  bool `json:"discard,omitempty"`   // it is being unmounted, and its session discarded
-	Trash    bool `json:"trash,omitempty"`     // with Discard: into the trash
-	Died     int  `json:"died,omitempty"`      // processes in a row that died while they took it over
+	Filled   bool `json:"filled,omitempty"`    // the index has all known sizes
+	Stale    bool `json:"stale,omitempty"`     // files are being changed whose old contents may be in the kernel's cache
+	Discard  bool `json:"discard,omitempty"`   // the mount is being unmounted, and its session discarded
+	Trash    bool `json:"trash,omitempty"`     // with Discard: move the session to the trash
+	Died     int  `json:"died,omitempty"`      // number of processes in a row that died during the takeover of the mount
 
-	Keep time.Duration `json:"keep_ns,omitempty"` // it is being unmounted, and its session kept for so long
+	// The mount is being unmounted, and its session kept for this time; 0 for any other mount.
+	Keep time.Duration `json:"keep_ns,omitempty"`
 }
 
-// stateFile keeps a State in a memory file, of which a successor has a descriptor. It is written in place by one process that may be
-// killed at any moment. There are two slots, written in turn, each with a number and a checksum: the undamaged slot with the
-// higher number counts.
+// stateFile stores a State in a memory file (memfd_create(2)) whose descriptor a successor inherits. One process writes
+// the file in place and may be killed at any moment. The file has two slots that are written in turn, each with a number
+// and a checksum. The valid slot with the higher number holds the state.
 type stateFile struct {
 	file *os.File
 
+	// mu guards number and state.
 	mu     sync.Mutex
 	number uint64
 	state  State
 }
 
 const (
-	slotSize   = 4 << 20 // bytes; pages that were never written take no memory
-	slotHeader = 20      // sum (4), number (8), length (8), little-endian
+	slotSize   = 4 << 20 // bytes; pages that were never written use no memory
+	slotHeader = 20      // bytes: checksum (4), number (8), length (8), little-endian
 
-	// MaxCheckout is the size in bytes of the largest configuration of git that a State holds. A larger one is read again.
+	// MaxCheckout is the size in bytes of the largest git configuration that a State holds. A successor reads a larger
+	// one again.
 	MaxCheckout = 1 << 20
 )
 
@@ -86,6 +90,7 @@ var (
 	slotNumbers = binary.LittleEndian
 )
 
+// newStateFile creates a memory file with state h.
 func newStateFile(h State) (*stateFile, error) {
 	fd, err := unix.MemfdCreate("artifactfs-mount", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -98,7 +103,7 @@ func newStateFile(h State) (*stateFile, error) {
 	return s, nil
 }
 
-// openStateFile reads the state that a dead process wrote. It returns errNoState if neither slot is undamaged.
+// openStateFile reads the state that a dead process has written. It returns errNoState if neither slot is valid.
 func openStateFile(f *os.File) (*stateFile, error) {
 	s := &stateFile{file: f}
 	found := false
@@ -121,6 +126,7 @@ func openStateFile(f *os.File) (*stateFile, error) {
 	return s, nil
 }
 
+// readSlot reads the slot at an offset. It returns false if the checksum does not match.
 func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	head := make([]byte, slotHeader)
 	if _, err := f.ReadAt(head, at); err != nil {
@@ -138,7 +144,7 @@ func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	return slotNumbers.Uint64(head[4:]), text, sum == slotNumbers.Uint32(head)
 }
 
-// update writes a changed state. The state before counts until the write is complete.
+// update writes a changed state to the other slot. The previous state stays valid until the write is complete.
 func (s *stateFile) update(change func(h *State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +171,7 @@ func (s *stateFile) update(change func(h *State)) error {
 	return nil
 }
 
-// get returns the state.
+// get returns the current state.
 func (s *stateFile) get() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

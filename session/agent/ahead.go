@@ -43,7 +43,7 @@ func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string,
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	c := &AheadClaim{agent: a, ref: ref, old: old, cancel: cancel, opened: make(chan *thin.Push, 1)}
-	go func() { // over ssh, the push starts with a dialogue, which runs concurrently with the fetch
+	go func() { // where a push starts with a dialogue, it runs concurrently with the fetch
 		push, err := remote.OpenPushOf(ctx, []transport.Ref{{Name: ref, ID: old}})
 		if err != nil {
 			push = nil

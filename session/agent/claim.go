@@ -16,12 +16,13 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// The session remote decides which writer has a lane: the copy on this host may be old, and of two claims at the same time
-// the session remote accepts one first. So a mount is reported as mounted when its claim is acknowledged there, and refused
-// if another writer is at work. A session remote that does not answer keeps no mount from starting: should another writer
-// turn out to have the lane, this mount continues in a lane of its own (yield).
+// The session remote decides which writer has a lane, because the copy of the metadata on this host may be out of date,
+// and because the session remote accepts one of two concurrent claims first. A mount is therefore reported as mounted
+// when the session remote has acknowledged its claim, and refused if another writer works in the lane. If the session
+// remote does not answer, the mount starts nevertheless; if another writer turns out to have the lane, this mount
+// continues in a lane of its own (yield).
 
-// confirmTime bounds the wait for a session remote to acknowledge a claim.
+// confirmTime limits the wait for the session remote to acknowledge a claim.
 const confirmTime = 5 * time.Second
 
 // laneClaim is the claim of this process to a lane of the session.

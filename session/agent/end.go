@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// A mount ends in two steps. While the kernel still has it, what takes long is done: a checkpoint of what programs have
-// written, and the push of everything. When the kernel has let go of it, nothing can change any more: what was written in
-// between is kept too, and the session remote learns that no process works in the session now.
+// A mount ends in two steps. While the kernel still has it, BeforeUnmount does what may take long: a checkpoint of all
+// writes, and the push of everything. After the kernel has detached it, nothing can change any more: End keeps the
+// writes since BeforeUnmount too, and releases the lane on the session remote.
 
-// SyncTime is how long a caller that names no time waits for the session remote.
+// SyncTime is the default for how long a caller waits for the session remote.
 const SyncTime = 30 * time.Second
 
 const (

@@ -13,12 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A fork has the transcript of its parent up to the checkpoint that it began with. What is erased from the parent's is on
-// record in session.json of the parent (session.Erasure). A fork on the same host is erased by the command itself; a fork
-// elsewhere reads that file from the parent's session remote when it is mounted, and every eraseEvery while it is, and erases
-// the same records. It notes the erasures in its own session.json then, for forks of it.
+// A fork has the transcript of its parent up to the checkpoint that it started from. Erasures in the parent are recorded
+// in session.json of the parent (session.Erasure). A fork on the same host is erased by the command itself. A fork on
+// another host reads that file from the parent's session remote when it is mounted and then every eraseEvery, and erases
+// the same records. It then records the erasures in its own session.json, for its own forks.
 
-// eraseEvery is how often a mounted fork looks for erasures of its parent.
+// eraseEvery is the interval at which a mounted fork reads the erasures of its parent.
 const eraseEvery = 30 * time.Second
 
 // parentErasures repeats the erasures of the parent session.

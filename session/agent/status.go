@@ -12,10 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// ModeNone is the mode of a mount that pushes nothing.
+// ModeNone is the mode in the status of a session that pushes nothing.
 const ModeNone = "none"
 
-// Status returns the state of the session, without the name of its remote.
+// Status returns the status of the session, without the URL of the session remote.
 func (a *Agent) Status() control.SessionStatus {
 	s := control.SessionStatus{Name: a.config.Session}
 	if !a.config.Writable {
@@ -40,7 +40,7 @@ func (a *Agent) Status() control.SessionStatus {
 	}
 	ShowNewest(&s, a.checkpoints.newest)
 	s.Dirty = last.After(a.checkpoints.seen)
-	if a.checkpoints.newest.ID == "" { // what moves in the git directory of an untouched mount is our own doing
+	if a.checkpoints.newest.ID == "" { // changes in the git directory of an unchanged mount were made by this process
 		s.Dirty = changed
 	}
 	queue := a.work.queue
@@ -56,7 +56,7 @@ func (a *Agent) Status() control.SessionStatus {
 	return s
 }
 
-// Notices returns lines for the status of the mount that its user should read.
+// Notices returns notes for the user in the status of the mount.
 func (a *Agent) Notices() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,11 +84,13 @@ func (a *Agent) Notices() []string {
 	return append(notes, st.Notices...)
 }
 
-// AheadText describes a ref that has more on the session remote than on this host; id is its commit there.
+// AheadText returns the note on a ref that has more commits on the session remote than on this host. id is its commit
+// there.
 func AheadText(ref, id string) string {
 	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them", statedir.ShortRef(ref), id)
 }
 
+// seedText returns the progress of the seeding in MiB.
 func seedText(st writeback.Status) string {
 	if st.SeedSize == 0 {
 		return fmt.Sprintf("%d MiB so far", st.Seeded>>20)
@@ -96,7 +98,7 @@ func seedText(st writeback.Status) string {
 	return fmt.Sprintf("%d of %d MiB", st.Seeded>>20, st.SeedSize>>20)
 }
 
-// ShowNewest puts the newest checkpoint into a status; one without an ID is none.
+// ShowNewest adds the newest checkpoint to a status. It does nothing for a checkpoint without an ID.
 func ShowNewest(s *control.SessionStatus, p session.Point) {
 	if p.ID == "" {
 		return
@@ -105,7 +107,7 @@ func ShowNewest(s *control.SessionStatus, p session.Point) {
 	s.LastCheckpoint, s.LastCheckpointAt = string(p.ID), &at
 }
 
-// ShowQueue puts the state of the pushes into a status.
+// ShowQueue adds the status of a queue to that of a session.
 func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	s.Mode, s.Pending, s.Branches = string(st.Mode), int64(st.Pending), st.Layout.Pattern()
 	s.Sent, s.Received, s.Seeded = st.Traffic.Sent, st.Traffic.Received, st.Traffic.Seeded
@@ -122,6 +124,7 @@ func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	}
 }
 
+// divergedRefs converts the diverged refs of a queue for a status.
 func divergedRefs(st writeback.Status) (refs []control.DivergedRef) {
 	for _, d := range st.Diverged {
 		refs = append(refs, control.DivergedRef{Ref: d.Ref, RemoteRef: d.There, KeptRef: d.Ours, BlockedBy: d.InWay})

@@ -17,14 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// How often a push that met changes of other writers is tried, and how long it waits for each change to be followed.
+// These limit how often a push that met changes of other writers is tried, and how long it waits until each change is
+// followed.
 const (
 	followTries = 3
 	followWait  = 2 * time.Second
 )
 
-// Push returns when the session remote has everything that is in the repository. If another writer has moved a ref of the
-// session, it pushes again once that was followed.
+// Push waits until everything in the repository is pushed. If another writer has moved a ref of the session, Push waits
+// until that change is followed and pushes again, followTries times in all.
 func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error {
 	queue := a.opened().queue
 	if queue == nil {
@@ -48,17 +49,18 @@ func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error
 	}
 }
 
-// otherWriters follows what other machines do to the session: they take the lane over, change the metadata, or make checkpoints
-// in the same segment. Agent.followed is closed each time.
+// otherWriters follows the changes that other machines make to the session: they take over the lane, change the
+// metadata, or make checkpoints in the same segment. It closes Agent.followed after each change.
 type otherWriters struct{ agent *Agent }
 
-// follow is called when another writer has moved a ref of the session: it has taken the lane over, or changed the metadata.
-// Its objects are in the repository by then. This mount continues beside it, so that nothing is lost.
+// follow is called by the queue when another writer has moved a ref of the session, because it has taken over the lane
+// or changed the metadata. The repository has the objects by then. This mount continues beside the other writer, so that
+// no work is lost.
 func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
 	a.log.Warn("another mount has moved a ref of the session", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
 	ctx := context.Background()
-	a.opening.Lock() // the queue calls this as soon as it exists, before join has finished
+	a.opening.Lock() // the queue may call follow before join has finished
 	//lint:ignore SA2001 taking the lock waits for its holder
 	a.opening.Unlock()
 	if a.opened().queue == nil || a.Lock(ctx) != nil {
@@ -84,7 +86,8 @@ func (o otherWriters) follow(t writeback.Taken) {
 	}
 }
 
-// yield continues from the metadata of another writer, in a lane of our own if it has taken ours.
+// yield continues from the metadata of another writer. If that writer has taken the lane of this mount, yield moves to a
+// new lane.
 func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	a.mu.Lock()
@@ -108,7 +111,7 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	return nil
 }
 
-// takenText reports which host writes to a lane that was ours.
+// takenText returns the note that another host has taken over the lane theirs.
 func takenText(meta session.Meta, theirs, ours string) string {
 	for _, l := range meta.Lanes {
 		if l.Name == theirs {
@@ -119,7 +122,8 @@ func takenText(meta session.Meta, theirs, ours string) string {
 	return fmt.Sprintf("session %s was taken over: checkpoints of this mount go to lane %s", meta.Session, ours)
 }
 
-// takenBy returns the host that has taken over the lane in which this mount began; "": none. It needs mu.
+// takenBy returns the host that has taken over the lane in which this mount started; "" if there is none. The caller
+// must hold a.mu.
 func (a *Agent) takenBy() string {
 	if a.lane.Name == "" || a.lane.Name == session.MainLane {
 		return ""
@@ -133,7 +137,8 @@ func (a *Agent) takenBy() string {
 	return ""
 }
 
-// leaveSegment leaves a segment to another writer that has made checkpoints in it. Ours of it move to another segment.
+// leaveSegment leaves a segment to another writer that has made checkpoints in it. The checkpoints of this mount move to
+// another segment.
 func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
@@ -172,7 +177,7 @@ func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error
 	return nil
 }
 
-// isOnTop reports whether a checkpoint was made on top of another one, in the same segment.
+// isOnTop reports whether other is an ancestor of checkpoint, or equal to it, in the same segment.
 func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	for at := checkpoint; !at.IsZero(); {
 		if at == other {
@@ -189,16 +194,16 @@ func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	return false, nil
 }
 
-// A mount that pushes learns of a take-over from the answer. A mount with nothing to push asks for one ref: every lookEvery
-// while its files change, and every lookIdle after idleAfter without a change. Only a session that the session remote has can
-// be taken over, so a mount without work asks nothing.
+// A mount that pushes learns of a take-over from the reply to the push. A mount with nothing to push requests one ref:
+// every lookEvery while its files change, and every lookIdle after idleAfter without a change. A mount without work
+// requests nothing, because only a pushed session can be taken over.
 const (
 	lookEvery = 4 * time.Second
 	lookIdle  = 30 * time.Second
 	idleAfter = 10 * time.Minute
 )
 
-// look notices changes of the session by other writers until ctx ends.
+// look detects changes of the session by other writers until ctx ends.
 func (o otherWriters) look(ctx context.Context) {
 	a := o.agent
 	if a.config.Remotes.Session() == nil {
@@ -220,7 +225,8 @@ func (o otherWriters) look(ctx context.Context) {
 	}
 }
 
-// lookOnce asks the session remote for the metadata ref. If another writer has moved it, the queue fetches it and calls follow.
+// lookOnce requests the metadata ref from the session remote. If another writer has moved it, the queue fetches it and
+// calls follow.
 func (o otherWriters) lookOnce(ctx context.Context) error {
 	a := o.agent
 	w := a.opened()

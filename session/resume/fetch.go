@@ -18,14 +18,14 @@ import (
 )
 
 // Resume fetches a session from the session remote of the mount: its metadata, its checkpoints with their trees, and the
-// checkpoint that at names ("": the newest). The lane is claimed at the same time. known is what was read of the session
-// before; nil: nothing. begins is called once the session remote is known to have the session. The result is nil if it has not,
-// or has it without a checkpoint.
+// checkpoint that at stands for ("" is the newest). It claims the lane concurrently. known is what was read of the
+// session before, or nil. begins is called once the session remote is known to have the session. The result is nil if
+// the session remote does not have the session, or if the session has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begins func()) (*Start, error) {
 	if t.Remote == nil {
 		return nil, nil
 	}
-	t.Store.Connect() // while the session remote is asked
+	t.Store.Connect() // concurrently with the requests to the session remote
 	k := known
 	if k == nil {
 		var err error
@@ -58,12 +58,12 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 		return nil, err
 	}
 	based := func() error { return nil }
-	if more { // the mounted remote is asked beside the session remote
+	if more { // the mounted remote is requested concurrently with the session remote
 		var stop func()
 		based, stop = t.acquireBeside(ctx, s)
 		defer stop()
 	}
-	refs, err := k.Listing.Refs(ctx) // fetches the container, if there is one, while the claim is pushed
+	refs, err := k.Listing.Refs(ctx) // a container is fetched while the claim is pushed
 	if err != nil {
 		return nil, fault.SessionRemote(t.Remote, err)
 	}
@@ -75,7 +75,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 	if err != nil {
 		return nil, err
 	}
-	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint begins as a new one, but for the claim
+	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint starts like a new one, except for the claim
 		if err := claim.Wait(); err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 	return s, adopt(repo, t.Remote, layout, all, claim)
 }
 
-// putMeta puts the metadata of the session into the repository, and checks that this mount may resume it.
+// putMeta stores the metadata of the session in the repository, and checks that this mount may resume the session.
 func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id object.ID) (session.Meta, error) {
 	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
 		return session.Meta{}, err
@@ -108,12 +108,12 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	return meta, t.Claims.Refused(meta)
 }
 
-// fetchCheckpoint fetches the checkpoints of the session, and everything of the one that the mount begins with. all are the
-// refs of the session remote; based waits for the base commit.
+// fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to the one that the mount starts
+// from. all are the refs of the session remote. based waits for the base commit.
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout, all map[string]object.ID, based func() error) error {
 	name := repo.Session()
-	// From here on branches and tags have their names in the mount. Notes are those of all sessions: here they begin as in the
-	// checkpoint, and are merged with those of the session remote when they are pushed.
+	// From this line on, branches and tags have the names that they have in the mount. Notes are shared by all sessions:
+	// they start as in the checkpoint, and are merged with those of the session remote when they are pushed.
 	there := layout.Mapped(all)
 	for ref, id := range all {
 		if strings.HasPrefix(ref, session.Prefix) {
@@ -143,12 +143,12 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	return keepBase(ctx, repo, s.Checkpoint)
 }
 
-// isOfCheckpoints reports whether a ref leads to checkpoints of a session.
+// isOfCheckpoints reports whether a ref is a lane segment or a pin of a session.
 func isOfCheckpoints(name, ref string) bool {
 	return strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
 }
 
-// checkpointsOf returns the tips of a session's lanes, and its pins.
+// checkpointsOf returns the tips of a session's lanes and its pins.
 func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	for ref, id := range refs {
 		if isOfCheckpoints(name, ref) {
@@ -158,7 +158,8 @@ func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	return ids
 }
 
-// adopt records what the session remote has, by the names there, for the queue, before anything else is changed here.
+// adopt records the refs that the session remote has, by their names there, for the queue. It must precede all changes
+// of these refs on this host.
 func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
@@ -178,7 +179,7 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
-// fetchCheckpoints fetches checkpoints with their trees and states, and the commits of the session.
+// fetchCheckpoints fetches checkpoints with their trees and checkpoint states, and the commits of the session.
 func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
@@ -192,13 +193,14 @@ func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remot
 	return repo.AddShallow(in.Shallow)
 }
 
-// fetchState fetches the small files of a checkpoint's state.
+// fetchState fetches the small files of a checkpoint state and returns the state.
 func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Point, f object.Format) (session.State, error) {
 	wants, err := StateBlobs(repo, p)
 	if err != nil {
 		return session.State{}, err
 	}
-	// The store cannot be asked: it learns its format from the mounted remote, which may answer later.
+	// The store cannot be used for this, because it learns its object format from the mounted remote, which may answer
+	// later.
 	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
 	if len(wants) > 0 {
 		if _, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: wants}); err != nil {
@@ -216,7 +218,7 @@ func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thi
 	return state, err
 }
 
-// StateBlobs returns the files of a checkpoint's state, without staged contents.
+// StateBlobs returns the IDs of the files of a checkpoint state, without staged contents.
 func StateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
 	c, err := repo.Commit(p.State)
 	if err != nil {
@@ -245,16 +247,16 @@ func StateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
 	return blobs, walk(c.Tree, "")
 }
 
-// fetchNewer fetches what the branches, tags and notes of the session have become on the session remote since the checkpoint:
-// commits that are newer must not be lost.
+// fetchNewer fetches the commits to which the branches, tags and notes of the session have moved on the session remote
+// since the checkpoint, so that newer commits are not lost.
 func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start, state session.State, there map[string]object.ID) error {
 	var newer []object.ID
 	named := map[string]bool{session.TranscriptRef(repo.Session()): true, session.FactsRef(repo.Session()): true}
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
-	// A branch may be at one of these commits of the mounted remote. A container does not hold them, and the store can read
-	// them only when all trees were fetched.
+	// A branch may be at one of these commits of the mounted remote. A container does not contain them, and the store
+	// can read them only after all trees were fetched.
 	bases := append(remote.Base().Commits, s.Base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
@@ -282,9 +284,9 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	})
 }
 
-// keepNewer keeps the tips of branches, tags and notes on the session remote that are not in the checkpoint; in the mount they
-// begin as in the checkpoint. What the session itself pushed before it died without another checkpoint is replaced by the next
-// push; the work of other sessions stays on the session remote as it is.
+// keepNewer protects the tips of branches, tags and notes that have moved on the session remote since the checkpoint,
+// because in the mount these refs start as in the checkpoint. Commits that the session itself pushed after its last
+// checkpoint are replaced by the next push; those of other sessions stay on the session remote.
 func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
 	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
@@ -307,11 +309,11 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 	return repo.Update(ctx, changes)
 }
 
-// mostHaves is how many commits a session remote is told that this host has; each costs a line.
+// mostHaves is the largest number of commits that are sent as haves in one request; each takes one line.
 const mostHaves = 256
 
-// haves returns commits that are on this host with everything that they reach, as far as the mounted remote has it: below a
-// checkpoint there is only what the session owns, so its base has to be named too.
+// haves returns commits that this host has with everything reachable from them, as far as the mounted remote has it. The
+// checkpoint's objects are only those that the session owns, so its base commit is listed too.
 func (t *Target) haves(s *Start, state session.State) []object.ID {
 	known := []object.ID{s.Checkpoint.Commit}
 	if !s.Base.IsZero() {

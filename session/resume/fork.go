@@ -14,29 +14,29 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// A fork of a session that only a session remote has begins as a session does that is resumed from there, with three
-// differences: the lane is not claimed, since its writer continues; the branches are those of the checkpoint, whatever became
-// of them since; and none of the parent's refs stays, since the new session has its own.
+// A fork of a session that only a session remote has starts like a session that is resumed from there, with three
+// differences: the lane is not claimed, since its writer continues; the branches are those of the checkpoint even if
+// they have moved since; and none of the parent's refs is kept, since the new session has its own.
 
-// Parent is a session on a session remote that is forked.
+// Parent is a session on a session remote that is to be forked.
 type Parent struct {
 	Remote     *thin.Remote
 	Session    string
 	Meta       session.Meta
-	checkpoint string // as Find has it
+	checkpoint string // name of the checkpoint, in the form that Find accepts
 	list       *thin.Listing
-	refs       map[string]object.ID // of list; nil: it was not read yet
+	refs       map[string]object.ID // refs in list; nil before read
 	format     object.Format
-	free       bool // no session of the fork's name is on its session remote
+	free       bool // the session remote of the fork has no session with the fork's name
 }
 
-// forkPrefixes are those of the refs that a fork of a session begins with.
+// forkPrefixes returns the prefixes of the refs that a fork of a session needs.
 func forkPrefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name), session.FactsRef(name)}
 }
 
-// Look reads the metadata of a session from its session remote, in three requests; ok is false if it has no such session.
-// checkpoint names the one to fork; "": the newest. dir is for temporary files.
+// Look reads the metadata of a session from its session remote, in three requests. ok is false if there is no such
+// session. checkpoint names the checkpoint to fork; "" is the newest. dir is used for temporary files.
 func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
 	if p.checkpoint == "" {
@@ -64,11 +64,11 @@ func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint
 	return p, true, nil
 }
 
-// Free reports, after Fork, whether the session remote has no session with the name of the fork. The claim can then be pushed
-// after the mount is made: no other machine uses the session.
+// Free reports, after Fork, whether the session remote has no session with the name of the fork. The claim can then be
+// pushed after the mount has started, because no other machine uses the session.
 func (p *Parent) Free() bool { return p.free }
 
-// read reads the refs of the session; a container is fetched for that.
+// read reads the refs of the session. It fetches the container if the session is stored in one.
 func (p *Parent) read(ctx context.Context) error {
 	refs, err := p.list.Refs(ctx)
 	if err != nil {
@@ -84,8 +84,8 @@ func (p *Parent) read(ctx context.Context) error {
 	return nil
 }
 
-// Fork fetches the checkpoint of a parent that the mount begins with, and what belongs to it. at is the URL of the parent's
-// session remote, which may hold a secret.
+// Fork fetches the checkpoint of a parent that the mount starts from, and everything that belongs to it. at is the URL
+// of the parent's session remote, which may contain a secret.
 func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err error) {
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(p.format, p.Session))
 	if err != nil {
@@ -116,20 +116,20 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	return s, t.forkRefs(ctx, repo, p.Session, tips, s.Checkpoint)
 }
 
-// isFree asks whether the session remote has no session with the name of the fork.
+// isFree reports whether the session remote has no session with the name of the fork.
 func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	if t.Remote == nil {
 		return false
 	}
 	to := t.Remote
 	if to.URL() == p.Remote.URL() {
-		to = p.Remote // there is a connection to it
+		to = p.Remote // reuse the open connection
 	}
 	refs, err := to.Remote.Refs(ctx, []string{session.MetaRef(t.Session), thin.Ref(t.Session)})
 	return err == nil && len(refs.List) == 0
 }
 
-// fetchParent fetches what the session remote has of the parent.
+// fetchParent fetches the checkpoints, the transcript and the facts of the parent.
 func (t *Target) fetchParent(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
 	if err := p.read(ctx); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (t *Target) fetchParent(ctx context.Context, repo *session.Repo, p *Parent,
 	return err
 }
 
-// fetchTranscript fetches the transcript and the facts of the parent, with contents: the fork adds to them.
+// fetchTranscript fetches the transcript and the facts of the parent with contents, because the fork appends to them.
 func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	var wants []object.ID
 	for _, ref := range []string{session.TranscriptRef(p.Session), session.FactsRef(p.Session)} {
@@ -161,7 +161,7 @@ func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	return err
 }
 
-// findForked finds the checkpoint among those that were fetched, and fetches the small files of its state.
+// findForked finds the checkpoint among the fetched ones, and fetches the small files of its checkpoint state.
 func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
 	if err := setRefs(ctx, repo, p.refs, func(ref string) bool { return isOfCheckpoints(p.Session, ref) }); err != nil {
 		return err
@@ -176,11 +176,11 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 	return nil
 }
 
-// parentTips are refs of the parent that a fork continues from; zero: the parent has none.
+// parentTips are commits of the parent that a fork continues from; zero if the parent has none.
 type parentTips struct{ transcript, facts object.ID }
 
-// forkRefs makes the repository that of the new session: it keeps the checkpoint that the session begins with, the transcript
-// of the parent up to it and the parent's facts, and none of the parent's own refs.
+// forkRefs changes the repository into that of the new session: it keeps the checkpoint that the session starts from,
+// the transcript of the parent up to it and the parent's facts, and removes all refs of the parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Point) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)

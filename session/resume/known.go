@@ -15,24 +15,25 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Known is what was read of a session on a session remote. A mount that asked which repository it is of continues with it:
-// connecting and asking again would take five round trips.
+// Known is what was read of a session on a session remote. A mount that read it to find out its mounted remote continues
+// with it, because a new connection and the same requests would take five round trips.
 type Known struct {
 	Remote  *thin.Remote
 	Format  object.Format
 	Listing *thin.Listing
-	MetaID  object.ID    // zero: the session remote has no such session
+	MetaID  object.ID    // zero if the session remote has no such session
 	Meta    session.Meta // valid after ReadMeta
+	// objects are the objects of the metadata; none if one was too large for memory.
 	objects []odb.Outgoing
 }
 
-// prefixes are those of the refs that a session is resumed by.
+// prefixes returns the prefixes of the refs that are needed to resume a session.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name),
 		session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"}
 }
 
-// List asks a session remote for the refs of a session.
+// List requests the refs of a session from a session remote.
 func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error) {
 	remote.ListAhead(ctx, prefixes(name))
 	caps, err := remote.Capabilities(ctx)
@@ -47,7 +48,7 @@ func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error)
 	return k, nil
 }
 
-// ReadMeta reads the metadata of the session and its predecessors. dir is for temporary files.
+// ReadMeta reads the metadata of the session with its previous versions. dir is used for temporary files.
 func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	if k.Meta, k.objects, err = readMeta(ctx, dir, k.Remote, k.MetaID, 0); err != nil {
 		return fault.SessionRemote(k.Remote, err)
@@ -55,7 +56,7 @@ func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// keepMeta puts the metadata of the session into the repository of the mount.
+// keepMeta stores the metadata of the session in the repository of the mount.
 func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remote) error {
 	if len(k.objects) > 0 {
 		return objects.KeepAs(ctx, k.Format, k.objects)
@@ -66,22 +67,22 @@ func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remo
 	return nil
 }
 
-// maxMeta is the size in bytes of the largest object of a session's metadata.
+// maxMeta is the largest size in bytes of an object of a session's metadata.
 const maxMeta = 16 << 20
 
-// Fetcher is a remote that objects can be fetched from.
+// Fetcher is a remote from which objects can be fetched.
 type Fetcher interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// ReadMeta reads metadata of a session from its remote and keeps nothing. dir is for temporary files.
+// ReadMeta reads the metadata of a session from its remote. It stores nothing. dir is used for temporary files.
 func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (session.Meta, error) {
 	meta, _, err := readMeta(ctx, dir, remote, id, 1)
 	return meta, err
 }
 
-// readMeta is ReadMeta, and returns the objects as well; none: one is too large for memory. A depth of 0 fetches the
-// predecessors, too.
+// readMeta is ReadMeta, and also returns the objects; none if one is too large for memory. A depth of 0 also fetches all
+// previous versions.
 func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, err := os.MkdirTemp(dir, "meta-*.tmp")
 	if err != nil {
@@ -114,7 +115,7 @@ func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, dep
 	return meta, all, err
 }
 
-// inMemory returns an object as it is written into a pack.
+// inMemory returns an object in memory for writing it into a pack.
 func inMemory(id object.ID, t object.Type, content []byte) odb.Outgoing {
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

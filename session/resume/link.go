@@ -13,18 +13,18 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Local is a checkpoint of a session of this host.
+// Local is a checkpoint of a session on this host.
 type Local struct {
-	RepoDir    string // session repository that has it
+	RepoDir    string // session repository that has the checkpoint
 	Session    string
 	Checkpoint session.Point
-	Ref        string // full name of the ref that the session began with; "" of a commit
-	// ContentsFrom is the session remote that has contents of the session which are not on this host; "": none. It may hold a
-	// secret.
+	Ref        string // full name of the ref that the session started from; "" if it was a commit
+	// ContentsFrom is the URL of the session remote that has contents of the session which are missing; "" if there is
+	// none. It may contain a secret.
 	ContentsFrom string
 }
 
-// Link makes the repository of the mount one that has everything that the other session owns. No contents are copied.
+// Link gives the repository of the mount all objects that the other session owns, by hard links. It copies no contents.
 func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	format := from.Checkpoint.Tree.Format()
 	var tips parentTips
@@ -65,8 +65,9 @@ func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
 }
 
-// LinkObjects links all packs and loose objects of a directory of objects into another one. Other processes may repack the
-// first: packs that are joined meanwhile are gone, and their objects are in another one.
+// LinkObjects hard-links all packs and loose objects of one object directory into another. Another process may repack
+// the first one meanwhile; LinkObjects then starts again, because joined packs are removed and their objects are in
+// another pack.
 func LinkObjects(from, to string) error {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -80,10 +81,11 @@ func LinkObjects(from, to string) error {
 	}
 }
 
-// packFiles are the files of a pack, in the order in which readers may find them.
+// packFiles are the suffixes of a pack's files, in the order in which they must appear for concurrent readers.
 var packFiles = []string{".pack", ".promisor", ".rev", ".idx"}
 
-// LinkOnce is LinkObjects that fails with fs.ErrNotExist if a pack disappears meanwhile, and leaves what it has linked.
+// LinkOnce is LinkObjects without a retry: it returns fs.ErrNotExist if a pack disappears meanwhile, and does not remove
+// the links that it has created.
 func LinkOnce(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -128,6 +130,7 @@ func LinkOnce(from, to string) error {
 	return nil
 }
 
+// linkFile creates a hard link, unless the file exists already.
 func linkFile(from, to string) error {
 	err := os.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
@@ -136,7 +139,7 @@ func linkFile(from, to string) error {
 	return err
 }
 
-// readIDs reads a file of object IDs, one on each line; none if it does not exist.
+// readIDs returns the object IDs in a file, one on each line; none if the file does not exist.
 func readIDs(path string) (ids []object.ID, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,8 +1,8 @@
-// Package space examines what takes space in a state directory, and frees what can be fetched again.
+// Package space measures the disk space that a state directory uses, and frees the part that can be fetched again.
 //
-// There are three kinds: contents in blobs/, which may be removed at any moment; stores, which may be removed while no mount or
-// session needs them; and homes, which hold what exists nowhere else and are never removed here. It runs beside the processes that
-// serve mounts: files and locks say what is in use.
+// There are three kinds of files: contents in blobs/, which may be removed at any time; stores, which may be removed
+// while no mount or session needs them; and homes, which hold work that exists nowhere else, and which this package
+// never removes. The package may be used while daemons serve mounts: files and locks show what is in use.
 package space
 
 import (
@@ -27,40 +27,42 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Report is the usage of a state directory, as `cache stat --json` prints it.
+// Report is the disk usage of a state directory, in the format of `cache stat --json`. All sizes are in bytes.
 type Report struct {
-	Blobs   control.CacheStatus `json:"blobs"` // shared by all remotes, evictable; the quota is that of a running daemon, or 0
+	// Contents of all remotes, which may be evicted; the quota is that of a running daemon, or 0.
+	Blobs   control.CacheStatus `json:"blobs"`
 	Remotes []Remote            `json:"remotes"`
 	Mounts  []Home              `json:"mounts"`
 }
 
 // Remote is the store of one remote.
 type Remote struct {
-	Remote    string `json:"remote"` // URL without secrets
-	Dir       string `json:"dir"`
-	Objects   int64  `json:"objects"`
-	Packs     int    `json:"packs"`
-	Bytes     int64  `json:"bytes"`      // of the store
-	Blobs     int64  `json:"blobs"`      // contents of this remote in the cache; what several have counts for each
-	BlobBytes int64  `json:"blob_bytes"` // of them
-	Needed    bool   `json:"needed"`     // by a mount or a session
-	Open      bool   `json:"open"`       // in a process
+	Remote  string `json:"remote"` // URL without secrets
+	Dir     string `json:"dir"`
+	Objects int64  `json:"objects"`
+	Packs   int    `json:"packs"`
+	Bytes   int64  `json:"bytes"` // size of the store
+	// Number of this remote's contents in the cache; contents of several remotes count for each of them.
+	Blobs     int64 `json:"blobs"`
+	BlobBytes int64 `json:"blob_bytes"` // size of these contents
+	Needed    bool  `json:"needed"`     // a mount or a session needs the store
+	Open      bool  `json:"open"`       // a process has the store open
 }
 
-// Home is what one mount or session does not share with others.
+// Home is the disk usage of one mount or session, without parts that are shared.
 type Home struct {
 	ID      string `json:"id"`
-	Dir     string `json:"dir"` // where it is mounted, or was last
+	Dir     string `json:"dir"` // directory where it is mounted, or was mounted last
 	Remote  string `json:"remote"`
 	Mounted bool   `json:"mounted"`
-	Objects int64  `json:"objects"` // in its git directory
+	Objects int64  `json:"objects"` // number of objects in its git directory
 	Packs   int    `json:"packs"`
-	Git     int64  `json:"git_bytes"`     // of the git directory
-	Overlay int64  `json:"overlay_bytes"` // of changed contents
-	Other   int64  `json:"other_bytes"`   // of the table of inodes and the journal
+	Git     int64  `json:"git_bytes"`     // size of the git directory
+	Overlay int64  `json:"overlay_bytes"` // size of changed contents
+	Other   int64  `json:"other_bytes"`   // size of all else: the inode table, the change journal, the session repository
 }
 
-// Examine returns the usage of a state directory.
+// Examine returns the disk usage of a state directory.
 func Examine(ctx context.Context, state string) (Report, error) {
 	st := Report{Remotes: []Remote{}, Mounts: []Home{}}
 	blobs, err := openBlobs(state)
@@ -102,7 +104,7 @@ func Examine(ctx context.Context, state string) (Report, error) {
 	return st, nil
 }
 
-// openBlobs opens the cache of contents, which other processes may have open, without evicting anything.
+// openBlobs opens the cache of contents without evicting any. Other processes may have it open.
 func openBlobs(state string) (*cache.Blobs, error) {
 	if _, err := os.Stat(state); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
@@ -114,6 +116,7 @@ func openBlobs(state string) (*cache.Blobs, error) {
 	return b, nil
 }
 
+// statStore returns the disk usage of a store. A store without a completed fetch has only Dir and Bytes.
 func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	r := Remote{Dir: dir, Bytes: diskUse(dir)}
 	if f, err := statedir.LockStore(dir); errors.Is(err, statedir.ErrStoreUsed) {
@@ -148,6 +151,7 @@ func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	return r, nil
 }
 
+// statHome returns the disk usage of a home. It locks the home for a moment to find out whether it is mounted.
 func statHome(h statedir.Homes, id string) Home {
 	dir := filepath.Join(h.Dir(), id)
 	s := Home{ID: id, Git: diskUse(filepath.Join(dir, "git")), Overlay: diskUse(filepath.Join(dir, "overlay"))}
@@ -172,7 +176,7 @@ func statHome(h statedir.Homes, id string) Home {
 	return s
 }
 
-// diskUse returns the sum of the lengths of the files below dir. Files that are removed meanwhile do not count.
+// diskUse returns the total length in bytes of the regular files below dir. It skips files that are removed meanwhile.
 func diskUse(dir string) (bytes int64) {
 	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
@@ -185,24 +189,26 @@ func diskUse(dir string) (bytes int64) {
 	return bytes
 }
 
-// Goal is what Collect is to reach.
+// Goal is the target of Collect.
 type Goal struct {
-	Quota  int64 // bytes of contents that may stay
+	Quota int64 // bytes of contents that may stay in the cache
+	// DryRun states that nothing is to be removed.
 	DryRun bool
 }
 
-// Freed is what Collect has removed, as `cache gc --json` prints it.
+// Freed is the result of Collect, in the format of `cache gc --json`.
 type Freed struct {
-	Blobs   int64    `json:"blobs"` // contents evicted
-	Bytes   int64    `json:"bytes"` // of them
-	Left    int64    `json:"left"`  // bytes of contents that stay
+	Blobs int64 `json:"blobs"` // number of evicted contents
+	Bytes int64 `json:"bytes"` // size of evicted contents
+	Left  int64 `json:"left"`  // bytes of contents that stay
+	// Removed are the removed stores.
 	Removed []Remote `json:"removed"`
-	Notes   []string `json:"notes,omitempty"` // why something stays
+	Notes   []string `json:"notes,omitempty"` // reasons why contents or stores stay
 	DryRun  bool     `json:"dry_run"`
 }
 
-// Collect evicts contents, those unused for longest first, until the quota is met, and removes stores that no mount or session needs.
-// If a session cannot be read all stores stay: a note says so.
+// Collect evicts contents, least recently used first, until the quota is met, and removes stores that no mount or
+// session needs. If a session cannot be read, all stores stay, and a note states the reason.
 func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 	freed := Freed{Removed: []Remote{}, DryRun: c.DryRun}
 	blobs, err := openBlobs(state)

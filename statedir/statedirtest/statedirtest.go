@@ -1,4 +1,4 @@
-// Package statedirtest makes state directories for tests.
+// Package statedirtest creates state directories for tests.
 package statedirtest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// New returns the homes of a new, empty state directory.
+// New returns the homes of a new, empty state directory, which is removed at the end of the test.
 func New(t *testing.T) statedir.Homes {
 	t.Helper()
 	h := statedir.Homes{State: t.TempDir(), Log: zap.NewNop()}
@@ -25,8 +25,8 @@ func New(t *testing.T) statedir.Homes {
 	return h
 }
 
-// Add makes the home of a session that no process uses, with an overlay of so many empty files. counted says whether its last
-// mount was unmounted, so that its record has the number of changes.
+// Add creates the home of a session that no process uses, with an overlay of the given number of empty files. counted
+// states that the last mount was unmounted, so that the record has the number of changes.
 func Add(t *testing.T, h statedir.Homes, name string, files int, counted bool) {
 	t.Helper()
 	m, err := h.Lock(t.Context(), name, "/srv/"+name)
@@ -62,7 +62,7 @@ func Add(t *testing.T, h statedir.Homes, name string, files int, counted bool) {
 	}
 }
 
-// Names returns the names of all homes, and the paths of those that were about to be removed, separated by spaces.
+// Names returns the names of all homes and the paths of homes that were being removed, separated by spaces.
 func Names(t *testing.T, h statedir.Homes) string {
 	t.Helper()
 	ids, removed, err := h.IDs()
@@ -72,7 +72,7 @@ func Names(t *testing.T, h statedir.Homes) string {
 	return strings.Join(append(ids, removed...), " ")
 }
 
-// Record returns a record of which every field but Made is set.
+// Record returns a record in which every field but Made is set.
 func Record() statedir.Record {
 	return statedir.Record{
 		Version: statedir.RecordVersion, Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app", Asked: "main", Ref: "refs/heads/main",
