@@ -44,6 +44,7 @@ func (o *opened) close() {
 // session has no session remote, or if its refs cannot be read.
 func (o *opened) layout() (session.Layout, bool) {
 	if o.far != nil {
+		// The refs of a session remote that was fetched are known without another request.
 		m, ok := o.far.Meta(o.session)
 		layout, err := session.LayoutOf(m, o.far.Refs())
 		return layout, ok && err == nil
@@ -53,17 +54,20 @@ func (o *opened) layout() (session.Layout, bool) {
 	case o.repo == nil || o.record.Carried.Remote == control.RemoteNone:
 		return session.Layout{}, false
 	case far == "":
+		// The embedded session remote is the session's repository, where branches keep their names.
 		return session.Layout{Session: o.session, Own: true}, true
 	case o.queue != nil:
 		return o.queue.Status().Layout, true
 	}
+	// Without a queue, the recorded result of the last push decides.
 	st, err := writeback.Look(o.repo, far)
 	return st.Layout, err == nil
 }
 
 // openSession finds a session by its name, by the directory where it is mounted, or by the directory where it was
 // mounted last. With write, the repository can be changed; the home of a session that is not mounted is then locked
-// until close.
+// until close. A home that only another command reads is waited for; one that a mount uses is reported as
+// statedir.ErrBusySession.
 func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opened, error) {
 	if m, err := d.mounted(ctx, of); err != nil {
 		return nil, err
@@ -171,6 +175,7 @@ func (o *opened) read() (err error) {
 		return nil
 	}
 	o.pins, err = o.repo.Pins()
+	// The embedded session remote is the session's repository itself, so every checkpoint in it counts as pushed.
 	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
 	switch {
 	case embedded:

@@ -48,6 +48,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 		stop, fresh, err := m.daemon.watch.watch(d.path, wake)
 		if err != nil {
 			m.daemon.log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
+			// A directory that cannot be watched is polled more often.
 			most = packsBlind
 			continue
 		}
@@ -55,6 +56,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 			defer stop()
 		}
 	}
+	// The first look precedes the first wait, so that packs which an earlier process left are joined too.
 	for pause := packsIdle; ; pause = min(2*pause, most) {
 		for _, d := range dirs {
 			if d.look(time.Now()) {
@@ -69,6 +71,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			}
+		// A change or a failure may have been missed, so the directory is looked at from time to time.
 		case <-time.After(min(pause, most)):
 		case <-ctx.Done():
 			return
@@ -135,6 +138,8 @@ type tended struct {
 // look reports whether to try a join now: the directory has changed, or packsIdle has passed since the last try. After
 // failures it waits longer, at most packsRetry.
 func (d *tended) look(now time.Time) bool {
+	// The directory's modification time changes when an entry is added or removed, which is cheaper to check than its
+	// entries.
 	st, err := os.Stat(d.path)
 	if err != nil {
 		return false
@@ -142,6 +147,7 @@ func (d *tended) look(now time.Time) bool {
 	if modified := st.ModTime(); !modified.Equal(d.modified) {
 		d.modified, d.changed = modified, now
 	}
+	// After a failure, changes of the directory do not shorten the wait.
 	if d.failures > 0 {
 		return now.Sub(d.joined) > min(packsIdle<<min(d.failures, 10), packsRetry)
 	}

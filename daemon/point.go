@@ -46,10 +46,12 @@ func (o origin) local(remote *thin.Remote) resume.Local {
 	l := resume.Local{RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.point, Ref: o.record.Ref}
 	switch at := o.carried.Remote; at {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		// Contents of a session that was itself forked may be on the session remote of its parent.
 		if o.record.Point != nil {
 			l.ContentsFrom = o.record.Point.From
 		}
 	default:
+		// If both sessions have the same session remote, contents are fetched from it without ContentsFrom.
 		if remote == nil || remote.URL() != statedir.WithoutSecrets(at) {
 			l.ContentsFrom = statedir.WithoutSecrets(at)
 		}
@@ -76,6 +78,7 @@ func (m *mount) lend() error {
 	r.Session = cmp.Or(m.session, r.Session)
 	var second *thin.Remote
 	m.daemon.mu.Lock()
+	// A mount that looked up its mounted remote on the session remote has opened the session remote already.
 	if at, _ := sessionURL(r); at != "" {
 		if second = m.known.take(at, sessionGiven(r, at)); second != nil {
 			m.sessionLogin = m.known.login
@@ -106,6 +109,7 @@ func (m *mount) lend() error {
 // if at is on the same host as the mount's own session remote.
 func (m *mount) lendElder(at string) error {
 	r := m.requestNow()
+	// A token for one host must not be sent to another.
 	if own, _ := sessionURL(r); !sameHost(at, own) {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
@@ -141,13 +145,17 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 	var err error
 	begins := func() { progress(control.Progress{Phase: "session"}) }
 	switch {
+	// The mount continues from the base of an earlier mount, which was a commit.
 	case m.base != nil && m.base.Point == nil:
 		return false, nil
+	// The session is on this host.
 	case m.from != nil:
 		s, err = m.target().Link(ctx, m.from.local(m.second))
+	// The parent session is on a session remote.
 	case m.far != nil:
 		begins()
 		s, err = m.target().Fork(ctx, m.far.Parent, m.far.at)
+	// The mount shows one checkpoint of a session that only the session remote has.
 	case m.request.At != "":
 		if s, err = m.resumeSession(ctx, m.request.Session, begins); err == nil && s == nil {
 			err = statedir.ErrNoSession
@@ -157,6 +165,7 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 		}
 	case m.session == "":
 		return false, nil
+	// The session may exist on the session remote, from another machine.
 	default:
 		s, err = m.resumeSession(ctx, m.session, begins)
 	}
@@ -187,6 +196,7 @@ func (m *mount) resumeSession(ctx context.Context, name string, begins func()) (
 
 // beginAt records the checkpoint that the mount starts from, and acquires the rest of its snapshot. It sets m.snap.
 func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
+	// Resume acquires the snapshot concurrently with its own requests; Link does not.
 	if a.Snapshot == nil {
 		if err := m.target().Acquire(ctx, a); err != nil {
 			return err
@@ -198,10 +208,12 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 	if !snap.Commit.IsZero() {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
+	// Unchanged files get the time of the checkpoint, so that they look the same in every mount of it.
 	m.record.Time = pointTime(a.Checkpoint, m.since)
 	m.record.Point = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(), State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
 	}
+	// The parent is recorded for status, and for the transcript and erasures that the session inherits.
 	switch p := m.record.Point; {
 	case m.far != nil:
 		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()

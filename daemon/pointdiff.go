@@ -51,6 +51,7 @@ func (d treeDiff) below(ctx context.Context, at string, from, to object.ID) erro
 	if err != nil {
 		return err
 	}
+	// Entries that remain in this map after the loop over the new tree were removed.
 	was := make(map[string]object.TreeEntry, len(before))
 	for _, e := range before {
 		was[e.Name] = e
@@ -77,6 +78,7 @@ func (d treeDiff) entry(ctx context.Context, at string, from, to object.TreeEntr
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
 	}
+	// An empty directory has no entries by which it would be reported.
 	if d.dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
 		was, is := object.TreeEntry{}, object.TreeEntry{}
 		if isEmptyDir(from) {
@@ -89,6 +91,7 @@ func (d treeDiff) entry(ctx context.Context, at string, from, to object.TreeEntr
 			return err
 		}
 	}
+	// A directory is compared by its entries; only a file or link in its place is reported itself.
 	var fromDir, toDir object.ID
 	if from.Mode == object.ModeDir {
 		fromDir, from = from.ID, object.TreeEntry{}

@@ -28,11 +28,13 @@ func (m *mount) provider() promisor.Provider {
 
 // likePoint sets o so that a new git directory equals that of the checkpoint that the mount starts from, and returns the
 // index of the checkpoint. It returns nil if the mount starts from a commit, or if the git directory exists already.
+// o.Session is set in both cases, so that git finds the session's objects.
 func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 	if m.record.Point == nil {
 		return nil, nil
 	}
 	o.Session = m.sessionObjects()
+	// An existing index shows that an earlier mount has written the git directory.
 	if m.hasIndex() {
 		o.Ref = "" // keep the branches of the existing git directory
 		return nil, nil
@@ -54,6 +56,7 @@ func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The git directory's reflogs need the committers of HEAD and of the stashes.
 	committers := map[object.ID]string{}
 	for _, s := range state.Stashes {
 		committers[s.Commit] = committerOf(repo, s.Commit)
@@ -183,6 +186,7 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 	if err != nil {
 		return nil, fmt.Errorf("compare what was staged: %w", err)
 	}
+	// The index format orders entries by path, then stage.
 	slices.SortFunc(conflicts, func(a, b session.IndexEntry) int {
 		if n := strings.Compare(a.Path, b.Path); n != 0 {
 			return n
@@ -190,6 +194,7 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 		return int(a.Stage) - int(b.Stage)
 	})
 	for _, e := range conflicts {
+		// A path with conflicts has no entry of stage 0.
 		s.Changes = slices.DeleteFunc(s.Changes, func(c index.Change) bool { return c.Entry.Path == e.Path })
 		s.Others = append(s.Others, special0(e))
 	}
@@ -212,6 +217,7 @@ func treesOf(ctx context.Context, read treeReader, root object.ID) func(dir stri
 	trees := map[string]object.ID{"": root}
 	var find func(dir string) object.ID
 	find = func(dir string) object.ID {
+		// The recursion ends at the root, which is in the map from the start.
 		if tree, ok := trees[dir]; ok {
 			return tree
 		}

@@ -11,6 +11,7 @@ import (
 // function. m is the session's mount, or nil if it is not mounted. For HEAD, findPoint creates a checkpoint of the
 // commit if there is none, because the automatic one follows a commit only a moment later.
 func findPoint(ctx context.Context, repo *session.Repo, m *mount, name string) (session.Point, error) {
+	// HEAD as a checkpoint name means the checkpoint of the current commit.
 	if name == "HEAD" && m != nil && m.writable() && m.agent.Active() {
 		if err := m.agent.CheckpointHead(ctx, repo); err != nil {
 			return session.Point{}, err

@@ -52,6 +52,8 @@ func sessionURL(r control.MountRequest) (at, kind string) {
 	case control.RemoteOrigin:
 		return r.Remote, control.RemoteOrigin
 	}
+	// Without a token of its own, a session remote on the host of the mounted remote gets the user and password of that
+	// URL.
 	if r.SessionToken == "" && r.SessionTokenFile == "" {
 		return likeUser(r.SessionOptions.Remote, r.Remote), ""
 	}
@@ -75,6 +77,7 @@ func (m *mount) expect(ctx context.Context) {
 	if err != nil {
 		m.daemon.log.Debug("look for contents of the session", zap.String("dir", m.dir), zap.Error(err))
 	}
+	// Only missing blobs matter; those on this host are never requested.
 	ids = m.owned.Missing(ids)
 	m.owned.Expect(ids)
 	if m.forkObjects != nil {

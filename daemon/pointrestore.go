@@ -76,9 +76,11 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
+	// A caller whose daemon died repeats its request; the successor may have finished the restore meanwhile.
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
+	// The checkpoint of another session is copied into this session's repository first.
 	if r.Of != "" {
 		a, err := m.adopt(ctx, r.Of, r.SessionRemote, r.ID)
 		if err != nil {
@@ -139,6 +141,7 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreRe
 	defer o.close()
 	changes := make([]control.PathChange, 0, len(list))
 	for _, d := range list {
+		// Paths that were left unchanged are listed in Kept instead.
 		if dry || !slices.Contains(w.Kept, d.Path) {
 			changes = append(changes, pathChange(d.Path, object.TreeEntry{Mode: d.OldMode, ID: d.Old}, object.TreeEntry{Mode: d.NewMode, ID: d.New}))
 		}

@@ -24,6 +24,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	if err != nil {
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	}
+	// Remote and tokens of the parent's mount are the defaults of the fork.
 	to := h.request(r.Mount)
 	if to.ReadOnly {
 		to.Session = "" // it shows the existing checkpoint and creates no session
@@ -68,6 +69,7 @@ type sessionHome struct {
 func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
+	// The mount shows one checkpoint of a session that this host may not have.
 	case ok && m.served() && m.request.At != "" && m.record.Point != nil:
 		return sessionHome{dir: m.home.Dir, session: m.request.Session, record: m.record, mount: m, carried: m.request.SessionOptions}, nil
 	case ok && (!m.served() || m.session == ""):
@@ -112,6 +114,7 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 		if h.mount != nil {
 			now := h.mount.requestNow()
 			r.Remote = now.Remote // the URL may contain a secret
+			// A caller of this daemon may use the tokens of a mount of the same remote.
 			if r.Token == "" && r.TokenFile == "" {
 				r.Token, r.TokenFile = now.Token, now.TokenFile
 			}
@@ -120,6 +123,7 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 			}
 		}
 	}
+	// The fork starts from a checkpoint, and not from a ref.
 	r.Ref = ""
 	return r
 }
@@ -136,6 +140,7 @@ func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (ses
 	case id == "" && shows:
 		p, err := h.shown()
 		return h, p, err
+	// The session's own home has all of its checkpoints, the home of the mount only one.
 	case shows:
 		if of, err := d.homeOf(h.session); err == nil {
 			h = of
@@ -217,6 +222,7 @@ type beginning struct {
 // complete fills in the remote of a request, and the start of a mount that shows one checkpoint, from the session on
 // this host or on the session remote.
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *beginning) (err error) {
+	// A mount that shows one checkpoint cannot be changed.
 	if r.At != "" && b.from == nil {
 		r.ReadOnly = true
 		if b.from, err = d.show(ctx, r); err != nil {
@@ -226,10 +232,12 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 	if r.Remote != "" {
 		return nil
 	}
+	// This host knows the remote of its own sessions.
 	if h, err := d.homeOf(r.Session); err == nil {
 		*r = h.request(*r)
 		return nil
 	}
+	// Otherwise the metadata on the session remote names the mounted remote.
 	if b.known, err = d.knowSession(ctx, *r); err != nil {
 		return explainResume(*r, err)
 	}

@@ -15,6 +15,7 @@ import (
 func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	ready := m.triedGit(ctx)
 	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {
+		// The history, which is otherwise fetched in the background, becomes urgent.
 		m.hurry.Store(true)
 		ready = m.tried(ctx, m.historyTried)
 	}

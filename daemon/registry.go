@@ -43,6 +43,7 @@ func (d *Daemon) register(m *mount) {
 	if d.keeper == nil || m.parent != nil || m.request.Passing {
 		return
 	}
+	// A registered request has no secrets, and no nonce, because it is not repeated by a caller.
 	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.request, Record: m.record}
 	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.session
 	r.Request.CreateRemote = nil
@@ -76,6 +77,7 @@ func (m *mount) unregisterUnmounted() {
 	m.daemon.mu.Lock()
 	closed := m.daemon.closed
 	m.daemon.mu.Unlock()
+	// A request to this daemon unregisters the mount itself.
 	m.mu.Lock()
 	ours := m.stopping
 	m.mu.Unlock()
@@ -142,6 +144,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
+	// A file of a later version may mean something else, and stays for that version.
 	if err == nil && (r.Version != statedir.RegistryVersion || !filepath.IsAbs(r.Request.Dir)) {
 		err = fmt.Errorf("%w: version %d", statedir.ErrRecord, r.Version)
 	}
@@ -152,6 +155,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if _, there := d.find(r.Request.Dir); there {
 		return true
 	}
+	// Remount waits until the files can be read, and not for git or the history.
 	r.Request.Wait = control.WaitTree
 	if r.Request.Session != "" {
 		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Request.Session)); err == nil {
@@ -166,6 +170,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 		return true
 	}
 	d.log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
+	// The failure is shown by status until the mount succeeds or is unmounted.
 	d.failures.Add(statedir.Failure{
 		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session, Ref: r.Record.Ref, Commit: r.Record.Commit,
 		When: time.Now(), Cause: "it was not mounted again: " + err.Error(),

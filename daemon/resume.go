@@ -57,6 +57,7 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 	var mounts, later []*mount
 	for _, in := range takeover.Inherit(kept) {
 		k, err := takeover.Resume(d.keeper, in, d.log)
+		// A kept mount without a readable state cannot be taken over; Resume has dropped its files.
 		if err != nil {
 			d.log.Warn("take over mount", zap.String("key", in.Key), zap.Error(err))
 			continue
@@ -74,6 +75,7 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 		d.mu.Lock()
 		added := d.add(m)
 		d.mu.Unlock()
+		// Two mounts at one directory cannot happen unless the state is damaged; the first one is served.
 		if !added {
 			d.log.Warn("two mounts were kept of one directory", zap.String("dir", m.dir))
 			in.Close()
@@ -82,6 +84,8 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 		}
 		mounts = append(mounts, m)
 	}
+	// Submodules are linked to their parents after all mounts are known, because the keeper returns them in no
+	// particular order.
 	for _, m := range mounts {
 		h := m.handover.State()
 		if around, ok := d.mountAt(h.Around); ok && h.Around != "" {
@@ -100,6 +104,7 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 			later = append(later, m)
 		}
 	}
+	// The mounts with the fewest deaths are tried first, because they are the most likely to succeed.
 	slices.SortStableFunc(later, func(a, b *mount) int { return a.handover.State().Died - b.handover.State().Died })
 	d.resuming.Go(func() {
 		var all sync.WaitGroup
@@ -152,6 +157,7 @@ func (m *mount) succeed() {
 		log.Info("removing a mount that was not finished")
 		m.removeUnfinished()
 		return
+	// Before Linux 6.9, the kernel does not resend requests that the dead process had read.
 	case !m.inherited.Has(takeover.PartDevice):
 		m.abandon(errNotMoved)
 		return
@@ -160,9 +166,11 @@ func (m *mount) succeed() {
 		return
 	}
 	start := time.Now()
+	// The attempt is counted before it starts, so that a successor knows of it if this process dies.
 	m.handover.Update(func(h *takeover.State) { h.Died++ })
 	var err error
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
+		// An attempt that has opened the tree cannot be undone, and is not repeated.
 		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries {
 			break
 		}
@@ -171,6 +179,7 @@ func (m *mount) succeed() {
 		time.Sleep(pause)
 	}
 	switch {
+	// Another version of the program may be able to serve this mount, so it is left attached.
 	case errors.Is(err, fuse.ErrUnfit):
 		log.Error("take over mount", zap.Error(err))
 		m.daemon.mu.Lock()
@@ -183,6 +192,7 @@ func (m *mount) succeed() {
 		m.finish()
 		m.daemon.departed.add(m)
 	default:
+		// The takeover succeeded, so the deaths before it do not count any more.
 		m.handover.Update(func(h *takeover.State) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.session), zap.Duration("took", time.Since(start)))
 		if err := m.inside.Bind(); err != nil {
@@ -197,6 +207,7 @@ func (m *mount) takeOver() (err error) {
 	h := m.handover.State()
 	ctx := context.Background()
 	device := m.inherited.File(takeover.PartDevice)
+	// The kernel may have unmounted the file system between the two processes.
 	gone := hungUp(device)
 	if m.store, m.release, err = m.daemon.store(m); err != nil {
 		return err
@@ -229,6 +240,7 @@ func (m *mount) takeOver() (err error) {
 		return err
 	}
 	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
+	// The unmount is completed with the options of the request that the predecessor was carrying out.
 	if gone {
 		m.discard, m.trash, m.keepFor = h.Discard, h.Trash, h.Keep
 		return nil
@@ -259,6 +271,7 @@ func (m *mount) takeOverHome(ctx context.Context) (err error) {
 		}
 		return err
 	}
+	// The keeper holds no lock if sending it failed.
 	m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir)
 	if err == nil {
 		m.handover.Keep(takeover.PartLock, m.home.LockFile)
@@ -309,6 +322,7 @@ func (m *mount) removeUnfinished() {
 		switch {
 		case err != nil:
 			lock.Close()
+		// A mount without a session of its own leaves no home.
 		case m.request.ReadOnly && (m.request.Session == "" || m.request.At != ""):
 			m.home = t
 			m.removeHome()

@@ -32,6 +32,7 @@ const leaveTime = 5 * time.Second
 
 // enter locks the mount's home, and finds out whether the home has a session to resume. It sets m.resumed.
 func (m *mount) enter(ctx context.Context) error {
+	// A read-only mount must not create the home of a session that does not exist.
 	if m.session != "" && m.request.ReadOnly {
 		if _, err := os.Lstat(filepath.Join(m.daemon.homes.Dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
 			return statedir.ErrNoSession
@@ -43,6 +44,7 @@ func (m *mount) enter(ctx context.Context) error {
 	}
 	m.record, err = statedir.ReadRecord(m.home.Dir)
 	switch {
+	// Changes without a record cannot be assigned to a base commit, so they must not be overwritten.
 	case errors.Is(err, fs.ErrNotExist) && statedir.HasOverlay(m.home.Dir):
 		return statedir.ErrNoRecord
 	case errors.Is(err, fs.ErrNotExist) && m.request.ReadOnly:
@@ -63,6 +65,7 @@ func (m *mount) enter(ctx context.Context) error {
 		}
 	}
 	m.resumed = true
+	// Files keep the owner that they had when the session started.
 	m.otherOwner = m.request.UID != m.record.UID || m.request.GID != m.record.GID
 	m.request.UID, m.request.GID = m.record.UID, m.record.GID
 	return nil
@@ -94,6 +97,7 @@ func (m *mount) beginAnew(ctx context.Context) error {
 // even if the ref has moved since.
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
+		// A session on the session remote, or a checkpoint of it, takes precedence over the requested ref.
 		if began, err := m.acquirePoint(ctx, progress); began || err != nil {
 			return err
 		}
@@ -119,6 +123,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	if m.snap, err = m.store.Resume(ctx, base); err != nil {
 		return fault.Remote(err)
 	}
+	// The tree of a commit never changes, unless the record or the remote is damaged.
 	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
 		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.record.Commit)
 	}
@@ -145,6 +150,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 		return nil
 	}
 	commit, err := m.store.Resolve(ctx, ref)
+	// The short and the full name of the ref that the session started from are equivalent.
 	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
 	switch {
 	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
@@ -174,9 +180,11 @@ func (m *mount) open() error {
 		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.Wanted(), true
 	}
 	if m.writable() && m.taking == nil {
+		// A killed mount left the directories that it had created; this mount removes them when it ends.
 		if m.record.Dir == m.dir && len(m.point.Created) == 0 {
 			m.point.Created = m.record.Made
 		}
+		// The counts become invalid before the first change can be made.
 		m.record.Dir, m.record.Made, m.record.Counted = m.dir, m.point.Created, false
 		if err := m.record.Save(m.home.Dir); err != nil {
 			return err
@@ -197,6 +205,7 @@ func (m *mount) announce(progress func(control.Progress)) {
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
+		// Commits on the session remote that the checkpoint lacks are not in the mount; the user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := agent.AheadText(ref, m.newer[ref].String())
 			if m.moved[ref] {
@@ -249,18 +258,22 @@ func (m *mount) leave() (o outcome) {
 		o.err = m.tree.Close()
 	}
 	var err error
+	// Objects and refs in the git directory count as work even if no file was changed.
 	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
 	// An unfinished mount leaves no session.
 	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
+	// The mount has no session, or its session is discarded for good, or has nothing to keep.
 	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
+	// The home existed before, and this mount could not have changed it.
 	case m.request.ReadOnly, m.tree == nil && !m.home.Created:
 		m.home.Release()
 		return outcome{err: o.err}
+	// A new home without work is removed.
 	case m.tree == nil, m.home.Created && !m.wasServed(), o.err == nil && !w.Any():
 		m.removeHome()
 		return o
@@ -278,6 +291,7 @@ func (m *mount) leave() (o outcome) {
 	}
 	if m.discards() && o.err == nil {
 		now := time.Now()
+		// The lock file must not name a mount any more.
 		m.home.Sign("")
 		if o.err = m.home.ToTrash(m.session, now); o.err != nil {
 			return o

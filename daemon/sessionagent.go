@@ -160,12 +160,14 @@ const writeBackTime = 5 * time.Second
 // writeBack waits until the kernel has written its dirty pages to the tree. It does nothing for a mount that the kernel
 // has detached. After writeBackTime it logs the missing writes and returns nil.
 func (m *mount) writeBack(ctx context.Context) error {
+	// There is nothing to write back if the kernel has no mount.
 	if m.server == nil || m.letsGo() {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
 	defer cancel()
 	err := m.server.WriteBack(limited)
+	// The limit of this function has passed, and not that of the caller.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		m.daemon.log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.dir), zap.Error(err))
 		return nil
@@ -249,6 +251,7 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 
 // OpenOrigin opens the mounted remote as a session remote. The caller closes it. The session's token is not used for it.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
+	// The mounted remote is opened with its own credentials.
 	r := a.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	r.SessionToken, r.SessionTokenFile = "", ""

@@ -26,6 +26,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	}
 	defer func() { o.close() }()
 	p := pair{a: o, b: o}
+	// The two checkpoints may belong to different sessions.
 	if r.AOf != "" && (r.AOf != r.Of || r.ARemote != r.SessionRemote) {
 		if p.a, err = d.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
 			return reply, fault.ExplainSessionAt("read session", r.AOf, err)
@@ -40,6 +41,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		}
 		from = a.Tree
 	}
+	// The working tree is compared in the form of a new checkpoint.
 	if r.B == "" && o.mount != nil && o.mount.agent.Active() {
 		if _, _, err := o.mount.agent.Checkpoint(ctx, session.Idle, ""); err != nil {
 			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
@@ -48,6 +50,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		if err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
+		// The new checkpoint is visible only to a session that is read after it.
 		o.close()
 		if o, p.b = now, now; r.AOf == "" {
 			p.a = now
@@ -149,8 +152,10 @@ func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	for _, c := range changes {
 		old, now = appendBlob(old, c.OldMode, c.Old), appendBlob(now, c.NewMode, c.New)
 	}
+	// Contents that the sessions own are in their repositories already.
 	here := func(id object.ID) bool { return p.a.repo.Owned(id) || p.b.repo.Owned(id) }
 	old, now = slices.DeleteFunc(old, here), slices.DeleteFunc(now, here)
+	// One request suffices if both trees belong to the same session.
 	if p.a == p.b {
 		return p.a.provide(ctx, append(old, now...))
 	}
@@ -191,6 +196,7 @@ func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = p.b.repo.Dir()
 	cmd.Env = append(cmd.Env, "GIT_DIR="+p.b.repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText)
+	// Trees and contents of the other session are read through an alternate.
 	if p.a != p.b {
 		cmd.Env = append(cmd.Env, gitcmd.Alternates(filepath.Join(p.a.repo.Dir(), "objects")))
 	}
@@ -208,6 +214,7 @@ func addLines(changes []control.PathChange, out []byte) {
 	for i, c := range changes {
 		at[c.Path] = i
 	}
+	// Renames are off, so each record has exactly one path.
 	for line := range strings.SplitSeq(string(out), "\x00") {
 		added, rest, ok1 := strings.Cut(line, "\t")
 		removed, path, ok2 := strings.Cut(rest, "\t")

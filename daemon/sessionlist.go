@@ -56,6 +56,8 @@ const staleAfter = 7 * 24 * time.Hour
 
 // stale reports whether a session is not mounted and had no checkpoint and no transition within staleAfter of now.
 func (o *opened) stale(meta session.Meta, now time.Time) bool {
+	// The age is measured from the newest of three events: the start of the session, its last transition, and its last
+	// checkpoint.
 	last := o.record.Began
 	if n := len(meta.Transitions); n > 0 && meta.Transitions[n-1].Time.After(last) {
 		last = meta.Transitions[n-1].Time
@@ -123,6 +125,7 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 		return nil, err
 	}
 	var all []control.SessionInfo
+	// One limit for all homes, so that many locked homes do not delay the list.
 	limited, cancel := context.WithTimeout(ctx, statedir.ListTime)
 	defer cancel()
 	for _, id := range ids {

@@ -38,6 +38,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	if err != nil {
 		return reply, err
 	}
+	// The name is checked before the checkpoint is made.
 	if r.Pin != "" {
 		if err := session.ValidPin(r.Pin); err != nil {
 			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
@@ -51,11 +52,13 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	if err != nil {
 		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
+	// The pin is set before the push, so that it is pushed with the checkpoint.
 	if r.Pin != "" {
 		if err := session.SetPin(ctx, o.repo, o.session, r.Pin, p); err != nil {
 			return reply, fault.ExplainSession("pin", r.Pin, err)
 		}
 	}
+	// Refs that git has moved are copied to the repository first, so that they are pushed too.
 	if r.Sync {
 		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
 		defer cancel()
@@ -112,12 +115,14 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, fault.ErrSlow)
 		defer cancel()
 	}
+	// Branches and tags are part of the work, so the git directory must be complete.
 	if !m.triedGit(ctx) {
 		return reply, fault.Unsynced("sync", m.dir, agent.ErrEnded)
 	}
 	if err := m.agent.KeepAll(ctx, session.Manual); err != nil {
 		return reply, fault.ExplainSession("sync", m.dir, err)
 	}
+	// Refs may move while they are pushed, which a few repetitions catch up with.
 	for range syncTries {
 		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
 			return reply, fault.Unsynced("sync", m.dir, err)
@@ -167,6 +172,7 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	}
 	// A checkpoint is in two segments if gc copied it.
 	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID })
+	// A record is stored with the checkpoint that precedes it.
 	recorded, err := o.recordsBefore(ctx)
 	if err != nil { // without the transcript, the checkpoints are still listed
 		d.log.Warn("read transcript", zap.String("session", o.session), zap.Error(err))
@@ -233,6 +239,7 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	if r.State == "" {
 		return nil
 	}
+	// The agent manages the state of a mounted session.
 	if o.mount != nil && o.mount.writable() {
 		return fault.SessionMountedError{Dir: o.mount.dir}
 	}
@@ -263,6 +270,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
 	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
+	// The repository of the session has the commits of checkpoints, and the mount's git directory does not.
 	if noteOn(r.Commit) {
 		repo, err := m.agent.Open(ctx)
 		if err != nil {
@@ -294,7 +302,9 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	if o.repo == nil {
 		return reply, nil
 	}
+	// The agent must not make a checkpoint while gc removes others.
 	if o.mount != nil && o.mount.writable() {
+		// Work that is in no checkpoint yet is stored first, so that gc can keep it.
 		if !r.DryRun {
 			if err := o.mount.agent.KeepAll(ctx, session.Idle); err != nil {
 				return reply, fault.ExplainSession("collect", r.Of, err)
@@ -322,6 +332,7 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	if reply.Records, err = o.expire(ctx, r, n.Dropped); err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
+	// The contents of expired records are not reachable any more, and are removed from the repository.
 	if reply.Records > 0 && !r.DryRun {
 		swept, err := o.repo.Sweep(ctx)
 		if err != nil {
@@ -336,6 +347,7 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	for _, p := range n.Dropped {
 		reply.Dropped = append(reply.Dropped, o.shown(p))
 	}
+	// The number of checkpoints in the status, and the session remote, are brought up to date.
 	if !r.DryRun {
 		if o.mount != nil {
 			o.mount.agent.Recount()
@@ -356,6 +368,7 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	if err != nil {
 		return 0, err
 	}
+	// A pin keeps its checkpoint even if the lane does not contain it any more.
 	for id := range o.pins {
 		there[id] = true
 	}

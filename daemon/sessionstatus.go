@@ -37,6 +37,7 @@ func lostText(ref, id string) string {
 // shown returns options in the form that is recorded: without secrets, and without settings that hold for one mount
 // only.
 func shown(o control.SessionOptions) control.SessionOptions {
+	// Names of kinds of session remotes contain no secrets.
 	switch o.Remote {
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
 	default:

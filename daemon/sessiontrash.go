@@ -41,9 +41,11 @@ func (d *Daemon) expire(ctx context.Context, now time.Time) {
 	}
 	for _, id := range ids {
 		r, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), id))
+		// A damaged record is left to doctor.
 		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
 			continue
 		}
+		// A mounted session does not expire.
 		if m, err := d.mounted(ctx, r.Session); err != nil || m != nil {
 			continue
 		}
@@ -66,6 +68,7 @@ func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteReque
 
 // sessionDelete is SessionDelete at time now, with unexplained errors. The session must not be mounted for writing.
 func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteRequest, now time.Time) (reply control.SessionDeleteReply, err error) {
+	// The work of a mounted session could still change.
 	if m, err := d.mounted(ctx, r.Of); err != nil {
 		return reply, err
 	} else if m != nil && m.writable() {
@@ -77,6 +80,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 		return reply, err
 	}
 	reply.Session, reply.Until = name, now.Add(trash.Keep)
+	// The home is locked until the end, so that no mount resumes the session meanwhile.
 	t, err := d.homes.WaitExisting(ctx, name)
 	var rec statedir.Record
 	switch {
@@ -89,6 +93,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 		if rec, err = statedir.ReadRecord(t.Dir); err != nil {
 			return reply, err
 		}
+	// Without a home on this host, the request must name the session remote.
 	case !errors.Is(err, statedir.ErrNoSession) || r.Remote == "":
 		return reply, err
 	default:
@@ -100,6 +105,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
+	// The session remote is first: if it fails, the home still exists, and the deletion can be repeated.
 	if reply.Refs, reply.Kept, err = d.deleteThere(ctx, req, r.TakeOver, now); err != nil {
 		return reply, err
 	}
@@ -138,6 +144,7 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 		if err != nil {
 			return 0, nil, err
 		}
+		// A session that another machine is using is deleted only on request.
 		for _, lane := range meta.Lanes {
 			if held := meta.Held(lane.Name, writer); held != nil && !takeOver {
 				return 0, nil, held
@@ -146,6 +153,7 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 		if layout, err = session.LayoutOf(meta, there); err != nil {
 			return 0, nil, err
 		}
+		// The owner blob identifies the refs that belong to this session.
 		blob, err := session.OwnerBlob(id.Format(), r.Session)
 		if err != nil {
 			return 0, nil, err
@@ -210,9 +218,11 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 	var rec statedir.Record
 	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == r.Session })
 	if i >= 0 {
+		// The record in the trash names the session remote.
 		if rec, err = statedir.ReadRecord(all[i].Dir); err != nil {
 			return err
 		}
+		// A session with the same name may have been created meanwhile.
 		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Session)); err == nil {
 			return trash.ErrThere
 		}
@@ -251,6 +261,7 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
 	add := func(name, remote string, at time.Time) {
+		// Older sessions are removed by the next command that empties the trash.
 		if time.Since(at) <= trash.Keep {
 			reply.Deleted = append(reply.Deleted, control.DeletedSession{Name: name, Remote: remote, At: at.UTC(), Until: at.Add(trash.Keep).UTC()})
 		}

@@ -33,6 +33,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	if layout, ok := o.layout(); ok && p.Branch != "" {
 		reply.RemoteBranch = layout.There(p.Branch)
 	}
+	// The changes of a checkpoint are the differences from the previous one.
 	before, err := o.treeBefore(ctx, p)
 	if err == nil {
 		reply.Changes, err = o.changes(ctx, before, p.Tree)
@@ -56,6 +57,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 		}
 	}
 	reply.LeftOut = leftOut(state.Left)
+	// The agent may know excluded files that changed since the checkpoint was made.
 	if o.mount != nil {
 		if now, ok := o.mount.agent.LeftOut(p.ID); ok {
 			reply.LeftOut = leftOut(now)
@@ -65,6 +67,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
+	// A record belongs to the checkpoint before it: records at the previous checkpoint led to this one.
 	for _, l := range lines {
 		if l.Point == p.ID {
 			reply.Records++
@@ -80,6 +83,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 // treeBefore returns the tree that a checkpoint is compared with: that of the previous checkpoint, or the base tree if
 // gc has dropped that one.
 func (o *opened) treeBefore(ctx context.Context, p session.Point) (object.ID, error) {
+	// The previous checkpoint may be in another segment.
 	if p.Prev != "" {
 		before, err := o.repo.Find(string(p.Prev))
 		if err == nil {
@@ -100,6 +104,7 @@ func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 		}
 		base, err := object.ParseID(o.record.Commit)
 		if err == nil {
+			// The base commit of a session on a session remote may have to be fetched first.
 			err = o.farBase(ctx)
 		}
 		if err != nil {
@@ -126,6 +131,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 		return o.farTree(ctx, id)
 	}
 	entries, err := o.repo.Tree(id)
+	// The repository lacks trees of the mounted remote that are still being fetched.
 	if err != nil && o.mount != nil {
 		return o.mount.store.Tree(ctx, id)
 	}
@@ -157,6 +163,7 @@ func pathChange(path string, from, to object.TreeEntry) control.PathChange {
 		c.Status = "A"
 	case to.Mode == 0:
 		c.Status = "D"
+	// Git reports a change between files with different modes as M, and every other change of type as T.
 	case from.Mode != to.Mode && !(file(from.Mode) && file(to.Mode)):
 		c.Status = "T"
 	}

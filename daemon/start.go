@@ -44,6 +44,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err != nil {
 		return reply, err
 	}
+	// If this process dies from here on, the successor removes what start has created.
 	m.beginHandover()
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
@@ -62,6 +63,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
+	// While the keeper holds the lock, no other process can lock the home between two workers.
 	m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.configureAgent(); err != nil {
 		return reply, err
@@ -69,6 +71,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.makeSessionRemote(ctx, progress); err != nil {
 		return reply, err
 	}
+	// Objects of the session must be readable before the checkpoint is acquired.
 	if err = m.lend(); err != nil {
 		return reply, err
 	}
@@ -82,6 +85,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.showAgain()
+	// The namespace must exist before the kernel can send a request.
 	if err = m.open(); err != nil {
 		return reply, err
 	}
@@ -93,6 +97,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.likePointDirs(ctx); err != nil {
 		return reply, err
 	}
+	// The claim precedes the mount, so that no process writes to a session that another machine holds.
 	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
 		return reply, err
 	}
@@ -104,6 +109,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	mounted := time.Since(start)
 	if m.writable() {
+		// The record must survive a power failure once the caller has its reply.
 		if err = statedir.SyncRecord(m.home.Dir); err != nil {
 			return reply, err
 		}
@@ -116,6 +122,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 			m.redirects.BindExisting(ctx)
 		}
 	}
+	// The reply states that the root directory can be read.
 	if err := <-rootReady; err != nil {
 		return reply, fault.Remote(err)
 	}
@@ -126,6 +133,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
 	}
+	// From this update on, a successor takes over the mount instead of removing it.
 	m.handover.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
 		if checkout.Size() <= takeover.MaxCheckout {
@@ -168,6 +176,7 @@ func (m *mount) attach() error {
 		device, err = fuse.Attach(m.dir, o)
 	}
 	if err == nil {
+		// Not every kernel can pass the connection to another process.
 		if device.CanMove() {
 			m.handover.Keep(takeover.PartDevice, device.File())
 		}

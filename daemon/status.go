@@ -45,6 +45,7 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 			st.Mounts = append(st.Mounts, m.statusSince(wait, then))
 		}
 	}
+	// A failure is shown until its directory is mounted again.
 	for _, f := range d.failures.List() {
 		if !there[f.Dir] {
 			st.Mounts = append(st.Mounts, f.Status())
@@ -98,6 +99,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.shownPoint()...)
 	s.Session = m.sessionStatus()
+	// The most recent failure of the remote takes precedence over refused objects.
 	for _, r := range stats.Refused {
 		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
 		if !r.Object.IsZero() {
@@ -114,6 +116,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
 	}
+	// A degraded mount serves everything that is on this host.
 	if s.Error != "" && state == control.StateMounted {
 		s.State = control.StateDegraded
 	}
@@ -172,6 +175,7 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	if !ok || !m.served() {
 		return reply, fault.NotMounted("prefetch", r.Dir)
 	}
+	// Commits are prefetched into git's object store, and paths into the cache of contents.
 	if len(r.Commits) > 0 {
 		return m.prefetchCommits(ctx, r, progress)
 	}
@@ -199,6 +203,7 @@ func matcher(specs []string) func(string) bool {
 			if ok, _ := path.Match(spec, p); ok {
 				return true
 			}
+			// As in a .gitignore file, a pattern without a slash matches the name in every directory.
 			if ok, _ := path.Match(spec, path.Base(p)); ok && !strings.Contains(spec, "/") {
 				return true
 			}

@@ -53,6 +53,7 @@ type submodule struct {
 // enter mounts the submodules and their submodules. For one that cannot be mounted, it adds a note.
 func (s *submodules) enter(ctx context.Context) {
 	around := []*mount{s.mount}
+	// Each round mounts the submodules of the mounts of the round before.
 	for len(around) > 0 && ctx.Err() == nil {
 		var wanted []submodule
 		for _, m := range around {
@@ -77,6 +78,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*mount 
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
+			// After a failed unmount, some submodules are still mounted.
 			m, ok := s.at(filepath.Join(w.parent.dir, w.Path))
 			if !ok {
 				var err error
@@ -118,6 +120,7 @@ func (s *submodules) note(w submodule, err error) {
 	if errors.As(err, &e) {
 		cause = e.Cause
 	}
+	// The note names the submodule by its path in the outermost mount.
 	rest, _ := filepath.Rel(s.mount.dir, filepath.Join(w.parent.dir, w.Path))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,6 +141,7 @@ func (s *submodules) find(ctx context.Context, m *mount) []submodule {
 	for _, module := range modules {
 		w := submodule{Submodule: module, parent: m}
 		var ok bool
+		// Only the tree decides whether a path is a submodule.
 		if w.commit, ok, err = gitlink(ctx, m.view, m.snapshot().Tree, module.Path); err != nil {
 			s.note(w, err)
 		} else if ok {
@@ -183,12 +187,14 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if err != nil {
 		return nil, err
 	}
+	// Git refuses such a URL too (protocol.file.allow).
 	if isLocal(remote) && !isLocal(around.request.Remote) {
 		return nil, errors.New("a remote repository names a directory of this host")
 	}
 	if err := around.plain(ctx, w.Path); err != nil {
 		return nil, err
 	}
+	// The submodule inherits the request of its parent, without the parts that concern only the parent.
 	r := around.requestNow()
 	r.Remote, r.Dir, r.Ref = likeUser(remote, r.Remote), filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
@@ -197,6 +203,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote has branches of another repository
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}
+	// The name depends on the parent's session and the path, so that a later mount resumes the session.
 	if around.session != "" {
 		name := statedir.SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
@@ -228,6 +235,7 @@ func (m *mount) plain(ctx context.Context, p string) error {
 			return fmt.Errorf("%s is no directory any more", at)
 		}
 	}
+	// The lookup runs on a thread without the FUSE device, because this process has to answer it.
 	return fuse.WithoutDevice(func() error {
 		var st unix.Stat_t
 		return os.NewSyscallError("lstat", unix.Lstat(filepath.Join(m.dir, p), &st))
@@ -237,6 +245,7 @@ func (m *mount) plain(ctx context.Context, p string) error {
 // leave unmounts the submodules, innermost first. If one cannot be unmounted, it mounts the others again and returns the
 // error.
 func (s *submodules) leave(ctx context.Context, force bool) error {
+	// Inner mounts keep the outer ones busy.
 	for _, m := range slices.Backward(s.list()) {
 		if err := m.takeDown(ctx, force); err != nil {
 			s.again(ctx)
@@ -264,6 +273,7 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 		m.mu.Lock()
 		o := m.outcome
 		m.mu.Unlock()
+		// The mount has ended, so its session can be discarded like any unmounted one.
 		if discard && o.kept.Any() {
 			if err := m.daemon.homes.Discard(m.session, trash); err != nil {
 				m.daemon.log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
@@ -308,6 +318,7 @@ func (m *mount) isGone() bool {
 
 // isLocal reports whether a remote is on this host. Git, too, refuses a local submodule of a repository from elsewhere.
 func isLocal(remote string) bool {
+	// A path without a scheme or host is local, as in git-clone(1).
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		return strings.EqualFold(scheme, "file")
 	}

@@ -55,9 +55,11 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
+	// During a merge or rebase, git itself has to finish or abort first.
 	if what := git.Busy(); what != "" {
 		return reply, fault.GitBusyError(what)
 	}
+	// The current HEAD is the first tree of the comparison, even if git has moved it since the mount.
 	from, err := git.Head(ctx)
 	if err != nil {
 		return reply, err
@@ -97,6 +99,7 @@ func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
 	to, err := git.Resolve(ctx, wish)
+	// Git knows the name, or it can never name a commit of the remote.
 	if !errors.Is(err, gitdir.ErrNoCommit) || want.Ref == "" || want.Ref == "-" {
 		return to, err
 	}
@@ -109,9 +112,11 @@ func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	if remoteErr != nil {
 		return to, fault.Remote(remoteErr)
 	}
+	// The trees must be complete, because the plan compares them without further requests.
 	if err := snap.Wait(ctx); err != nil {
 		return to, fault.Remote(err)
 	}
+	// Git must not look for the history behind the fetched commit.
 	if err := errors.Join(git.SetShallow(m.store.Boundary()), git.Track(ctx, snap.Ref, snap.Commit)); err != nil {
 		return to, err
 	}
@@ -124,6 +129,7 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.P
 	if err == nil {
 		quiet := func(control.Progress) {}
 		_, err = m.moveTo(ctx, git, *p.Switch, p, quiet)
+		// The killed process may have created the branch already.
 		if rest, ok := p.Switch.Retry(err); ok {
 			_, err = m.moveTo(ctx, git, rest, p, quiet)
 		}

@@ -33,6 +33,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		return fault.NotMounted("trace", r.Dir)
 	}
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
+	// Events are recorded from before the first message on, so that none after it is missed.
 	defer m.server.Trace(l.hear)()
 	for {
 		t, more := l.take() // the first message is empty and states that the stream has begun
@@ -47,6 +48,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		case <-ctx.Done(): // the client has disconnected, or the daemon exits and the mount with it
 			return nil
 		case <-m.gone:
+			// The last events are sent before the stream ends.
 			for more := true; more; {
 				t, more = l.take()
 				if err := emit(t); err != nil {
@@ -80,6 +82,7 @@ func (l *listener) hear(e fuse.Event) {
 		return
 	}
 	l.mu.Lock()
+	// A slow client must not use memory without bound, nor block the mount.
 	if len(l.events) < traceRoom && l.paths < tracePaths {
 		l.events = append(l.events, traceEvent(e))
 		l.paths += len(e.Path) + len(e.To)

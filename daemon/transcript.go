@@ -25,6 +25,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 	}
+	// The checkpoint precedes the prompt, so that the user can return to the files as they were at that time.
 	if m.agent.Automatic() && transcript.BeginTurn(r.Lines) {
 		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
@@ -73,6 +74,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 		return reply, nil
 	}
 	head, err := transcript.Head(o.repo, o.session)
+	// The caller has this version of the transcript already.
 	if err == nil && !head.IsZero() && head.String() == r.Head {
 		reply.Head = r.Head
 		return reply, nil
@@ -143,12 +145,14 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 	}
 	reply.Erased = erased
 	note := session.Erasure{IDs: erased, Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why}
+	// An erasure by time is recorded by its time, and not by the IDs of its records.
 	if !r.Before.IsZero() {
 		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
 	}
 	if err := session.NoteErased(ctx, o.repo, o.session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
 		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
 	}
+	// Sweep removes objects, which must not happen while a checkpoint is being made.
 	if o.mount != nil && o.mount.writable() {
 		if err := o.mount.agent.Lock(ctx); err != nil {
 			return reply, fault.ExplainSession("erase from", r.Of, err)
@@ -171,6 +175,7 @@ func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest
 	}
 	defer o.close()
 	reply.Session = o.session
+	// A session without a repository gets one, because facts are stored in it.
 	if r.Changes() && o.mount != nil && o.mount.agent.Active() && o.repo == nil {
 		if _, err := o.mount.agent.Open(ctx); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)

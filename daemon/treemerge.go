@@ -47,6 +47,7 @@ func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs ob
 		for path, c := range changes[i] {
 			if o, both := changes[1-i][path]; both && (c.to != o.to) {
 				add(c.from, c.to, o.to)
+				// A path that one side removed and the other changed may have been renamed.
 				renamed = renamed || c.to.Mode == 0
 			}
 		}
@@ -74,6 +75,7 @@ func commitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 		if err != nil {
 			return id, err
 		}
+		// The commits are the same for the same trees, because their time is fixed.
 		c, err := session.NewCommit(f, id, parent, time.Unix(0, 0), "merge")
 		objects = append(objects, c)
 		return c.ID, err
@@ -118,6 +120,7 @@ func parseMerged(out []byte) (m mergedTrees, err error) {
 		m.conflicts = append(m.conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
 		rest = rest[1:]
 	}
+	// Messages follow an empty string. Those of a merge without conflicts are left out.
 	for rest = rest[min(1, len(rest)):]; len(rest) > 2; {
 		n, err := strconv.Atoi(rest[0])
 		if err != nil || n < 0 || n+2 >= len(rest) {

@@ -27,6 +27,7 @@ func (t *turns) begins() (ended func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.making++
+	// A caller may call ended twice.
 	return sync.OnceFunc(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -35,8 +36,9 @@ func (t *turns) begins() (ended func()) {
 	})
 }
 
-// take waits for a turn, which ends when the caller calls done. It returns early, without a turn, if wanted or changed
-// is closed, because then a caller waits for the work or it has become obsolete, or if ctx ends.
+// take waits for a turn, which ends when the caller calls done. It returns early, without a turn, if ctx ends, if wanted
+// reports that a caller waits for the work, or if changed reports that the user is working in the mount. The channels
+// may be nil.
 func (t *turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:
@@ -52,6 +54,7 @@ func (t *turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done
 	case <-ctx.Done():
 		return func() {}
 	}
+	// The turn is held while waiting, so that only one mount at a time waits for others to start.
 	t.calm(ctx, wanted, changed)
 	return sync.OnceFunc(func() { <-t.turn })
 }

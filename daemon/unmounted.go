@@ -30,6 +30,7 @@ func Kept(state string) ([]control.MountStatus, error) {
 			if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
 				continue
 			}
+			// On a read-only file system, no lock can be taken, but the record may have the counts.
 			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {
 				// On a read-only file system no process can have it mounted.
 				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes}))
@@ -41,6 +42,7 @@ func Kept(state string) ([]control.MountStatus, error) {
 		carried := carriedStatus(t, r)
 		t.Unlock()
 		switch {
+		// The record of a damaged session may have no name.
 		case err != nil:
 			r.Session = id
 			s := unmountedStatus(id, r, statedir.Unsaved{Paths: -1})

@@ -58,6 +58,7 @@ func pollable(f *os.File) *os.File {
 	if err != nil {
 		return nil
 	}
+	// A duplicated descriptor is needed, because os.NewFile decides on polling when it is called.
 	fd, dupErr := -1, error(nil)
 	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil || dupErr != nil {
 		return nil
@@ -85,12 +86,14 @@ func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), fresh bo
 		return nil, false, err
 	}
 	var n int
+	// IN_CREATE and IN_MOVED_TO report new files and renames into the directory.
 	if controlErr := raw.Control(func(fd uintptr) {
 		n, err = unix.InotifyAddWatch(int(fd), dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
 	}); controlErr != nil || err != nil {
 		return nil, false, fmt.Errorf("watch %s: %w", dir, errors.Join(controlErr, err))
 	}
 	key := int32(n)
+	// inotify returns the same watch descriptor for a directory that is watched already.
 	if slices.Contains(w.wakes[key], wake) {
 		return nil, false, nil
 	}
@@ -131,6 +134,7 @@ func (w *watcher) read(f *os.File) {
 			return
 		}
 		w.mu.Lock()
+		// One read returns several events, each followed by a name of variable length.
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			key, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
 			poke(w.wakes[key])

@@ -99,6 +99,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 		return d.findings, err
 	}
 	for _, dir := range removed {
+		// A killed process has renamed the home already, so nothing of it is needed.
 		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
 	}
 	for _, id := range ids {
@@ -128,6 +129,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.LockExisting(id)
 	switch {
+	// A locked home belongs to a mount or to another command.
 	case errors.Is(err, disk.ErrLocked):
 		if holder, ok := d.homes.Holder(id); ok {
 			d.ok(id, "mounted at %s by process %s: its files are not checked", holder.Dir, holder.PID)
@@ -143,6 +145,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 		d.wrong(id, "", "it cannot be looked at: %v", err)
 		return
 	}
+	// Remove unlocks the home itself.
 	removed := false
 	defer func() {
 		if !removed {
@@ -151,6 +154,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}()
 	r, err := statedir.ReadRecord(t.Dir)
 	switch {
+	// A process that is killed before its first change leaves a home without a record.
 	case errors.Is(err, fs.ErrNotExist) && !statedir.HasOverlay(t.Dir):
 		d.mend(t.Dir, "a killed mount left it", "removes it", func() error { removed = true; return t.Remove() })
 		return
@@ -166,6 +170,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	if statedir.HasOverlay(t.Dir) && !d.overlay(id, t) {
 		return
 	}
+	// A home without work and without damage can be removed.
 	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
 		d.mend(t.Dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.Remove() })
 	} else if err == nil && lookErr == nil && w.Any() {
@@ -189,6 +194,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
+		// The findings of a repair describe what was done.
 		how := "repairs what can be repaired; files without a place are moved to lost+found"
 		if d.repair {
 			how = ""
@@ -204,6 +210,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 		d.wrong(id, "what was changed is in "+filepath.Join(dir, "contents"), "%v", err)
 	}
 	if d.repair && len(report.Findings) > 0 {
+		// The repair may have changed the number of changed paths.
 		if r, err := statedir.ReadRecord(t.Dir); err == nil && r.Counted {
 			r.Counted = false
 			if err := r.Save(t.Dir); err != nil {

@@ -52,6 +52,7 @@ func (d *doctor) kernel() {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
 		return
 	}
+	// Root can open the device whatever its mode, and other users cannot.
 	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
 		d.warn("/dev/fuse", "chmod 666 /dev/fuse, as it is on most systems", "users may not open it, so they cannot mount (mode %03o)", info.Mode().Perm())
 	} else if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
@@ -65,6 +66,7 @@ func (d *doctor) kernel() {
 	switch {
 	case err != nil:
 		d.wrong("fuse", "in a container: SYS_ADMIN and /dev/fuse, or a descriptor that was opened outside", "nothing can be mounted: %v", err)
+	// Without this feature, the kernel does not resend requests that a dead process had read.
 	case !k.Resend:
 		d.warn("kernel", "Linux 6.9 or later lets mounts outlive their process", "Linux %s, fuse %s; a daemon that is killed takes its mounts with it", release, k)
 	case len(k.Lacks) > 0:
@@ -86,10 +88,13 @@ func (d *doctor) users() {
 		d.wrong("fusermount3", "install fuse3, or mount as root", "only root can mount without it")
 		return
 	}
+	// Users can mount with fusermount3 if it is set-user-ID or has a file capability.
 	info, err := os.Stat(path)
 	var caps [1]byte
 	_, capErr := unix.Getxattr(path, "security.capability", caps[:])
+	// ERANGE shows that the attribute exists, because the buffer is too short for any value.
 	if err == nil && info.Mode()&fs.ModeSetuid == 0 && !(capErr == nil || errors.Is(capErr, unix.ERANGE)) {
+		// Root can mount without fusermount3.
 		say := d.wrong
 		if root {
 			say = d.warn
@@ -98,6 +103,7 @@ func (d *doctor) users() {
 		return
 	}
 	d.ok("fusermount3", "%s", path)
+	// The option user_allow_other matters only for users other than root.
 	if conf, err := os.ReadFile(fuseConf); root {
 		return
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -167,6 +173,7 @@ func gitVersion(text string) (major, minor int, ok bool) {
 // that its file system is local.
 func (d *doctor) stateDir(state string) {
 	info, err := os.Stat(state)
+	// The directory is created by the first mount, so its nearest existing parent must be writable.
 	if errors.Is(err, fs.ErrNotExist) {
 		above := state
 		for errors.Is(err, fs.ErrNotExist) && above != "/" {
@@ -191,6 +198,7 @@ func (d *doctor) stateDir(state string) {
 		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
 		return
 	}
+	// Other users must not write to the state directory, nor read these parts of it.
 	d.private(state, info, 0o022)
 	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
@@ -218,6 +226,7 @@ func (d *doctor) stateDir(state string) {
 	case st.Files > 0 && st.Ffree < shortFiles:
 		d.warn(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
 	}
+	// Network file systems are recognized by the magic number of statfs(2).
 	switch st.Type {
 	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC:
 		d.warn(state, "keep the state on a local disk", "it lies on a network file system: slow, and its locks may not hold")

@@ -48,6 +48,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			}
 		}
 	}
+	// A remote that the user has named is examined only once.
 	slices.Sort(known)
 	known = slices.DeleteFunc(slices.Compact(known), func(r string) bool { return slices.Contains(c.Named, r) })
 	sessions := farSessions(h)
@@ -59,6 +60,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 		wg.Go(func() {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
+			// A remote that does not answer must not delay the command for long.
 			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
 			bad := all[i].warn // a mount continues without its remote
 			if i < len(c.Named) {
@@ -99,6 +101,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	start := time.Now()
 	caps, err := r.Capabilities(ctx)
 	switch {
+	// Such a remote can be mounted, but git has to download everything.
 	case errors.Is(err, transport.ErrNoV2):
 		d.warn(shown, "a server with protocol version 2 lets contents come when they are read", "it has no protocol version 2: all is downloaded, with stock git")
 		return
@@ -123,6 +126,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 		has = append(has, "object-info")
 	}
 	asked, any, err := wantsAnyID(ctx, r, caps)
+	// Capabilities do not show whether the server can read its objects.
 	if err != nil {
 		e := fault.Explain("fetch from", shown, fault.Remote(err))
 		bad(shown, e.Hint, "it answers, but serves no objects: %s", e.Cause)
@@ -162,6 +166,7 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 		return false, false, ctx.Err()
 	}
 	_, err = oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{tree}, Filter: noTrees})
+	// The server refuses IDs that no ref names.
 	var refused transport.NotOurRef
 	if errors.As(err, &refused) {
 		return true, false, nil

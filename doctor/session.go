@@ -26,6 +26,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	if !statedir.HasSessionRepo(home) {
 		return
 	}
+	// look opens the repository anew, so that it sees packs and refs of now.
 	look := func() (session.Health, error) {
 		repo, err := d.homes.OpenSessionRepo(home, r, false)
 		if err != nil {
@@ -48,6 +49,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 	if len(h.Broken) > 0 {
 		d.broken(ctx, home, r, h.Broken, mounted)
+		// The repair may have changed what is lost.
 		if again, err := look(); d.repair && err == nil {
 			h = again
 		}
@@ -92,6 +94,7 @@ func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, ref
 
 // sessionLocks reports lock files of git, which prevent changes of refs, and removes those older than lockTime.
 func (d *doctor) sessionLocks(locks []session.Lock) {
+	// A younger lock may belong to a git command that is running.
 	for _, l := range locks {
 		age := time.Since(l.Since)
 		if age < lockTime {
@@ -124,6 +127,7 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	switch {
 	case err != nil:
 		d.warn(id, "", "%s; how much of them is on the session remote is unknown: %v", text, err)
+	// Pending refs exist only on this host.
 	case st.Pending > 0:
 		since := "never yet was all of it"
 		if !st.LastSync.IsZero() {
@@ -173,6 +177,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	}
 	defer remote.Close()
 	start := time.Now()
+	// Opening a push authenticates and lists the refs, but changes nothing.
 	push, err := remote.OpenPush(ctx, prefixes)
 	if err != nil {
 		e := fault.Explain("push to", url, fault.Remote(err))
@@ -180,6 +185,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 		return
 	}
 	defer push.Close()
+	// Objects of another format cannot be pushed to the repository.
 	for _, r := range sessions {
 		if f, err := object.ParseFormat(r.Format); err == nil && f != push.Format {
 			d.warn(url, "artifactfs mount --session-remote with a repository of the same format", "%s: its objects are %v, those of %s are %v", of, push.Format, r.Session, f)

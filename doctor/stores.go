@@ -27,6 +27,7 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 	for _, dir := range removed {
 		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
 	}
+	// After an error, every store might be needed.
 	needed, err := statedir.NeededStores(state)
 	if err != nil {
 		d.warn("stores", "", "not every session can be read, so no store counts as not needed: %v", err)
@@ -50,6 +51,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	if name == "" {
 		name = dir
 	}
+	// A store's git directory is created under such a name first.
 	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
@@ -66,6 +68,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 		switch {
 		case p.Junk:
 			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
+		// A store that is not needed is removed as a whole.
 		case unneeded:
 			bad++
 		default:

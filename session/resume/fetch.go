@@ -37,6 +37,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 	if metaID.IsZero() {
 		return nil, nil
 	}
+	// The session exists, so the caller can report that it is being resumed.
 	begins()
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(k.Format, name))
 	if err != nil {
@@ -48,6 +49,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 		claim = t.Claims.ClaimAhead(ctx, t.Remote, session.MetaRef(name), metaID)
 		defer claim.End()
 	}
+	// The metadata names the base commit and the writers of the lanes, so it is fetched first.
 	meta, err := t.putMeta(ctx, repo, k, metaID)
 	if err != nil {
 		return nil, err
@@ -134,6 +136,7 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	if err != nil {
 		return fault.SessionRemote(t.Remote, err)
 	}
+	// fetchNewer names commits of the mounted remote as haves, so the base commit must be fetched by now.
 	if err := based(); err != nil {
 		return err
 	}
@@ -166,6 +169,7 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 		return err
 	}
 	same := map[string]object.ID{}
+	// A ref that both sides have with the same value needs no push.
 	for _, r := range refs {
 		if there[layout.There(r.Name)] == r.ID {
 			same[r.Name] = r.ID
@@ -234,6 +238,7 @@ func StateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
 		for _, e := range entries {
 			name := path.Join(at, e.Name)
 			switch {
+			// The trees index and conflict hold staged contents.
 			case e.Mode == object.ModeDir && name != "index" && name != "conflict":
 				if err := walk(e.ID, name); err != nil {
 					return err
@@ -292,6 +297,7 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 	var changes []session.RefChange
 	for _, r := range state.Refs {
 		id := there[r.Name]
+		// The commit on the session remote is an ancestor of the one in the checkpoint, or it was never pushed.
 		if id.IsZero() || writeback.Within(repo, r.ID, id) {
 			continue
 		}
@@ -299,6 +305,7 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 		if there[session.CarriedRef(repo.Session(), r.Name)] == id {
 			s.Own[r.Name] = true
 		}
+		// Commits of the mounted remote need no ref to be kept.
 		if repo.Owned(id) {
 			changes = append(changes, session.RefChange{Name: session.KeptPrefix(repo.Session()) + string(session.NewPointID(time.Now())), New: id})
 		}

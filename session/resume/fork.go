@@ -39,6 +39,7 @@ func forkPrefixes(name string) []string {
 // session. checkpoint names the checkpoint to fork; "" is the newest. dir is used for temporary files.
 func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
+	// A link without a checkpoint forks the newest one.
 	if p.checkpoint == "" {
 		p.checkpoint = "@"
 	}
@@ -98,6 +99,7 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	}
 	based, stop := t.acquireBeside(ctx, s)
 	defer stop()
+	// The session remote of the fork is asked concurrently with the fetch.
 	free := make(chan bool, 1)
 	go func() { free <- t.isFree(ctx, p) }()
 	err = t.fetchParent(ctx, repo, p, s)
@@ -109,6 +111,7 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	case baseErr != nil:
 		return nil, baseErr
 	}
+	// The fork has another session remote, which does not have the parent's contents.
 	if t.Remote == nil || t.Remote.URL() != p.Remote.URL() {
 		s.ContentsFrom = at
 	}
@@ -182,6 +185,7 @@ type parentTips struct{ transcript, facts object.ID }
 // forkRefs changes the repository into that of the new session: it keeps the checkpoint that the session starts from,
 // the transcript of the parent up to it and the parent's facts, and removes all refs of the parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Point) error {
+	// All refs change in one transaction, so that a crash leaves either the parent's refs or the fork's.
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)
 	if err != nil {

@@ -101,6 +101,7 @@ func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, dep
 	defer resp.Pack.Close()
 	var all []odb.Outgoing
 	whole := true
+	// An object without content was too large for memory.
 	_, err = objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true}, func(id object.ID, t object.Type, content []byte) {
 		whole = whole && content != nil
 		all = append(all, inMemory(id, t, content))

@@ -98,6 +98,7 @@ func LinkOnce(from, to string) error {
 	if err != nil {
 		return err
 	}
+	// A reader opens a pack after it has seen the .idx, which therefore is linked last.
 	for _, ending := range packFiles {
 		for _, p := range packs {
 			if strings.HasPrefix(p.Name(), "pack-") && strings.HasSuffix(p.Name(), ending) {
@@ -119,6 +120,7 @@ func LinkOnce(from, to string) error {
 			return err
 		}
 		for _, l := range loose {
+			// Git writes loose objects under such names first.
 			if strings.HasPrefix(l.Name(), "tmp_") {
 				continue
 			}
