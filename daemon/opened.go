@@ -100,6 +100,7 @@ func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opene
 // takeover of the mount. It returns ErrNoSession if the mount has no session.
 func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	var m *mount
+	// A directory stands for the mount that contains it, a name for the writable mount of the session.
 	if filepath.IsAbs(of) {
 		m, _ = d.find(of)
 	} else {
@@ -115,6 +116,7 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	if err := m.awaitTakeover(ctx); err != nil {
 		return nil, err
 	}
+	// The takeover may have failed, or the mount may have ended meanwhile.
 	if !m.served() || m.isGone() {
 		return nil, nil
 	}
@@ -129,6 +131,7 @@ func (m *mount) openedSession() (*opened, error) {
 	o := &opened{session: m.session, record: m.record, home: m.home.Dir, mount: m}
 	o.repo, o.queue = m.agent.Repo()
 	if o.repo == nil { // the mount is read-only, or the agent could not open the repository for writing
+		// A session without a checkpoint has no repository.
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil
 		}

@@ -100,6 +100,7 @@ func (d *Daemon) mountOf(of string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range d.mounts {
+		// The ID of a mount differs from the session's name if the mount only shows a checkpoint.
 		if m.id == of && m.session == of {
 			return m, true
 		}
@@ -168,6 +169,7 @@ func (h sessionHome) shown() (session.Point, error) {
 // "" and the session has no repository.
 func (h sessionHome) find(ctx context.Context, id string) (session.Point, error) {
 	repo, err := h.open()
+	// The session has no checkpoint yet.
 	if errors.Is(err, fs.ErrNotExist) && id == "" {
 		return session.Point{}, nil
 	}

@@ -115,6 +115,7 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 		}
 		all.Wait()
 		close(d.served)
+		// These takeovers may kill the process, so no other mount waits for them.
 		for _, m := range later {
 			m.succeed()
 		}

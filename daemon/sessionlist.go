@@ -104,6 +104,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	}
 	if points, err := o.repo.Points(0); err == nil {
 		s.Checkpoints = int64(len(points))
+		// Points returns the newest checkpoint first.
 		if len(points) > 0 {
 			agent.ShowNewest(&s, points[0])
 		}
@@ -133,6 +134,7 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 			continue
 		}
 		t, err := h.WaitExisting(limited, id)
+		// A home that another process uses, or that was removed meanwhile, is left out.
 		if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
 			continue
 		}

@@ -366,6 +366,7 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 	if at < 0 {
 		return nil, nil
 	}
+	// A symbolic link has no contents to parse.
 	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
 		return nil, errors.New("it is no file")
 	}
@@ -384,6 +385,7 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 // itself serves.
 func (m *mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 	switch {
+	// Another program has mounted the device already.
 	case m.request.Device != nil:
 		return mountpoint.CheckAdopted(m.request)
 	case m.request.Through != "": // an access to the directory would wait for this process

@@ -145,6 +145,7 @@ const shownFile = "shown"
 // show makes tree the one that prefetch and readahead use.
 func (m *mount) show(tree object.ID) {
 	m.view.Show(tree)
+	// If this fails, a later process prefetches the base tree instead.
 	if err := disk.WriteFile(filepath.Join(m.home.Dir, shownFile), []byte(tree.String()+"\n"), 0o600); err != nil {
 		m.daemon.log.Warn("note which tree is shown", zap.Error(err))
 	}

@@ -53,6 +53,7 @@ func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs ob
 		}
 		added := 0
 		for _, c := range changes[i] {
+			// Git compares added files only if a removed file may have been renamed to one of them.
 			if !renamed || c.from.Mode != 0 {
 				continue
 			}

@@ -167,6 +167,7 @@ func poke(wakes []chan<- struct{}) {
 func (w *watcher) close() {
 	w.mu.Lock()
 	f := w.file
+	// From now on, watch returns errNoWatch, and forget has nothing to remove.
 	w.file = nil
 	w.mu.Unlock()
 	if f != nil {

@@ -176,6 +176,7 @@ func (d *doctor) stateDir(state string) {
 	// The directory is created by the first mount, so its nearest existing parent must be writable.
 	if errors.Is(err, fs.ErrNotExist) {
 		above := state
+		// The loop ends at the first directory that exists.
 		for errors.Is(err, fs.ErrNotExist) && above != "/" {
 			above = filepath.Dir(above)
 			_, err = os.Stat(above)
@@ -212,6 +213,7 @@ func (d *doctor) stateDir(state string) {
 	}
 	const hint = "artifactfs cache gc frees some; or choose another place with --state"
 	free := int64(st.Bavail) * st.Bsize
+	// The level of the finding depends on the free space.
 	say := d.ok
 	if free < shortSpace {
 		say = func(object, format string, args ...any) { d.warn(object, hint, format, args...) }

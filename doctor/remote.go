@@ -53,6 +53,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 	known = slices.DeleteFunc(slices.Compact(known), func(r string) bool { return slices.Contains(c.Named, r) })
 	sessions := farSessions(h)
 	far := slices.Sorted(maps.Keys(sessions))
+	// The findings of each remote have a doctor of their own, because it must not be used concurrently.
 	all := make([]doctor, len(c.Named)+len(known)+len(far))
 	lanes := make(chan struct{}, remoteLanes)
 	var wg sync.WaitGroup
@@ -184,6 +185,7 @@ func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req tran
 		return tree, err
 	}
 	defer resp.Pack.Close()
+	// Objects that do not fit into memory are refused, because only commits and trees were requested.
 	none := func(int64) (*os.File, error) { return nil, errors.New("too large") }
 	_, err = odb.Unpack(ctx, resp.Pack, odb.UnpackOptions{
 		Format: f, SpoolOver: object.MaxTreeSize, MaxObjectSize: object.MaxTreeSize, Spool: none,

@@ -163,6 +163,7 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string
+	// The refs of these prefixes show which sessions were pushed before.
 	for _, r := range sessions {
 		names = append(names, r.Session)
 		prefixes = append(prefixes, session.MetaRef(r.Session))
