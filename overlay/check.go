@@ -15,24 +15,26 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/wal"
 )
 
-// Report is what Check found.
+// Report is the result of Check.
 type Report struct {
-	Records  int64 // in the log
+	Records  int64 // number of records in the log
 	Findings []Finding
 }
 
-// Finding is one thing that is not as it should be.
+// Finding is one inconsistency that Check found.
 type Finding struct {
-	What     string
-	Repaired bool
+	What     string // description for the user
+	Repaired bool   // whether Check repaired it
 }
 
+// add appends one finding; format and args are those of fmt.Sprintf.
 func (r *Report) add(repaired bool, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), repaired})
 }
 
-// Check looks at an overlay that nobody has open: its log, the invariants of the state, and the contents. With repair
-// it mends what it finds. Bytes that have no place any more are moved to lost+found, never deleted.
+// Check verifies an overlay that no process has open: its log, the invariants of its names and inodes, and the contents
+// files. With repair it repairs what it can. It never deletes bytes: a damaged log and contents files without an owner
+// are moved to lost+found. It returns ErrInUse if another process has the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
 func check(dir string, repair bool, o Options) (Report, error) {
@@ -44,7 +46,7 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	if unlock, err := disk.TryLock(filepath.Join(dir, "lock")); errors.Is(err, disk.ErrLocked) {
 		return r, fmt.Errorf("check overlay %s: %w", dir, ErrInUse)
 	} else if err == nil {
-		unlock() // Open takes it again if anything is to be written
+		unlock() // Open takes the lock again if repair is set
 	}
 	if repair {
 		if err := mendLog(dir, o, &r); err != nil {
@@ -64,8 +66,8 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	return r, errors.Join(err, l.Close())
 }
 
-// mendLog replaces a damaged log by one that says what its good part said. The damaged one is copied to lost+found
-// before the new one takes its name.
+// mendLog replaces a damaged log by a new one with the records before the damage. It copies the damaged log to
+// lost+found before it renames the new one, so a crash at any point leaves a log in place.
 func mendLog(dir string, o Options, r *Report) error {
 	path := filepath.Join(dir, "log")
 	table := state.New()
@@ -111,6 +113,7 @@ func mendLog(dir string, o Options, r *Report) error {
 	return nil
 }
 
+// copyFile copies a file and syncs the copy and its directory, which is created if it does not exist.
 func copyFile(on disk.FS, from, to string) error {
 	if err := on.Mkdir(filepath.Dir(to), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -132,14 +135,15 @@ func copyFile(on disk.FS, from, to string) error {
 	return errors.Join(err, dst.Sync(), dst.Close(), on.SyncDir(filepath.Dir(to)))
 }
 
-// census is what the names say of the inodes.
+// census counts what the directory entries imply about the inodes.
 type census struct {
-	names   map[Node]int  // of own nodes
-	subdirs map[Node]int  // own and moved directories in a directory
-	parent  map[Node]Node // of directories
+	names   map[Node]int  // number of names of each own node
+	subdirs map[Node]int  // number of subdirectories in each directory, own or moved from the base tree
+	parent  map[Node]Node // parent of each directory, as its entry states it
 }
 
-// checkNames checks entries and inodes against each other. Of base nodes the layer does not know all the names.
+// checkNames compares directory entries with inodes. Entries of the base tree are unknown to the layer, so base nodes
+// are not checked. With repair it hides entries without an inode and corrects link counts and parents.
 func (l *Layer) checkNames(r *Report) error {
 	type entry struct {
 		dir  Node
@@ -188,7 +192,7 @@ func (l *Layer) checkNames(r *Report) error {
 	})
 }
 
-// judge returns the inodes as they should be where they are not.
+// judge returns a put with the corrected inode for every own inode that contradicts the census.
 func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	t.EachInode(func(in Inode) bool {
 		if !in.Node.Own() {
@@ -234,7 +238,8 @@ func (c *census) loops(n Node) bool {
 	return false
 }
 
-// checkContents checks that every inode's content is there, as long as it should be, and that no other is.
+// checkContents checks that every contents file that an inode refers to exists once and has the recorded size, and that
+// every other contents file is known to be dead. With repair it moves the others to lost+found.
 func (l *Layer) checkContents(r *Report) error {
 	repair := !l.o.ReadOnly
 	owned := map[uint64]Node{}

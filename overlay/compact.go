@@ -7,15 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// A log is long if it is much larger than what it says: the next Open reads all of it, and if that takes a mount over,
-// programs wait meanwhile (4 ms for each MiB). Before it is closed less is much.
+// A log longer than longLog is compacted if it exceeds longFactor times the estimated size of the state. The next Open
+// reads the whole log, and programs wait for that during a takeover (4 ms for each MiB). Close uses the lower limit
+// longAtClose.
 const (
 	longLog     = 4 << 20
 	longAtClose = 1 << 20
 	longFactor  = 3
 )
 
-// long reports whether the log is worth being written anew.
+// long reports whether the log is so much larger than the state that compact is worth its cost.
 func (l *Layer) long(closing bool) bool {
 	limit := int64(longLog)
 	if closing {
@@ -31,9 +32,9 @@ func (l *Layer) long(closing bool) bool {
 	return size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden+128*t.Kept)
 }
 
-// compact writes a new log that says what the state is. Changes go on meanwhile: they are appended to both logs. A
-// slice of the state is read and appended under one lock, so that no change comes between the two and is undone by
-// the older slice behind it.
+// compact replaces the log by a new one that only contains the current state. Changes continue meanwhile and are
+// appended to both logs. Each slice of the state is read and appended under one lock: no change can be appended between
+// the two and then be undone by the older slice.
 func (l *Layer) compact() error {
 	l.rotating.Lock()
 	defer l.rotating.Unlock()

@@ -13,30 +13,35 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// contents is the directory of contents. A content is named by its number; 1024 lie in one directory.
+// contents manages the directory of contents files. A file's name is its number in hexadecimal; each subdirectory holds
+// 1024 of them.
 type contents struct {
 	fs       disk.FS
-	dir      string // "contents" of the overlay
-	lost     string // "lost+found" of the overlay
+	dir      string // path of "contents" in the overlay
+	lost     string // path of "lost+found" in the overlay
 	readOnly bool
 
 	mu sync.Mutex
-	// Guarded by mu: directories whose own entry may not be on disk, and whether that goes for any other too.
+	// Guarded by mu. made has the subdirectories created by this process whose entries may not be on disk. doubts
+	// reports that an earlier process may have left other such subdirectories.
 	made   map[uint64]bool
 	doubts bool
 }
 
+// perDirectory is the number of contents files in one subdirectory.
 const perDirectory = 1024
 
+// directory returns the path of the subdirectory that holds a contents file.
 func (c *contents) directory(number uint64) string {
 	return filepath.Join(c.dir, fmt.Sprintf("%06x", number/perDirectory))
 }
 
+// path returns the path of a contents file.
 func (c *contents) path(number uint64) string {
 	return filepath.Join(c.directory(number), fmt.Sprintf("%06x", number))
 }
 
-// create makes an empty content.
+// create creates an empty contents file, and its subdirectory if that does not exist.
 func (c *contents) create(number uint64) (disk.File, error) {
 	const flag = os.O_RDWR | os.O_CREATE | os.O_EXCL
 	f, err := c.fs.OpenFile(c.path(number), flag, 0o600)
@@ -52,7 +57,8 @@ func (c *contents) create(number uint64) (disk.File, error) {
 	return f, err
 }
 
-// open opens a content. One that is missing is damage: the log would not name it.
+// open opens a contents file. The log names only existing files, so a missing one is damage: open returns ErrDamaged and
+// EIO.
 func (c *contents) open(number uint64) (disk.File, error) {
 	flag := os.O_RDWR
 	if c.readOnly {
@@ -60,13 +66,13 @@ func (c *contents) open(number uint64) (disk.File, error) {
 	}
 	f, err := c.fs.OpenFile(c.path(number), flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Not ErrNotExist to the caller: the file is there, its bytes are not.
+		// Not ErrNotExist: the file exists in the mount, only its bytes are missing.
 		return nil, fmt.Errorf("content %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)
 	}
 	return f, err
 }
 
-// stat returns size and mtime of a content; ok is false if it is missing.
+// stat returns size and mtime of a contents file; ok is false if the file is missing.
 func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	info, err = c.fs.Stat(c.path(number))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +81,7 @@ func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	return info, err == nil, err
 }
 
-// syncEntry makes sure that a content is found after a power cut.
+// syncEntry syncs the directories that lead to a contents file, so that its name survives a power cut.
 func (c *contents) syncEntry(number uint64) error {
 	if err := c.fs.SyncDir(c.directory(number)); err != nil {
 		return err
@@ -96,14 +102,14 @@ func (c *contents) syncEntry(number uint64) error {
 	return nil
 }
 
-// doubt notes that a process which was killed may have made directories.
+// doubt records that a killed process may have created subdirectories that it did not sync.
 func (c *contents) doubt() {
 	c.mu.Lock()
 	c.doubts = true
 	c.mu.Unlock()
 }
 
-// remove removes a content; one that is gone is no error.
+// remove removes a contents file. A missing file is no error.
 func (c *contents) remove(number uint64) error {
 	if err := c.fs.Remove(c.path(number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -111,7 +117,7 @@ func (c *contents) remove(number uint64) error {
 	return nil
 }
 
-// lose moves a content to lost+found.
+// lose moves a contents file to lost+found. A missing file is no error.
 func (c *contents) lose(number uint64) error {
 	err := c.fs.Mkdir(c.lost, 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -124,7 +130,7 @@ func (c *contents) lose(number uint64) error {
 	return err
 }
 
-// each calls f for the number of every content that is there, in directories from that of a number on.
+// each calls f for the number of every contents file that exists. It skips the subdirectories below that of from.
 func (c *contents) each(from uint64, f func(number uint64) error) error {
 	dirs, err := c.fs.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -145,7 +151,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 		for _, e := range entries {
 			number, err := strconv.ParseUint(e.Name(), 16, 64)
 			if err != nil || c.path(number) != filepath.Join(c.dir, d.Name(), e.Name()) {
-				continue // not ours to touch
+				continue // not a name that path generates: leave it alone
 			}
 			if err := f(number); err != nil {
 				return err
@@ -155,7 +161,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 	return nil
 }
 
-// create makes an empty content.
+// create creates an empty contents file. If the disk is full, it first removes what can be removed (withRoom).
 func (l *Layer) create(number uint64) (data disk.File, err error) {
 	err = l.withRoom(func() error {
 		data, err = l.contents.create(number)
@@ -164,8 +170,8 @@ func (l *Layer) create(number uint64) (data disk.File, err error) {
 	return data, err
 }
 
-// newNumber returns the number of a content to be made. Numbers are reserved in the log, many at a time: one that was
-// handed out is below the counter, so that no later process uses it again.
+// newNumber returns the number for a new contents file. The log reserves numbers in blocks: every number that was handed
+// out is below the counter, so no later process uses it again.
 func (l *Layer) newNumber() (number uint64, err error) {
 	err = l.withRoom(func() error {
 		l.mu.Lock()

@@ -12,14 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Section is what a base's contents may know of themselves: the bytes of an open file that they are. Their blocks are
-// then shared where the file system can.
+// Section is an optional interface of the reader passed to CopyUp. Section returns the open file, offset and length in
+// bytes at which the contents are stored; file systems with reflinks then share the blocks. A nil f means that there is
+// no such file.
 type Section interface {
 	Section() (f *os.File, off, n int64)
 }
 
-// CopyUp creates the contents file of a promoted base file from the base's bytes, size of them. The copy is made
-// without locks; if meanwhile the file got a content in another way, the copy is thrown away, which is no error.
+// CopyUp creates the contents file of a promoted base node from size bytes of base. It copies without holding a lock. If
+// the file received contents in another way meanwhile, CopyUp discards the copy and returns nil.
 func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	l := f.l
 	if l.o.ReadOnly {
@@ -39,14 +40,15 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 		won, err = f.take(number, data, size)
 	}
 	if !won {
-		// No record names it. If the process dies before it is removed, it ends up in lost+found.
+		// No log record names the file. If the process dies before it is removed, the next Open moves it to lost+found.
 		_ = data.Close()
 		l.discard(number)
 	}
 	return err
 }
 
-// take makes a filled content the file's if the base still has its bytes.
+// take makes a filled contents file the file's own if the file still has the contents of the base tree; it reports
+// whether it did.
 func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +58,7 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	if f.place != inBase {
 		return false, nil
 	}
-	// Not dirty: its mtime is not the file's, nothing has been written yet.
+	// Not dirty: nothing has been written yet, and the contents file's mtime is not the file's.
 	if err := f.adopt(number, size, state.FlagUnsettled); err != nil {
 		return false, err
 	}
@@ -65,9 +67,10 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	return true, nil
 }
 
+// buffers holds copy buffers of 256 KiB.
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// fill writes the base's bytes to a new content.
+// fill copies size bytes of base to a new contents file, by CopyFrom as far as base implements Section.
 func fill(to disk.File, base io.ReaderAt, size int64) error {
 	done := int64(0)
 	if s, ok := base.(Section); ok {
@@ -96,8 +99,9 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 	return nil
 }
 
-// CopyRange copies from another file's content, or within this one, and says how much: less than n at the end of the
-// source. ErrBase: CopyUp first; ErrSourceBase: the source is for the caller to read.
+// CopyRange copies up to n bytes from another file's contents, or within this file, and returns the number of bytes
+// copied, which is less than n at the end of the source. It returns ErrBase if f needs a CopyUp first, and ErrSourceBase
+// if the source has the base tree's contents, which the caller must read itself.
 func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -122,7 +126,8 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	return done, err
 }
 
-// lockWith takes the lock for a change of f and the shared lock of its source, the lower node's first.
+// lockWith takes f's lock for a change and the shared lock of its source. It locks the lower node first, which prevents
+// deadlocks.
 func (f *File) lockWith(from *File) (unlock func(), err error) {
 	if f == from {
 		return f.mu.RUnlock, f.lockForChange()

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// ReadAt reads as pread(2) does: less than len(p) only at the end of the file, which is no error. ErrBase: the
-// contents are the base's.
+// ReadAt reads as pread(2) does: it returns fewer than len(p) bytes only at the end of the file, without an error. It
+// returns ErrBase if the file has the base tree's contents.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -31,8 +31,8 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return 0, nil
 }
 
-// WriteAt writes as pwrite(2) does; with an error too, n bytes have been written. ErrBase: CopyUp first. A write that
-// covers all of a base file needs nothing of the base: CopyUp from its own bytes.
+// WriteAt writes as pwrite(2) does. Even with an error, n bytes have been written. It returns ErrBase if the file has
+// the base tree's contents: the caller must call CopyUp first, with p itself as the source if p covers the whole file.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -54,8 +54,9 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// lockForChange takes the shared lock of a File that has a content, and whose inode the log calls dirty: that must be
-// there before the first byte is, or a kill would leave a size that nobody corrects.
+// lockForChange takes the shared lock of a File that has a contents file and whose inode is dirty in the log. The dirty
+// mark must be in the log before the first byte is written: otherwise a kill would leave a size that no recovery
+// corrects.
 func (f *File) lockForChange() error {
 	for {
 		f.mu.RLock()
@@ -72,7 +73,7 @@ func (f *File) lockForChange() error {
 	}
 }
 
-// prepare makes a content if there is none, and marks the inode dirty. f.mu is held whole.
+// prepare creates a contents file if the file has no bytes yet, and marks the inode dirty. f.mu is held exclusively.
 func (f *File) prepare() error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -91,7 +92,7 @@ func (f *File) prepare() error {
 	return f.note()
 }
 
-// begin creates an empty contents file for the file. f.mu is held whole.
+// begin creates an empty contents file for the file. f.mu is held exclusively.
 func (f *File) begin(flags uint32) error {
 	number, err := f.l.newNumber()
 	if err != nil {
@@ -110,8 +111,8 @@ func (f *File) begin(flags uint32) error {
 	return nil
 }
 
-// fresh is what an empty content is to be called that takes the place of others: where there is a base, power loss
-// brings that back until the new one has reached the disk.
+// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it is
+// FlagUnsettled: after power loss the base tree's contents are used again unless the new file has reached the disk.
 func (f *File) fresh() uint32 {
 	if f.node.Own() {
 		return 0
@@ -119,12 +120,12 @@ func (f *File) fresh() uint32 {
 	return state.FlagUnsettled
 }
 
-// adopt makes a content the inode's.
+// adopt makes a contents file the inode's, in an update of its own.
 func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	return f.l.Update(func(tx *Tx) error { return f.adopted(tx, number, size, flags) })
 }
 
-// adopted is adopt within an update.
+// adopted does the same as adopt within the update tx.
 func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	in, ok := tx.Inode(f.node)
 	if !ok {
@@ -137,8 +138,8 @@ func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	return nil
 }
 
-// changed notes what a write did, up to end: the size if it grew, and that the inode is dirty if that was taken back
-// meanwhile. f.mu is held.
+// changed records the effect of a write that ended at offset end: a larger size, and the dirty mark if it was cleared
+// during the write. f.mu is held.
 func (f *File) changed(end int64) error {
 	grew := false
 	for size := f.size.Load(); end > size && !grew; size = f.size.Load() {
@@ -150,21 +151,22 @@ func (f *File) changed(end int64) error {
 	return nil
 }
 
-// note brings the content's size to the inode, and marks it dirty. Only what makes it dirty goes to the log: from then
-// on the content file knows better. f.mu is held.
+// note copies the contents file's size to the inode and marks the inode dirty. Only the dirty mark is logged: from then
+// on recovery reads the size from the contents file. f.mu is held.
 func (f *File) note() error { return f.l.withRoom(f.tryNote) }
 
+// tryNote does the work of note. It fails if the log has no space.
 func (f *File) tryNote() error {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.marked.Store(false) // and stays so if the log has no room: the next write tries again
+	f.marked.Store(false) // stays false if the log has no space: the next write tries again
 	old, ok := l.state.Inode(f.node)
 	if !ok {
 		return errGone(f.node)
 	}
 	in := old
-	in.Size = f.size.Load() // grows only, as long as mu is shared: who comes later brings what is true later
+	in.Size = f.size.Load() // while mu is shared the size only grows, so a later caller stores the larger one
 	in.Flags |= state.FlagDirty
 	var err error
 	switch {
@@ -183,8 +185,8 @@ func (f *File) tryNote() error {
 	return err
 }
 
-// Truncate cuts or grows. A base file cut to nothing begins an empty content, and the base is not read; other sizes
-// of a base file are ErrBase.
+// Truncate sets the size. Truncating a base file to zero creates an empty contents file without reading the base tree;
+// for any other size of a base file it returns ErrBase.
 func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -196,7 +198,7 @@ func (f *File) Truncate(size int64) error {
 	err := f.load()
 	switch {
 	case size == 0 && errors.Is(err, ErrDamaged):
-		return f.begin(f.fresh()) // the content is missing, and nobody needs it any more
+		return f.begin(f.fresh()) // the contents file is missing, and its bytes are no longer needed
 	case err != nil:
 		return err
 	case f.place == inBase && size > 0:
@@ -218,7 +220,7 @@ func (f *File) Truncate(size int64) error {
 	return f.note()
 }
 
-// Fallocate is fallocate(2). ErrBase: CopyUp first.
+// Fallocate is fallocate(2). It returns ErrBase if a CopyUp is needed first.
 func (f *File) Fallocate(mode uint32, off, n int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -228,14 +230,14 @@ func (f *File) Fallocate(mode uint32, off, n int64) error {
 		return err
 	}
 	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
-		f.keep(off, math.MaxInt64) // a hole, zeros, or all that is behind gets another place
+		f.keep(off, math.MaxInt64) // these modes change or move all bytes from off on
 	}
 	err := f.l.withRoom(func() error { return f.data.Allocate(mode, off, n) })
 	f.writes.Store(f.l.clock())
 	return errors.Join(err, f.restat())
 }
 
-// restat takes the size from the content. f.mu is held whole.
+// restat takes the size from the contents file. f.mu is held exclusively.
 func (f *File) restat() error {
 	info, err := f.data.Stat()
 	if err != nil {
@@ -245,7 +247,8 @@ func (f *File) restat() error {
 	return f.note()
 }
 
-// Seek finds data or a hole (SEEK_DATA, SEEK_HOLE), ENXIO as in lseek(2). ErrBase: the contents are the base's.
+// Seek finds data or a hole (SEEK_DATA, SEEK_HOLE) and returns ENXIO as lseek(2) does. It returns ErrBase if the file
+// has the base tree's contents.
 func (f *File) Seek(off int64, whence int) (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -260,7 +263,7 @@ func (f *File) Seek(off int64, whence int) (int64, error) {
 	return 0, syscall.ENXIO
 }
 
-// Size is the length of the contents. ErrBase: they are the base's.
+// Size returns the length of the contents in bytes. It returns ErrBase if they are the base tree's.
 func (f *File) Size() (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -275,7 +278,7 @@ func (f *File) Size() (int64, error) {
 	return 0, nil
 }
 
-// Blocks is how much disk the contents take, in units of 512 bytes. ErrBase: they are the base's.
+// Blocks returns the disk space of the contents in units of 512 bytes. It returns ErrBase if they are the base tree's.
 func (f *File) Blocks() (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -297,7 +300,7 @@ func (f *File) Blocks() (int64, error) {
 	return 0, nil
 }
 
-// IfBase calls g if the contents are the base's; until g returns they stay so. g must not call the layer.
+// IfBase calls g if the file has the base tree's contents; they remain so until g returns. g must not call the layer.
 func (f *File) IfBase(g func() error) error {
 	if err := f.rlock(); err != nil {
 		return err
@@ -309,7 +312,7 @@ func (f *File) IfBase(g func() error) error {
 	return g()
 }
 
-// clock is monotonic, in nanoseconds.
+// clock returns the coarse monotonic time in nanoseconds.
 func (l *Layer) clock() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts)

@@ -11,54 +11,55 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// File is the data of a node while somebody uses it. All users of a node share one File.
+// File gives access to the contents of a node while they are in use. All users of a node share one File.
 type File struct {
 	l    *Layer
 	node Node
 
 	// Guarded by files.mu.
-	users   int
-	idle    *list.Element // place among the unused
-	retired bool          // the node has ended: close with the last user
+	users   int           // number of File calls without a Done
+	idle    *list.Element // element of files.idle while the File has no user
+	retired bool          // the node was dropped: the last Done closes the File
 
-	// mu: data is read and written under the shared lock; whole, where contents begin, end or change place.
+	// mu is held shared to read and write data, and exclusively to change place, number or data.
 	mu     sync.RWMutex
 	place  place
-	number uint64    // of the content
-	data   disk.File // the content, if place is inContent
+	number uint64    // number of the contents file
+	data   disk.File // open contents file, if place is inContent
 
-	size   atomic.Int64 // of the content
-	marked atomic.Bool  // the log says that the inode is dirty
-	synced atomic.Bool  // the content's directory entry is on disk
-	writes atomic.Int64 // monotonic time of the last write
-	copied atomic.Int64 // monotonic time of the last KeepCopy; 0: never
+	size   atomic.Int64 // size of the contents file in bytes
+	marked atomic.Bool  // whether the inode is dirty in the log
+	synced atomic.Bool  // whether the contents file's directory entry is on disk
+	writes atomic.Int64 // monotonic time of the last write, in nanoseconds
+	copied atomic.Int64 // monotonic time of the last KeepCopy, in nanoseconds; 0: never
 }
 
-// place is where a file's bytes are.
+// place is the location of a file's bytes.
 type place uint8
 
 const (
-	unknown   place = iota // not looked up yet
-	inBase                 // the base's
-	nowhere                // there are none
-	inContent              // in a content
+	unknown   place = iota // not determined yet
+	inBase                 // in the base tree
+	nowhere                // the file is empty and has no contents file
+	inContent              // in a contents file
 )
 
-// files are the Files in use, and those kept open for the next use: there is no open and no close of a node.
+// files holds the Files in use and the idle ones, whose contents files stay open for the next use: FUSE open and close
+// do not reach this package.
 type files struct {
 	mu     sync.Mutex
-	byNode map[Node]*File
-	idle   *list.List // of *File, the last used in front
-	limit  int        // of idle
+	byNode map[Node]*File // Files in use and idle Files
+	idle   *list.List     // idle *File, the last used in front
+	limit  int            // maximum length of idle
 }
 
-// maxIdle is how many descriptors the unused Files of one layer may hold.
+// maxIdle is the maximum number of idle Files of one layer, each with an open descriptor.
 const maxIdle = 1024
 
-// unused counts those of all layers of the process, which share what the process may have open.
+// unused counts the idle Files of all layers of the process, which share its descriptor limit.
 var unused atomic.Int64
 
-// fileLimit is how many descriptors the unused Files of all layers may hold.
+// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, at least 256.
 var fileLimit = sync.OnceValue(func() int64 {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil {
@@ -67,7 +68,7 @@ var fileLimit = sync.OnceValue(func() int64 {
 	return int64(min(max(r.Cur/4, 256), 16384))
 })
 
-// park puts a File among the unused, and gives one to close if there are too many. fs.mu is held.
+// park makes a File idle, and returns one for the caller to close if there are too many. fs.mu is held.
 func (fs *files) park(f *File) (closing *File) {
 	f.idle = fs.idle.PushFront(f)
 	if unused.Add(1) <= fileLimit() && fs.idle.Len() <= fs.limit {
@@ -79,14 +80,14 @@ func (fs *files) park(f *File) (closing *File) {
 	return closing
 }
 
-// unpark takes a File from the unused. fs.mu is held.
+// unpark removes a File from the idle list. fs.mu is held.
 func (fs *files) unpark(f *File) {
 	fs.idle.Remove(f.idle)
 	f.idle = nil
 	unused.Add(-1)
 }
 
-// File returns a node's data. It waits for nothing; Done gives it back.
+// File returns a node's File. It does not block. The caller must call Done when it no longer uses the File.
 func (l *Layer) File(n Node) *File {
 	fs := &l.files
 	fs.mu.Lock()
@@ -103,7 +104,7 @@ func (l *Layer) File(n Node) *File {
 	return f
 }
 
-// Done ends a use of the File.
+// Done ends one use of the File.
 func (f *File) Done() {
 	fs := &f.l.files
 	fs.mu.Lock()
@@ -111,7 +112,7 @@ func (f *File) Done() {
 	var closing *File
 	switch {
 	case f.users > 0:
-	case f.data == nil || f.retired: // without users mu is free: data may be read
+	case f.data == nil || f.retired: // without users no other goroutine holds mu: data can be read
 		delete(fs.byNode, f.node)
 		closing = f
 	default:
@@ -123,15 +124,15 @@ func (f *File) Done() {
 	}
 }
 
-// close closes the content. The File has no user any more.
+// close closes the contents file. The File has no users.
 func (f *File) close() {
 	if f.data != nil {
-		_ = f.data.Close() // nothing is promised here that fsync has not been asked for
+		_ = f.data.Close() // fsync reports write errors; close makes no promise
 		f.data = nil
 	}
 }
 
-// retire closes the File of a node that has ended, now or when its last user is done.
+// retire closes the File of a dropped node, at once or with the last Done.
 func (fs *files) retire(n Node) {
 	fs.mu.Lock()
 	f := fs.byNode[n]
@@ -150,7 +151,7 @@ func (fs *files) retire(n Node) {
 	f.close()
 }
 
-// unmark notes that the log does not call a node dirty any more.
+// unmark records that a node is no longer dirty in the log.
 func (fs *files) unmark(n Node) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -159,7 +160,7 @@ func (fs *files) unmark(n Node) {
 	}
 }
 
-// closeAll closes the unused Files; it is called when there are no others.
+// closeAll closes the idle Files. Close calls it when no File is in use.
 func (fs *files) closeAll() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -171,7 +172,7 @@ func (fs *files) closeAll() {
 	fs.idle.Init()
 }
 
-// load finds out where the bytes are. f.mu is held whole.
+// load determines the location of the bytes. f.mu is held exclusively.
 func (f *File) load() error {
 	if f.place != unknown {
 		return nil
@@ -194,7 +195,7 @@ func (f *File) load() error {
 	return nil
 }
 
-// install makes a content the file's. f.mu is held whole.
+// install makes a contents file the file's own. f.mu is held exclusively.
 func (f *File) install(number uint64, data disk.File, size int64, marked bool) {
 	f.place, f.number, f.data = inContent, number, data
 	f.size.Store(size)
@@ -202,7 +203,7 @@ func (f *File) install(number uint64, data disk.File, size int64, marked bool) {
 	f.synced.Store(false)
 }
 
-// rlock takes the shared lock of a File whose place is known.
+// rlock takes the shared lock of a File after it has determined the location of its bytes.
 func (f *File) rlock() error {
 	f.mu.RLock()
 	if f.place != unknown {

@@ -13,50 +13,51 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A pinned content can be read as it was at one moment, whatever is written to its file meanwhile. The file goes on with
-// the content: before a chunk of it is changed for the first time, what it was is copied to a file that has no name. So a
-// pin changes nothing that is on the disk, and who dies with pins leaves nothing. What the file loses, or all of it if the
-// file itself goes, stays in contents/ until the last pin is given back.
+// A pinned contents file can be read as it was at one moment, whatever is written to it later. The file keeps using it:
+// before a chunk is changed for the first time, the old bytes are copied to a file without a name. So a pin changes
+// nothing durable, and a process that dies with pins leaves nothing behind. Contents that the node drops, by truncation
+// or removal, stay in contents/ until the last pin is released.
 //
-// A pin never makes a change fail: if there is no room for what was, the pin is lost, and its reader is told.
+// A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives
+// ErrPinLost.
 
-// ErrPinLost means that what a content was could not be kept, because the disk is full or failing.
+// ErrPinLost means that the old bytes of pinned contents could not be copied, because the disk is full or failing.
 var ErrPinLost = errors.New("what the contents were could not be kept")
 
-// errReleased says that a pin is used after it was given back: a fault of the caller.
+// errReleased means that the caller used a pin after Release.
 var errReleased = errors.New("pin was given back")
 
-// chunk is how much of a content is kept at a time, in bytes.
+// chunk is the unit in bytes in which old contents are copied.
 const chunk = 64 << 10
 
-// pins are the pinned contents of a layer.
+// pins holds the pins of a layer.
 type pins struct {
-	count atomic.Int64 // so that who writes has nothing to look up as long as there are none
+	count atomic.Int64 // number of pins: writers skip the map while it is 0
 
 	mu       sync.Mutex
 	byNumber map[uint64][]*Pin
-	before   disk.File // what contents were; nil: nothing was changed yet
-	end      int64     // of before
+	before   disk.File // file with the old bytes of changed chunks; nil: nothing was changed yet
+	end      int64     // length of before in bytes
 }
 
-// Pin is a content as it was at one moment.
+// Pin gives read access to a contents file as it was at one moment.
 type Pin struct {
 	l      *Layer
-	number uint64 // 0: there are no bytes, or none that anybody wants
+	number uint64 // number of the contents file; 0: empty or released
 	size   int64
-	kept   atomic.Uint64 // id of the Kept that it is of, while that is on record; 0: of none
+	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while that is in the log; 0: none
 
 	mu    sync.Mutex
-	saved map[int64]int64 // where in before a chunk is that was changed since
-	lost  error
+	saved map[int64]int64 // offset in pins.before of each chunk that was changed since, by chunk number
+	lost  error           // error for later reads, if the old bytes are unavailable
 }
 
-// Size is how many bytes it has.
+// Size returns the length of the pinned contents in bytes.
 func (p *Pin) Size() int64 { return p.size }
 
-// Freeze calls f at a moment at which nothing changes, neither names nor contents: what was acknowledged before is there,
-// and nothing that begins later. f pins the contents that are to be read as they are then; it must not wait for anything.
-// What it gives is how long others had to wait, at most.
+// Freeze calls f at a moment at which neither names nor contents change: every change acknowledged before is visible,
+// and no later one. f pins the contents that are to be read as of this moment; f must not block. Freeze returns how long
+// other operations had to wait at most.
 func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	start := time.Now()
 	l.cut.Lock()
@@ -65,8 +66,8 @@ func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	return time.Since(start)
 }
 
-// Pin pins the content that an inode has. To be right at a moment it is called within Freeze, or before, by who is told
-// of every change that comes between.
+// Pin pins an inode's contents. For a consistent moment it is called within Freeze, or earlier by a caller that is
+// notified of every change in between.
 func (l *Layer) Pin(in Inode) *Pin {
 	p := &Pin{l: l, number: in.Content, size: in.Size}
 	if p.number == 0 || p.size == 0 {
@@ -84,7 +85,7 @@ func (l *Layer) Pin(in Inode) *Pin {
 	return p
 }
 
-// Release releases a pin. It must not be in use by a reader.
+// Release releases the pin. No reader may be using it.
 func (p *Pin) Release() {
 	p.mu.Lock()
 	number := p.number
@@ -112,13 +113,14 @@ func (p *Pin) Release() {
 	}
 	if s.count.Add(-1) == 0 {
 		if s.before != nil {
-			_ = s.before.Close() // it has no name, and nobody wants it
+			_ = s.before.Close() // it has no name, and its last reader is done
 		}
 		s.before, s.end, s.byNumber = nil, 0, nil
 	}
 }
 
-// ReadAt reads what the content was at the moment of the pin.
+// ReadAt reads the contents as they were at the moment of the pin. It returns ErrPinLost if the old bytes are not
+// available.
 func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read pinned content at %d: %w", off, os.ErrInvalid)
@@ -141,9 +143,9 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	got, err := data.ReadAt(want, off)
-	_ = data.Close() // it was read only
+	_ = data.Close() // it was only read
 	if errors.Is(err, io.EOF) {
-		err = nil // what is missing was cut off meanwhile, and kept
+		err = nil // missing bytes were truncated since, and saved before that
 	}
 	if err == nil {
 		err = p.restore(want, off, got)
@@ -157,7 +159,8 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
-// restore puts in what was kept of chunks that may have changed before they were read: to keep it comes first.
+// restore replaces the chunks in b that were changed since the pin by their saved bytes; got is the number of bytes read
+// from the contents file. A chunk is saved before it is changed, so a lookup after the read finds every changed chunk.
 func (p *Pin) restore(b []byte, off int64, got int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,8 +184,8 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 	return nil
 }
 
-// keep keeps what a content is from off to end, if it is pinned, before that changes. l.cut is held shared, so that it
-// does not become pinned meanwhile, and the File's lock.
+// keep saves the bytes from off to end of a pinned contents file before they change. l.cut is held shared, so that no
+// new pin appears meanwhile, and the File's lock is held.
 func (f *File) keep(off, end int64) {
 	s := &f.l.pins
 	if s.count.Load() == 0 {
@@ -200,6 +203,7 @@ func (f *File) keep(off, end int64) {
 	}
 }
 
+// keep saves the chunks between off and end that were not saved yet. A failure makes the pin lost.
 func (p *Pin) keep(from disk.File, off, end int64) {
 	end = min(end, p.size)
 	p.mu.Lock()
@@ -222,7 +226,7 @@ func (p *Pin) keep(from disk.File, off, end int64) {
 	}
 }
 
-// save copies chunks. p.mu is held.
+// save copies the chunks from first up to next, exclusively. p.mu is held.
 func (p *Pin) save(from disk.File, first, next int64) error {
 	s := &p.l.pins
 	before, at, err := s.place(p.l, (next-first)*chunk)
@@ -244,7 +248,7 @@ func (p *Pin) save(from disk.File, first, next int64) error {
 	return nil
 }
 
-// place returns n bytes of the file for what was, which is made with the first.
+// place reserves n bytes in the file for old bytes, which the first call creates, and returns the file and the offset.
 func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,16 +258,17 @@ func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 			s.before = nil
 			return nil, 0, err
 		}
-		_ = l.o.FS.Remove(path) // who is killed here leaves it to be used again
+		_ = l.o.FS.Remove(path) // a process killed before this line leaves a file that the next one truncates
 	}
 	at = s.end
 	s.end += n
 	return s.before, at, nil
 }
 
+// beforeName is the name in the overlay's directory of the file for old bytes; it exists only while place opens it.
 const beforeName = "before"
 
-// pinned reports whether a content must not be removed yet.
+// pinned reports whether a contents file must not be removed yet.
 func (s *pins) pinned(number uint64) bool {
 	if s.count.Load() == 0 {
 		return false
@@ -273,7 +278,7 @@ func (s *pins) pinned(number uint64) bool {
 	return len(s.byNumber[number]) > 0
 }
 
-// yield releases the pins of contents whose room is needed.
+// yield makes the pins of the contents files in numbers lost, because their disk space is needed.
 func (s *pins) yield(numbers []uint64) {
 	if s.count.Load() == 0 {
 		return
@@ -294,7 +299,7 @@ func (s *pins) yield(numbers []uint64) {
 	}
 }
 
-// Lost returns ErrPinLost if the content can no longer be read as it was.
+// Lost returns ErrPinLost if the contents can no longer be read as they were, and nil otherwise.
 func (p *Pin) Lost() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,10 +8,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// slice is how much is done with the layer locked before others get their turn: inodes, or puts of a dump.
+// slice is the number of inodes or puts that one operation handles while it holds the layer's lock.
 const slice = 1000
 
-// poke tells the janitor that there is something to do.
+// poke wakes the janitor.
 func (l *Layer) poke() {
 	select {
 	case l.wake <- struct{}{}:
@@ -19,8 +19,8 @@ func (l *Layer) poke() {
 	}
 }
 
-// janitor does what nobody waits for: it ends nodes that could not be ended at once, removes dead contents, settles
-// files, and keeps the log short. It sleeps while there is nothing of that.
+// janitor does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead
+// contents, syncs and cleans dirty files, and compacts the log. It sleeps while there is no work.
 func (l *Layer) janitor() {
 	defer l.busy.Done()
 	pause := l.o.pause
@@ -33,11 +33,11 @@ func (l *Layer) janitor() {
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(pause): // what comes now shares one sync
+		case <-time.After(pause): // work that arrives during the pause shares one sync
 		}
 		pause = l.o.pause
 		if err := l.tidy(false); err != nil {
-			pause = max(pause, time.Minute) // a disk is full for longer than a second
+			pause = max(pause, time.Minute) // a full disk rarely has space again within a second
 			l.log.Warn("overlay cannot be tidied", zap.Error(err))
 		}
 		l.mu.RLock()
@@ -49,7 +49,7 @@ func (l *Layer) janitor() {
 	}
 }
 
-// tidy does the janitor's work; all of it, recently written files too.
+// tidy does one round of the janitor's work; with all it includes recently written files.
 func (l *Layer) tidy(all bool) error {
 	err := l.dropForsaken()
 	err = errors.Join(err, l.settleDue(all))
@@ -60,8 +60,8 @@ func (l *Layer) tidy(all bool) error {
 	return err
 }
 
-// removeDead removes contents that no inode names any more. First the log that says so must be on disk: else after
-// power loss an earlier record could name a content that is gone.
+// removeDead removes contents files that no inode names any more. The log record that says so must be on disk first:
+// otherwise an earlier record could name a missing contents file after power loss.
 func (l *Layer) removeDead() error {
 	l.removing.Lock()
 	defer l.removing.Unlock()
@@ -69,7 +69,7 @@ func (l *Layer) removeDead() error {
 	var dead, pinned []uint64
 	for _, number := range append(l.dead, l.pinned...) {
 		if l.pins.pinned(number) {
-			pinned = append(pinned, number) // the last pin pokes the janitor
+			pinned = append(pinned, number) // releasing the last pin wakes the janitor
 		} else {
 			dead = append(dead, number)
 		}
@@ -88,7 +88,7 @@ func (l *Layer) removeDead() error {
 	return err
 }
 
-// discard removes a content that no record names.
+// discard removes a contents file that no record names. If that fails, the janitor tries again.
 func (l *Layer) discard(number uint64) {
 	if l.contents.remove(number) == nil {
 		return
@@ -99,7 +99,7 @@ func (l *Layer) discard(number uint64) {
 	l.poke()
 }
 
-// removeContents removes contents and notes that they are gone. It gives back those that are to be tried again.
+// removeContents removes contents files and logs their removal. It returns the numbers for which either failed.
 func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	if err := l.Sync(); err != nil {
 		return dead, err
@@ -115,7 +115,7 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 			}
 			gone = append(gone, number)
 		}
-		e := l.tryUpdate(func(tx *Tx) error { // there is no other room to be made than this
+		e := l.tryUpdate(func(tx *Tx) error { // not Update: the only way to free space is this function itself
 			for _, number := range gone {
 				tx.batch.ContentGone(number)
 			}
@@ -128,8 +128,8 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	return left, err
 }
 
-// withRoom does what may need room on the disk. If there is none, what was deleted and still lies there is removed, and
-// it is done once more: whoever has just deleted a file may use its room at once.
+// withRoom calls do, and calls it again if it failed for lack of disk space and deleted files were removed in between: a
+// program that has just deleted a file can use its space at once.
 func (l *Layer) withRoom(do func() error) error {
 	err := do()
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

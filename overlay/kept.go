@@ -12,29 +12,30 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Kept is a file or symbolic link that a checkpoint has yet to hold, though it was removed or overwritten. The record is
-// part of the update that took it away, so after a kill or a power cut both are there or neither is. Its content stays in
-// contents/ as long as this process has the Pin; what is on record without one when the layer is opened gets another.
+// Kept records a removed or overwritten file or symbolic link that is not in a checkpoint yet. The record is part of the
+// update that removed the file, so after a kill or a power cut either both exist or neither does. The contents stay in
+// contents/ while this process holds the Pin; Open pins the contents of every record that it finds.
 type Kept = state.Kept
 
-// MaxKeptPath is the length of the longest path of a Kept, in bytes.
+// MaxKeptPath is the maximum length in bytes of Kept.Path.
 const MaxKeptPath = state.MaxKeptPath
 
-// KeptFile is a Kept that was found when the layer was opened.
+// KeptFile is a Kept record that Open found, with a pin of its contents.
 type KeptFile struct {
 	Kept
-	Pin *Pin // nil of a symbolic link
+	Pin *Pin // nil for a symbolic link
 }
 
-// PinKept pins the content of an inode for the Kept with an id.
+// PinKept pins an inode's contents for the Kept record with an ID.
 func (l *Layer) PinKept(in Inode, id uint64) *Pin {
 	p := l.Pin(in)
 	p.kept.Store(id)
 	return p
 }
 
-// unkeepChanged takes a Kept off the record whose content is about to be changed at an offset, since the file has another
-// name or is open: its pin can still be read, but not by another process.
+// unkeepChanged removes the pin's Kept record from the log if a change at offset off affects the pinned contents, which
+// happens if the file has another name or is open. This process can still read the old bytes through the pin, another
+// process cannot.
 func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	if off >= p.size {
 		return
@@ -46,20 +47,21 @@ func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	}
 }
 
-// Keep adds a Kept, or replaces the one with its ID. Its content must be pinned.
+// Keep adds a Kept record, or replaces the one with the same ID. Its contents must be pinned.
 func (tx *Tx) Keep(k Kept) { tx.batch.Keep(k) }
 
-// Unkeep removes all Kept whose IDs are from first to last. Their contents go when they are dead and without a pin.
+// Unkeep removes all Kept records with IDs from first to last, inclusively. Their contents are removed when they are
+// dead and not pinned.
 func (tx *Tx) Unkeep(first, last uint64) { tx.batch.Unkeep(first, last) }
 
-// Keeps reports whether there is a Kept on record.
+// Keeps reports whether there are Kept records.
 func (l *Layer) Keeps() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.state.Totals().Kept > 0
 }
 
-// keptNow returns what is kept and can be read. The rest is no longer on record.
+// keptNow returns the Kept records whose contents can be read, and removes the others from the log.
 func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 	var gone []uint64
 	for _, k := range l.state.Kept() {
@@ -72,7 +74,7 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 			return nil, err
 		}
 		if ok && start == PowerLoss {
-			k.Size = info.Size() // as of any file that was not synced
+			k.Size = info.Size() // the size of a file that was not synced is that on disk
 		}
 		if !ok || k.Size == 0 || info.Size() < k.Size || start == PowerLoss && k.Copied {
 			gone = append(gone, k.ID)
@@ -92,8 +94,8 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 	})
 }
 
-// Overwrites returns whether bytes that were written before would not be the same after p is written at off. A hole has
-// none of those: the kernel may write back the end of a new file before its beginning.
+// Overwrites reports whether writing p at off would change bytes that were written before. Writing into a hole does not
+// count: the kernel may write back the end of a new file before its beginning.
 func (f *File) Overwrites(p []byte, off int64) bool {
 	if err := f.rlock(); err != nil {
 		return false
@@ -118,7 +120,7 @@ func (f *File) Overwrites(p []byte, off int64) bool {
 	return false
 }
 
-// onlyHoles returns whether p differs from the old bytes at off only where those are of holes. f.mu is held.
+// onlyHoles reports whether p differs from the old bytes at off only within holes. f.mu is held.
 func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	end := off + int64(len(old))
 	for at := off; at < end; {
@@ -141,15 +143,16 @@ func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	return true
 }
 
-// CopiedWithin returns whether KeepCopy has copied the content within a time.
+// CopiedWithin reports whether KeepCopy copied the contents within the last duration.
 func (f *File) CopiedWithin(within time.Duration) bool {
 	at := f.copied.Load()
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
-// SetAside empties a file that is about to be cut to nothing, and leaves its content as it is: the file begins another one.
-// keep is called in the update that does so, with the content's number and size; it pins it and calls Tx.Keep, or returns
-// false if it does not want it, and the file stays as it is.
+// SetAside replaces the contents of a file that is about to be truncated to zero by a new empty contents file, and
+// leaves the old one unchanged. It does nothing if the contents are empty or longer than most bytes. It calls keep in
+// the same update with the old contents file's number and size; keep pins it and calls Tx.Keep, or returns false, and
+// then the file stays unchanged.
 func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	l.cut.RLock()
@@ -167,7 +170,7 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	if err != nil {
 		return err
 	}
-	data, err := l.contents.create(number) // not by withRoom: the room of what is kept must not be taken for it
+	data, err := l.contents.create(number) // not l.create: withRoom would drop pinned contents for it
 	if err != nil {
 		return err
 	}
@@ -184,20 +187,21 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 		l.discard(number)
 		return err
 	}
-	_ = f.data.Close() // nothing is promised of it that fsync has not been asked for
+	_ = f.data.Close() // fsync reports write errors; close makes no promise
 	f.install(number, data, 0, true)
 	f.writes.Store(l.clock())
 	return nil
 }
 
-// KeepCopy copies the content before it is changed, unless that was done within a time. keep is called in the update that
-// makes the copy, with its number and size; it pins it and calls Tx.Keep, or returns false if it does not want it.
+// KeepCopy copies the contents before they are changed, unless that was done within the last duration or they are longer
+// than most bytes. It calls keep in the update that records the copy, with the copy's number and size; keep pins it and
+// calls Tx.Keep, or returns false to discard the copy.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	if f.CopiedWithin(within) {
 		return nil
 	}
-	f.mu.Lock() // no other write comes between
+	f.mu.Lock() // excludes other writes during the copy
 	defer f.mu.Unlock()
 	if f.CopiedWithin(within) {
 		return nil
@@ -209,12 +213,12 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	if f.place != inContent || size == 0 || size > most {
 		return nil
 	}
-	f.copied.Store(l.clock()) // also if it fails: a full disk is not asked with every write
+	f.copied.Store(l.clock()) // set even if the copy fails: a full disk must not be tried with every write
 	number, err := l.newNumber()
 	if err != nil {
 		return err
 	}
-	to, err := l.contents.create(number) // not by withRoom: there is no other room to be made for a copy
+	to, err := l.contents.create(number) // not l.create: withRoom would drop pinned contents for a copy
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/wal"
 )
 
-// The words of the namespace are those of package state.
+// These types and values are those of package state, under the names that callers of the layer use.
 type (
 	Node     = state.Node
 	Inode    = state.Inode
@@ -28,46 +28,51 @@ const (
 )
 
 var (
-	// ErrBase means that a file's contents are the base's: read them there, or copy them up before changing them.
+	// ErrBase means that a file has the base tree's contents: the caller must read them there, or call CopyUp before it
+	// changes them.
 	ErrBase = errors.New("contents are the base's")
-	// ErrSourceBase is ErrBase of the file that CopyRange reads from.
+	// ErrSourceBase is ErrBase for the file that CopyRange reads from.
 	ErrSourceBase = errors.New("contents of the source are the base's")
-	// ErrDamaged means that bytes are not what was written. Such an overlay can be opened for reading.
+	// ErrDamaged means that stored bytes differ from those that were written. Such an overlay can be opened with
+	// Options.ReadOnly.
 	ErrDamaged = errors.New("overlay is damaged")
-	// ErrVersion means that another version of the program wrote the overlay.
+	// ErrVersion means that an incompatible version of the program wrote the overlay.
 	ErrVersion = wal.ErrVersion
 	// ErrInUse means that another process has the overlay open.
 	ErrInUse = errors.New("overlay is in use by another process")
 )
 
-// Options of Open.
+// Options configures Open.
 type Options struct {
+	// Log receives warnings; nil: they are dropped.
 	Log *zap.Logger
-	// ReadOnly opens what is there without writing anything, the good part of a damaged log too.
+	// ReadOnly opens the overlay without writing anything; of a damaged log it uses the records before the damage.
 	ReadOnly bool
-	// ValidBase reports whether the base has a node. After power loss the log ends at the first record that names one
-	// which it has not.
+	// ValidBase reports whether the base tree has a node. After power loss, the log ends before the first record that
+	// names a base node which does not exist.
 	ValidBase func(Node) bool
-	// BeforeSync is called before the log is synced: what records name must not be younger on disk than they are.
+	// BeforeSync is called before the log is synced. It syncs the data outside the overlay that log records refer to.
 	BeforeSync func() error
-	// TakeOver says that the kernel still has the mount that a dead process served with this overlay: nodes without a name
-	// live on if it knows them, and requests may come again. False: no kernel knows anything.
+	// TakeOver states that the kernel still has the mount of the dead process that served this overlay: nodes without a
+	// name survive if the kernel knows them, and unanswered requests may arrive again. Otherwise no kernel knows any
+	// node.
 	TakeOver bool
-	// Knows reports whether the kernel knows a base node, for a TakeOver.
+	// Knows reports whether the kernel knows a base node. It is used with TakeOver only.
 	Knows func(Node) bool
-	// Seed makes the positions in directories; they stay good in another process that has the same. The zero Seed: any.
+	// Seed determines the cookies in directories. Cookies remain valid in another process with the same seed. The zero
+	// Seed: a random one.
 	Seed state.Seed
-	// FS is replaced by tests.
+	// FS is the file system to use, replaced by tests; nil: that of the operating system.
 	FS disk.FS
 
-	boot  string        // id of the host's boot, if tests say so
-	pause time.Duration // how long the janitor collects work; 0: a second
-	quiet time.Duration // how long after the last write a file is settled; 0: three seconds
-	still bool          // nothing is done in the background
-	idle  int           // files kept open for the next user; 0: maxIdle
+	boot  string        // boot ID of the host; tests set it
+	pause time.Duration // how long the janitor collects work before a round; 0: one second
+	quiet time.Duration // how long after its last write a dirty file is synced; 0: three seconds
+	still bool          // no work in the background, for Check
+	idle  int           // number of idle Files kept open; 0: maxIdle
 }
 
-// Dirty reports whether the content file of an inode may have been written to at a later time than the inode says.
+// Dirty reports whether the contents file of an inode may be larger or younger than the inode records.
 func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
 
 // Layer is an open overlay. All methods may be called concurrently.
@@ -75,60 +80,60 @@ type Layer struct {
 	dir    string
 	o      Options
 	log    *zap.Logger
-	wal    *wal.Log      // nil once a read-only layer has been read
-	lock   func()        // gives the directory free
+	wal    *wal.Log      // nil after a read-only layer was read
+	lock   func()        // releases the directory's lock
 	counts *lookupCounts // nil: lookups are counted in memory
 
 	contents *contents
 	files    files
 
-	cut  sync.RWMutex // held shared while contents are changed, whole by Freeze; taken before a File's mu
+	cut  sync.RWMutex // held shared while contents change, exclusively by Freeze; taken before File.mu
 	pins pins
 
-	rotating sync.Mutex // one rotation at a time; taken before mu
-	removing sync.Mutex // one removal of dead contents at a time; taken after a File's mu, before rotating
+	rotating sync.Mutex // held during a rotation; taken before mu
+	removing sync.Mutex // held while dead contents files are removed; taken after File.mu, before rotating
 
 	mu sync.RWMutex
 	// Guarded by mu.
 	state    *state.Table
-	tx       Tx                // the one update that is under way
-	broken   error             // log and state differ: nothing is changed any more
-	next     uint64            // the next content's number
-	dead     []uint64          // contents to remove
-	pinned   []uint64          // as dead, once their pins are released
-	forsaken []Node            // nodes without name and look-up that could not be dropped yet
-	due      map[Node]struct{} // files to settle
-	faults   map[Node]error    // of syncs in the background: the next fsync of the file reports them
+	tx       Tx                // the only update in progress, reused
+	broken   error             // set when log and state differ: all changes fail from then on
+	next     uint64            // number of the next contents file
+	dead     []uint64          // contents files to remove
+	pinned   []uint64          // dead contents files that are pinned; removed after their last pin
+	forsaken []Node            // nodes without name and lookups that could not be dropped yet
+	due      map[Node]struct{} // dirty files to sync and clean
+	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns them
 
-	searching atomic.Bool // orphans have not all been found
+	searching atomic.Bool // the search for orphaned contents files has not completed
 
-	wake chan struct{} // the janitor has something to do
-	stop chan struct{}
-	busy sync.WaitGroup // janitor and orphan search
+	wake chan struct{}  // wakes the janitor
+	stop chan struct{}  // closed by Close
+	busy sync.WaitGroup // janitor and findOrphans
 }
 
-// View calls f with the state as it is. f must not wait for anything, nor call the layer.
+// View calls f with a consistent state. f must not block and must not call the layer.
 func (l *Layer) View(f func(r Reader)) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	f(Reader{l.state})
 }
 
-// Inode returns a node's inode if the layer has one.
+// Inode returns a node's inode; false: the layer has none.
 func (l *Layer) Inode(n Node) (Inode, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.state.Inode(n)
 }
 
-// Entry returns what the layer knows of a name.
+// Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
 func (l *Layer) Entry(dir Node, name string) (Node, Presence) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.state.Entry(dir, name)
 }
 
-// Sync makes everything that was acknowledged survive a power cut, but for the contents of files.
+// Sync makes every acknowledged change survive a power cut, except the contents of files, which File.Sync writes.
 func (l *Layer) Sync() error {
 	if l.o.ReadOnly {
 		return nil
@@ -138,12 +143,14 @@ func (l *Layer) Sync() error {
 	}
 	err := l.wal.Sync()
 	if errors.Is(err, wal.ErrUnsynced) {
-		// What the kernel could not write then it may have given up, and would not say so again. A new log holds all.
+		// The kernel may have dropped the pages that it could not write, and reports the error only once. A new log
+		// contains everything.
 		return l.compact()
 	}
 	return err
 }
 
+// beforeSync calls Options.BeforeSync if it is set.
 func (l *Layer) beforeSync() error {
 	if l.o.BeforeSync == nil {
 		return nil

@@ -14,37 +14,39 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// lookupCounts is the file that has the kernel's lookup counts of own nodes, in the order of their slots (package state).
-// It is mapped, so that it is right whenever the process dies. A takeover on the same boot continues it; every other Open
-// creates it anew, because no kernel holds a reference then.
+// lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (package state).
+// The file is mapped, so it is correct whenever the process dies. A takeover on the same boot continues it; every other
+// Open creates a new one, because then no kernel holds a reference.
 type lookupCounts struct {
 	file  disk.File
-	taken int64 // bytes of the file that have their disk space
-	maps  [][]byte
+	taken int64 // bytes of the file whose disk space is allocated
+	// maps has the mapped chunks, for close.
+	maps [][]byte
 }
 
-// lookupHeader is at the start of the file, in the byte order of the host.
+// lookupHeader is the start of the file, in the byte order of the host.
 type lookupHeader struct {
 	magic   [8]byte
 	version uint32
 	_       uint32
-	boot    [40]byte // boot ID of the host that wrote it
+	boot    [40]byte // boot ID of the host that wrote the file
 }
 
 const (
 	lookupVersion = 1
-	countsStart   = 4096 // where the counts begin: they are mapped
+	countsStart   = 4096 // offset of the counts in bytes, a page boundary because they are mapped
 )
 
 var lookupMagic = [8]byte{'A', 'F', 'S', 'l', 'o', 'o', 'k', 's'}
 
+// lookupHeaderOf returns the header of a file written in a boot.
 func lookupHeaderOf(boot string) *lookupHeader {
 	h := &lookupHeader{magic: lookupMagic, version: lookupVersion}
 	copy(h.boot[:], boot)
 	return h
 }
 
-// createLookupCounts replaces the file at path by an empty one.
+// createLookupCounts replaces the file at path by one without counts.
 func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -59,7 +61,7 @@ func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	return &lookupCounts{file: f}, nil
 }
 
-// openLookupCounts opens the counts of the previous process. ok is false if there are none of this boot.
+// openLookupCounts opens the counts of the previous process. ok is false if the file is missing or from another boot.
 func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, err error) {
 	f, err := on.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -83,14 +85,16 @@ func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, 
 	return &lookupCounts{file: f, taken: st.Size()}, true, nil
 }
 
+// bytes returns the header's memory.
 func (h *lookupHeader) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h))
 }
 
-// memory is a state.Memory. It reserves the disk space, because counting a lookup cannot fail later.
+// memory implements state.Memory: it maps the counts at off. It allocates the disk space first, because counting a
+// lookup has no way to report an error.
 func (t *lookupCounts) memory(off int64) ([]byte, error) {
 	off += countsStart
-	if off+state.CountChunk > t.taken { // to take a mount over must not fail on a full disk
+	if off+state.CountChunk > t.taken { // a takeover must not fail on a full disk, so allocated space is reused
 		if err := t.file.Allocate(0, off, state.CountChunk); err != nil {
 			return nil, err
 		}
@@ -103,21 +107,23 @@ func (t *lookupCounts) memory(off int64) ([]byte, error) {
 	return m, err
 }
 
+// close unmaps and closes the file. It does nothing on nil.
 func (t *lookupCounts) close() {
 	if t == nil || t.file == nil {
 		return
 	}
 	for _, m := range t.maps {
-		_ = t.file.Unmap(m) // nothing refers to the memory any more
+		_ = t.file.Unmap(m) // nothing refers to this memory any more
 	}
 	_ = t.file.Close()
 	*t = lookupCounts{}
 }
 
-// lockWait is how long Open waits for the locks of a dead process. The kernel releases them when its last thread has ended.
+// lockWait is how long Open waits for the lock of a dead process. The kernel releases it when the last thread has ended.
 const lockWait = 5 * time.Second
 
-// takeLock locks the overlay. It returns ErrInUse if another process holds the lock; with Options.TakeOver after lockWait.
+// takeLock locks the overlay. It returns ErrInUse if another process holds the lock, with Options.TakeOver only after
+// lockWait.
 func (l *Layer) takeLock() error {
 	path := filepath.Join(l.dir, "lock")
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {

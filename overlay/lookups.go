@@ -2,15 +2,16 @@ package overlay
 
 import "go.uber.org/zap"
 
-// Remember counts one look-up of an own node: the kernel may use its number until it forgets it.
+// Remember adds one to the kernel's lookup count of an own node: the kernel may use the node's number until it forgets
+// it.
 func (l *Layer) Remember(n Node) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	l.state.Remember(n)
 }
 
-// Forget takes back k look-ups of an own node, and says whether none is left. Without a look-up and without a name it
-// ends, contents and all.
+// Forget subtracts k from the lookup count of an own node, and reports whether the count is now zero. A node with
+// neither lookups nor a name is dropped together with its contents.
 func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	l.mu.RLock()
 	left := l.state.Forget(n, k)
@@ -22,15 +23,16 @@ func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	return left == 0
 }
 
-// Release is what ends a base node without a name, whose look-ups the caller counts.
+// Release drops a base node without a name once the kernel has forgotten it. The caller counts the lookups of base
+// nodes.
 func (l *Layer) Release(n Node) {
 	if in, ok := l.Inode(n); ok && in.Nlink == 0 {
 		l.forsake(n)
 	}
 }
 
-// forsake drops a node that has no name and no look-up. If the log has no room for that, the janitor tries again;
-// if the process dies first, Open does it.
+// forsake drops a node that has neither name nor lookups. If the log has no space for that, the janitor tries again; if
+// the process dies first, the next Open drops the node.
 func (l *Layer) forsake(n Node) {
 	if l.o.ReadOnly {
 		return
@@ -49,7 +51,7 @@ func (l *Layer) forsake(n Node) {
 	l.files.retire(n)
 }
 
-// dropUnused drops a node unless it has been named or looked up again.
+// dropUnused drops a node unless it was given a name or looked up again meanwhile.
 func (l *Layer) dropUnused(tx *Tx, n Node) {
 	in, ok := tx.Inode(n)
 	if ok && in.Nlink == 0 && (!n.Own() || tx.t.Lookups(n) == 0) {
@@ -57,7 +59,7 @@ func (l *Layer) dropUnused(tx *Tx, n Node) {
 	}
 }
 
-// dropForsaken drops what could not be dropped before.
+// dropForsaken drops the nodes that forsake could not drop, slice nodes at a time.
 func (l *Layer) dropForsaken() error {
 	for {
 		l.mu.Lock()

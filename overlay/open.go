@@ -18,38 +18,40 @@ import (
 )
 
 const (
-	// counterContents bounds the numbers of contents from above.
+	// counterContents is an upper bound of the numbers of contents files in use.
 	counterContents = state.CounterContents
-	// counterBoot tells in which boot of the host the layer was opened last, and looked through; 0: it was closed
-	// and nothing was left to be done.
+	// counterBoot is the boot of the host in which the layer was last opened and its recovery completed; 0: the layer
+	// was closed and no work was left.
 	counterBoot = state.CounterUser
-	// counterUncounted is the node of a file that is no change (Tx.Uncount); 0: there is none.
+	// counterUncounted is the node of the file that does not count as a change (Tx.Uncount); 0: none.
 	counterUncounted = state.CounterUser + 1
 )
 
-// Start is how the last use of the overlay ended.
+// Start is the way in which the last use of the overlay ended.
 type Start uint8
 
 const (
 	Clean     Start = iota // it was closed, or is new
-	Killed                 // the process ended, the host did not
-	PowerLoss              // the host went down without Close
-	Rebooted               // it was closed, and the host may have gone down since: contents that were not fsynced may be missing
+	Killed                 // the process died, the host did not
+	PowerLoss              // the host went down before Close
+	Rebooted               // it was closed, and the host may have gone down since: contents without an fsync may be missing
 )
 
-// Recovery is what Open found and repaired.
+// Recovery is the result of Open: what it found and what it repaired.
 type Recovery struct {
 	Start    Start
-	Records  int64    // in the log
-	Cut      int64    // bytes cut from its end
-	SavedTo  string   // where those went, if they were kept
-	Problems []string // what is not as it should be, for people
-	TookOver bool     // what the kernel knows counts
-	Kept     []KeptFile
-	Shrunk   []Node // after Rebooted: files that do not have the size any more that they had at Close
+	Records  int64    // number of records in the log
+	Cut      int64    // bytes cut from the end of the log
+	SavedTo  string   // file that the cut bytes were saved to, if any
+	Problems []string // problems that were found, as text for the user
+	TookOver bool     // whether the kernel's lookup counts of the previous process are valid
+	// Kept lists the removed and overwritten files that are not in a checkpoint yet.
+	Kept   []KeptFile
+	Shrunk []Node // after Rebooted: files whose size differs from that at Close
 }
 
-// Open opens the overlay in a directory, which is made if need be.
+// Open opens the overlay in dir, and creates the directory if it does not exist. Errors: ErrInUse, ErrDamaged,
+// ErrVersion. The caller must Close the layer.
 func Open(dir string, o Options) (*Layer, Recovery, error) {
 	o.defaults()
 	l := &Layer{
@@ -74,6 +76,7 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 	return l, rec, nil
 }
 
+// defaults replaces zero options by their default values.
 func (o *Options) defaults() {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -83,7 +86,7 @@ func (o *Options) defaults() {
 	}
 	if o.boot == "" {
 		o.boot, _ = o.FS.BootID() // without it every open counts as one after a power cut
-	}
+	} // without a boot ID every open counts as one after a power cut
 	if o.pause == 0 {
 		o.pause = time.Second
 	}
@@ -98,6 +101,8 @@ func (o *Options) defaults() {
 	}
 }
 
+// open locks the directory, replays the log, recovers the contents and starts the janitor. On an error the caller calls
+// abandon.
 func (l *Layer) open() (Recovery, error) {
 	continued := false
 	var err error
@@ -121,7 +126,7 @@ func (l *Layer) open() (Recovery, error) {
 		rec.Problems = append(rec.Problems, found.Damage.Error())
 	}
 	rec.Start = l.started(found)
-	if rec.Start == Rebooted && continued { // a process of this boot had it open, and had looked at the contents
+	if rec.Start == Rebooted && continued { // a process of this boot had it open and had completed its recovery
 		rec.Start = Killed
 	}
 	rec.TookOver = continued && rec.Start != PowerLoss
@@ -131,7 +136,7 @@ func (l *Layer) open() (Recovery, error) {
 	if err := l.countLookups(rec.TookOver); err != nil {
 		return rec, err
 	}
-	l.next = max(1, l.state.Counter(counterContents)) // 0 is no content
+	l.next = max(1, l.state.Counter(counterContents)) // 0 means no contents file
 	orphans, err := l.recover(&rec)
 	if err != nil || l.o.ReadOnly {
 		return rec, err
@@ -159,22 +164,23 @@ func (l *Layer) open() (Recovery, error) {
 	return rec, nil
 }
 
-// begin notes that the layer is in use. A layer that is taken over has that on record already: to go on with it needs no
-// room in the log, which a full disk may not have.
+// begin records that the layer is in use. During a takeover the log has that record already: a takeover must need no
+// space in the log, because the disk may be full.
 func (l *Layer) begin(tookOver bool) error {
 	return l.update(func(tx *Tx) error {
 		if l.state.Counter(counterBoot) != l.bootMark() {
 			tx.batch.SetCounter(counterBoot, l.bootMark())
 		}
 		if !tookOver && l.state.Requests() > 0 {
-			tx.batch.ForgetRequests() // those of another kernel may have the same numbers
+			tx.batch.ForgetRequests() // requests of another kernel may have the same numbers
 		}
 		return nil
 	})
 }
 
-// replay takes a record of the log. Of a process that was killed on this boot the log is what it wrote, and the base what
-// it knew: if something is wrong all the same, there is no layer.
+// replay applies one record of the log. If the previous process died on this boot (takeover), the log is complete and
+// every node in it was valid: then an error fails the whole Open. Otherwise a record that names a node missing from the
+// base tree ends the log.
 func (l *Layer) replay(record []byte, _ int64) error {
 	if l.counts != nil {
 		if err := l.state.Replay(record); err != nil {
@@ -195,8 +201,8 @@ func (l *Layer) replay(record []byte, _ int64) error {
 	return nil
 }
 
-// started tells how the last use ended. The log knows of its own; the counter stays behind until this layer has
-// been looked through, so that a process which dies while it does that changes nothing.
+// started determines how the last use ended, from the log's header and counterBoot. The counter is set only after
+// recovery, so a process that dies during recovery does not change the result.
 func (l *Layer) started(found wal.Recovery) Start {
 	mark := l.state.Counter(counterBoot)
 	switch {
@@ -204,23 +210,23 @@ func (l *Layer) started(found wal.Recovery) Start {
 		return Clean
 	case !found.PowerLost && mark == l.bootMark():
 		return Killed
-	case !found.PowerLost && mark == 0: // if not closed, the process died at the very end of Close, or in Open before it had begun
+	case !found.PowerLost && mark == 0: // not closed only if the process died at the very end of Close, or in Open before begin
 		return Rebooted
 	}
 	return PowerLoss
 }
 
-// bootMark is a number for the boot of the host, never 0.
+// bootMark returns a hash of the host's boot ID, never 0.
 func (l *Layer) bootMark() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(l.o.boot))
 	return h.Sum64() | 1
 }
 
-// makeDirectories makes what is missing and takes the lock.
+// makeDirectories creates missing directories, syncs their names, and takes the lock.
 func (l *Layer) makeDirectories() error {
 	_, logErr := l.o.FS.Stat(filepath.Join(l.dir, "log"))
-	made := logErr != nil // an Open that failed or was killed may have made the directories and not synced them
+	made := logErr != nil // an Open that failed or was killed may have created the directories without syncing them
 	for _, dir := range []string{l.dir, l.contents.dir} {
 		switch err := l.o.FS.Mkdir(dir, 0o700); {
 		case err == nil:
@@ -230,7 +236,8 @@ func (l *Layer) makeDirectories() error {
 		}
 	}
 	if made {
-		// fsync of a file in the overlay promises that the file is found.
+		// An fsync of a file promises that the file is found after a power cut, so the overlay's own directories must
+		// survive it too.
 		for _, dir := range []string{l.dir, filepath.Dir(l.dir)} {
 			if err := l.o.FS.SyncDir(dir); err != nil {
 				return err
@@ -240,7 +247,7 @@ func (l *Layer) makeDirectories() error {
 	return l.takeLock()
 }
 
-// blame wraps an error of the log in ErrDamaged if it is damage.
+// blame wraps err in ErrDamaged if it reports damage of the log.
 func blame(err error) error {
 	var damage *wal.DamageError
 	if errors.As(err, &damage) {
@@ -249,7 +256,8 @@ func blame(err error) error {
 	return err
 }
 
-// Close settles and syncs everything. What could not be is told and is not lost: the next Open goes on with it.
+// Close writes and syncs everything and releases the lock. If a part of that fails, Close returns the error; nothing is
+// lost, and the next Open completes the work.
 func (l *Layer) Close() error {
 	close(l.stop)
 	l.busy.Wait()
@@ -274,7 +282,7 @@ func (l *Layer) Close() error {
 	return nil
 }
 
-// abandon closes everything that the layer has open, without a write.
+// abandon closes everything that the layer has open, without writing.
 func (l *Layer) abandon() {
 	l.files.closeAll()
 	if l.wal != nil {

@@ -6,10 +6,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// findOrphans moves contents that nobody owns to lost+found: their process died after it had made them and before
-// the log named them. After a takeover it removes them: the log is whole, and whoever asked for them asks again, so that
-// they are known to be dead. Numbers from bound on belong to this process.
-// Close waits for it: it reads directories only.
+// findOrphans moves contents files without an owner to lost+found: a process died after it had created them and before
+// the log named them. After a takeover it deletes them instead: the log is complete, and the kernel sends unanswered
+// requests again, so these files are known to be dead. Numbers from bound on belong to this process and are skipped.
+// Close waits for findOrphans, which only reads directories.
 func (l *Layer) findOrphans(owned map[uint64]struct{}, bound uint64, tookOver bool) {
 	defer l.busy.Done()
 	found, end := 0, l.contents.lose

@@ -1,17 +1,18 @@
-// Package overlay stores everything in a working tree that differs from the base tree. It does not know the base tree. The
-// changed names and inodes are in memory (package state) and in a log (package wal), changed contents in plain files.
+// Package overlay stores everything in a working tree that differs from the base tree. It does not know the base tree.
+// The changed names and inodes are in memory (package state) and in a log (package wal), changed contents in plain
+// files.
 //
 // # Promises
 //   - A change that was acknowledged survives the death of the process by any signal.
-//   - After power loss everything that was fsynced is there, and the rest is an earlier state of the tree: never a
+//   - After power loss everything that was fsynced is present, and the rest is an earlier state of the tree: never a
 //     file of the base tree replaced by bytes that did not reach the disk.
-//   - A change that failed (full disk, quota, I/O error) did not happen, and the next one works when there is room again.
-//   - Nothing is deleted that is not known to be dead: contents without an owner and cut log tails are moved to lost+found.
-//     Only after a takeover are contents without an owner deleted: the log is complete, and no reply has named them.
+//   - A change that failed (full disk, quota, I/O error) did not happen, and the next one works when space is free again.
+//   - Nothing is deleted unless it is known to be dead: contents files without an owner and cut log tails are moved to lost+found.
+//     Only after a takeover are contents files without an owner deleted: the log is complete, and no reply has named them.
 //
 // # Terms
 //   - node: a file system object by number. Numbers below 1<<32 are the base tree's, others the layer's own.
-//   - promoted: a base node whose inode is in the layer, because something of it was changed.
+//   - promoted: a base node whose inode is in the layer, because an attribute or the contents were changed.
 //   - contents file: the bytes of one regular file, in contents/DDDDDD/NNNNNN; its number is never used twice. The code
 //     calls it a content.
 //   - copy-up: the creation of a contents file from the contents in the base tree, before they are changed.
@@ -23,27 +24,27 @@
 //     a program may have it open.
 //   - request: a request of the kernel, by its number. A log record has the number of the request that it was made for.
 //   - moment: an instant at which neither names nor contents change (Freeze).
-//   - pin: a content is to be read as it was at a moment. What a change is about to overwrite is kept for the pin's reader
-//     in a file without a name; the content itself, the log and what is promised of them are the same with pins and without.
-//     A pin is this process's own and ends with it. A dead content is removed behind its last pin.
+//   - pin: the right to read a contents file as it was at one moment. Bytes that a change is about to overwrite are copied for the
+//     pin's reader to a file without a name; the contents file, the log and their promises are the same with and without pins.
+//     A pin belongs to this process and ends with it. A dead contents file is removed after its last pin.
 //   - kept: a removed or overwritten file that is not in a checkpoint yet. Its record is in the log, and its contents are
 //     pinned by every process that opens the layer until the record is removed.
 //   - takeover: the kernel still has the mount of a dead process, with its lookup counts and unanswered requests.
 //   - rebooted: the host went down after Close. Close does not sync contents, so their sizes are compared with the log.
 //
-// # The way of a write
+// # Steps of a write
 //
 //	File.WriteAt      first write: create contents/.., Layer.Update {inode: content, dirty}   (log, then state)
 //	                  pwrite
-//	                  file grew: its size in the state, not in the log
-//	settling          a few seconds later: fdatasync if unsettled, Layer.Update {inode: size, clean}
-//	File.Sync         fdatasync content, fsync its directory, Layer.Update {inode: settled}, fdatasync log
+//	                  if the file grew: its size in the state, not in the log
+//	janitor           a few seconds later: fdatasync if unsettled, Layer.Update {inode: size, clean}
+//	File.Sync         fdatasync contents file, fsync its directory, Layer.Update {inode: settled}, fdatasync log
 //
 // # Directory
 //
 //	log          the log
-//	contents/    contents
-//	lost+found/  what could not be placed after a crash
+//	contents/    contents files
+//	lost+found/  files without an owner after a crash, cut log tails, damaged logs
 //	lookups      lookup counts of own nodes, for a takeover
 //	lock         held by the process that has the layer open
 //
@@ -56,7 +57,7 @@
 //	File.mu -> files.mu, contents.mu (leaves)
 //	Layer.rotating -> Layer.mu
 //
-// Two Files are locked in the order of their nodes. The disk is waited for under File.mu and rotating alone, except
-// that the log may have to grow under Layer.mu. Layer.cut is held shared while contents change, until their size is in the
-// state too, and exclusively at a moment, while memory is read.
+// Two Files are locked in the order of their nodes. Only File.mu and Layer.rotating are held while waiting for the disk,
+// except that the log may have to grow under Layer.mu. Layer.cut is held shared while contents change, until their size
+// is in the state too, and exclusively at a moment, while memory is read.
 package overlay

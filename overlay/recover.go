@@ -7,18 +7,18 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// recover brings the state, as the log has it, together with the contents. What it returns, if not nil, says which
-// contents have an owner: others may be orphans.
+// recover makes the state that was replayed from the log agree with the contents files. It returns the set of contents
+// files with an owner; the others may be orphans. A nil set means that no search for orphans is needed.
 //
-// After Close there is nothing to do. After a kill the log is whole, and the kernel has all that was written: only
-// dirty inodes are behind. After power loss the log may be shorter than the contents are young, or the other way round:
-// every content is looked at. So it is if the host went down after Close, which does not sync contents: their sizes are
-// in the log, their bytes may not have reached the disk.
+// After Close there is nothing to do. After a kill the log is complete, and the kernel has every byte that was written:
+// only the sizes of dirty inodes are outdated. After power loss the log may be shorter or longer than the contents are
+// young, so every contents file is checked. The same holds if the host went down after Close, which does not sync
+// contents: the log has their sizes, but their bytes may not have reached the disk.
 func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
 	l.state.EachInode(func(in Inode) bool {
-		forsaken := in.Nlink == 0 && !(rec.TookOver && l.knows(in.Node)) // who had it open is gone
+		forsaken := in.Nlink == 0 && !(rec.TookOver && l.knows(in.Node)) // no process has it open any more
 		if forsaken && !l.o.ReadOnly {
 			l.forsaken = append(l.forsaken, in.Node)
 		}
@@ -58,11 +58,11 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 			return nil, err
 		}
 	}
-	// Directories made by the process that was killed: an fsync to come must find their names on disk.
+	// The killed process may have created directories: a later fsync must find their names on disk.
 	if err := l.o.FS.SyncDir(l.contents.dir); err != nil {
 		return nil, err
 	}
-	// The record is first: without it, a content moved away would be missing where it was trusted.
+	// The record is written first: otherwise a moved contents file would be missing although the log still names it.
 	for _, number := range lost {
 		if err := l.contents.lose(number); err != nil {
 			return nil, err
@@ -72,7 +72,8 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	return owned, nil
 }
 
-// correct corrects inodes whose contents may differ from what the log says.
+// correct corrects inodes whose contents files may differ from the log's record of them. It appends the contents files
+// to move to lost+found to *lost.
 func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 	var corrected []put
 	for _, old := range inodes {
@@ -120,8 +121,8 @@ func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 	return l.state.Apply(b.Bytes())
 }
 
-// skipNumbers moves the next content's number behind all that are there: after power loss the record that reserved
-// them may be lost.
+// skipNumbers moves the next contents number behind all existing files: power loss may have removed the record that
+// reserved their numbers.
 func (l *Layer) skipNumbers() error {
 	err := l.contents.each(l.next, func(number uint64) error {
 		l.next = max(l.next, number+1)
@@ -133,7 +134,8 @@ func (l *Layer) skipNumbers() error {
 	return l.update(func(tx *Tx) error { tx.batch.SetCounter(counterContents, l.next); return nil })
 }
 
-// knows reports whether the kernel knows a node, or is about to: the answer to the request that made it is still to come.
+// knows reports whether the kernel knows a node, or is about to: the reply to the request that created the node was not
+// sent yet.
 func (l *Layer) knows(n Node) bool {
 	switch {
 	case l.state.Lookups(n) > 0, l.state.Requested(n):
@@ -144,8 +146,8 @@ func (l *Layer) knows(n Node) bool {
 	return l.o.Knows(n)
 }
 
-// readDirtySizes takes the sizes of inodes that the dead process had called dirty from their contents. They stay dirty, as they were:
-// the log need not hear of it, and their times are the kernel's to say.
+// readDirtySizes reads the sizes of dirty inodes from their contents files during a takeover. The inodes stay dirty:
+// nothing is logged, and the kernel has their times.
 func (l *Layer) readDirtySizes(rec *Recovery, doubtful []Inode) error {
 	l.contents.doubt()
 	var b state.Batch
@@ -166,7 +168,7 @@ func (l *Layer) readDirtySizes(rec *Recovery, doubtful []Inode) error {
 	return l.state.Apply(b.Bytes())
 }
 
-// countLookups begins to count, or goes on with what the kernel was told by the process before.
+// countLookups starts to count lookups. During a takeover it continues the previous process's counts.
 func (l *Layer) countLookups(tookOver bool) (err error) {
 	if l.o.ReadOnly || l.o.still {
 		return l.state.Count(nil)

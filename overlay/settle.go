@@ -6,13 +6,13 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// settleLater puts a node on the list of those to be settled. l.mu is held.
+// settleLater adds a node to the dirty files that the janitor syncs. l.mu is held.
 func (l *Layer) settleLater(n Node) {
 	l.due[n] = struct{}{}
 	l.poke()
 }
 
-// settleDue settles the files that have not been written for a while.
+// settleDue syncs and cleans the dirty files that were not written recently; with all, every dirty file.
 func (l *Layer) settleDue(all bool) error {
 	l.mu.RLock()
 	nodes := make([]Node, 0, len(l.due))
@@ -37,11 +37,12 @@ func (l *Layer) settleDue(all bool) error {
 	return failed
 }
 
-// settle settles a file's content if nobody writes it just now, and adds its node to those whose inodes may be cleaned.
+// settle syncs a file's contents if required, unless the file was written recently, and appends its node to *calm: the
+// nodes whose inodes may be marked clean.
 func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	f := l.File(n)
 	defer f.Done()
-	rest := time.Duration(l.clock() - f.writes.Load()) // a File that nobody kept has not been written lately
+	rest := time.Duration(l.clock() - f.writes.Load()) // writes is 0 if no File was kept open: not written recently
 	if !all && rest < l.o.quiet {
 		return nil
 	}
@@ -61,8 +62,9 @@ func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	return nil
 }
 
-// distrust notes that a content could not be brought to disk. Trying again would seem to work, because the kernel
-// says so once and then calls the pages clean; so the content stays unsettled until its user has been told.
+// distrust records that a contents file could not be synced. A second sync would appear to succeed, because the kernel
+// reports a write error once and then treats the pages as clean; so the file stays unsettled until an fsync of the file
+// has returned the error.
 func (l *Layer) distrust(n Node, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +73,7 @@ func (l *Layer) distrust(n Node, err error) error {
 	return err
 }
 
-// syncContent brings the content and its name to disk. f.mu is held.
+// syncContent writes the contents and the contents file's name to disk. f.mu is held.
 func (f *File) syncContent() error {
 	if f.place != inContent {
 		return nil
@@ -88,7 +90,7 @@ func (f *File) syncContent() error {
 	return nil
 }
 
-// settled notes in the log that the content is on disk. f.mu is held.
+// settled records in the log that the contents are on disk. f.mu is held.
 func (f *File) settled() error {
 	if in, ok := f.l.Inode(f.node); !ok || in.Flags&state.FlagUnsettled == 0 {
 		return nil
@@ -102,7 +104,8 @@ func (f *File) settled() error {
 	})
 }
 
-// clean notes the sizes of dirty inodes in the log. A write that is under way notices that and marks its inode anew.
+// clean logs the sizes of dirty inodes and marks the inodes clean. A concurrent write notices that and marks its inode
+// dirty again.
 func (l *Layer) clean(nodes []Node) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,8 +129,8 @@ func (l *Layer) clean(nodes []Node) error {
 	return err
 }
 
-// Sync is fsync(2): contents, inode and names survive a power cut when it returns nil. A fault of an earlier sync in
-// the background is reported too, once: the kernel would not report it again.
+// Sync is fsync(2): contents, inode and names survive a power cut when it returns nil. It also returns an error of an
+// earlier background sync, once: the kernel would not report that error again.
 func (f *File) Sync() error {
 	l := f.l
 	if l.o.ReadOnly {
@@ -148,7 +151,7 @@ func (f *File) Sync() error {
 		err = f.settled()
 	} else {
 		l.mu.Lock()
-		delete(l.due, f.node) // see distrust; this user has been told
+		delete(l.due, f.node) // see distrust; the caller receives the error
 		l.mu.Unlock()
 	}
 	f.mu.RUnlock()

@@ -2,17 +2,17 @@ package overlay
 
 import "syscall"
 
-// Stats are the numbers of a layer.
+// Stats holds the counts and sizes of a layer.
 type Stats struct {
-	Entries  int64 // names
-	Hidden   int64 // names of the base that are gone
+	Entries  int64 // number of names
+	Hidden   int64 // number of hidden names of the base tree
 	Inodes   int64
 	Contents int64
-	Bytes    int64 // in contents
-	LogBytes int64
+	Bytes    int64 // total size of the contents in bytes
+	LogBytes int64 // size of the log in bytes
 }
 
-// Stats counts what was changed. It looks at every inode.
+// Stats counts the changes. It visits every inode.
 func (l *Layer) Stats() Stats {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -36,18 +36,18 @@ func (l *Layer) Stats() Stats {
 	return s
 }
 
-// uncounted returns the node that is no change, and says whether it has a name. l.mu is held.
+// uncounted returns the node that does not count as a change, and reports whether it has a name. l.mu is held.
 func (l *Layer) uncounted() (n Node, isThere bool) {
 	n = Node(l.state.Counter(counterUncounted))
 	in, ok := l.state.Inode(n)
 	return n, ok && n.Own() && in.Nlink > 0
 }
 
-// Uncounted returns the node that is no change, named or not; 0: there was none.
+// Uncounted returns the node that does not count as a change, with or without a name; 0: none.
 func (r Reader) Uncounted() Node { return Node(r.t.Counter(counterUncounted)) }
 
-// Changed is how many paths differ from the base: names that are new, gone or moved, and files of the base that were
-// changed where they are, but for a file that does not count (Tx.Uncount). It looks at everything there is.
+// Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the
+// base tree that were changed in place. The file of Tx.Uncount is excluded. It visits every inode and every entry.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -57,13 +57,13 @@ func (l *Layer) Changed() int64 {
 		changed--
 	}
 	l.state.EachInode(func(in Inode) bool {
-		// A directory of the base has an inode as soon as something in it changed.
+		// A directory of the base tree has an inode as soon as an entry in it changes.
 		if !in.Node.Own() && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			changed++
 		}
 		return true
 	})
-	// A moved file of the base was counted by its name already.
+	// A moved file of the base tree was already counted by its name.
 	l.state.EachDir(func(dir Node) bool {
 		l.state.ReadDir(dir, 0, func(_ string, n Node, _ uint64) bool {
 			if n == 0 || n.Own() {

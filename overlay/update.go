@@ -11,17 +11,17 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Reader reads the state. It is good within View or Update, memory only.
+// Reader reads the state from memory. It is valid within View or Update only.
 type Reader struct{ t *state.Table }
 
-// Inode returns a node's inode if the layer has one.
+// Inode returns a node's inode; false: the layer has none.
 func (r Reader) Inode(n Node) (Inode, bool) { return r.t.Inode(n) }
 
-// Entry returns what the layer knows of a name.
+// Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
 func (r Reader) Entry(dir Node, name string) (Node, Presence) { return r.t.Entry(dir, name) }
 
-// ReadDir emits what the layer knows of the names in dir behind a cookie (0: from the start) until emit returns false.
-// The name is good until emit returns. A cookie is below 1<<49 and stays right whatever comes and goes meanwhile.
+// ReadDir calls emit for the layer's entries in dir after a cookie (0: from the start) until emit returns false. The
+// name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are added and removed.
 func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
 	r.t.ReadDir(dir, after, func(name string, n Node, cookie uint64) bool {
 		if n == 0 {
@@ -31,11 +31,11 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 	})
 }
 
-// EachDir emits every node that has entries until emit returns false.
+// EachDir calls emit for every node that has entries until emit returns false.
 func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
 
-// Names calls emit for every name that the layer has for n until it returns false. It looks at all names there are, but
-// at no more than most, and returns at how many: most if there may be more.
+// Names calls emit for every name of n in the layer until emit returns false. It visits at most most entries, and
+// returns the number of visited entries: if that equals most, there may be more.
 func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
 	r.t.EachDir(func(dir Node) bool {
 		more := true
@@ -53,62 +53,67 @@ func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool)
 	return looked
 }
 
-// Entries counts the names in dir.
+// Entries returns the number of entries in dir.
 func (r Reader) Entries(dir Node) (present, hidden int) { return r.t.EntryCount(dir) }
 
-// Target returns where a symbolic link points.
+// Target returns the target of a symbolic link; false: the layer has none.
 func (r Reader) Target(n Node) (string, bool) { return r.t.Target(n) }
 
-// Xattr returns an extended attribute.
+// Xattr returns the value of an extended attribute; false: the layer has none.
 func (r Reader) Xattr(n Node, name string) ([]byte, bool) { return r.t.Xattr(n, name) }
 
-// Xattrs returns the names of a node's extended attributes.
+// Xattrs returns the names of a node's extended attributes, sorted.
 func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
 
-// EachInode emits every inode until emit returns false.
+// EachInode calls emit for every inode until emit returns false.
 func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
 
-// Request reports whether a request of the kernel was answered by an update, and which node it made; 0: none.
+// Request reports whether an update was made for a request of the kernel, and returns the node that the update created;
+// 0: none.
 func (r Reader) Request(id uint64) (made Node, ok bool) { return r.t.Request(id) }
 
-// Lookups is how often the kernel was told of an own node.
+// Lookups returns the kernel's lookup count of an own node.
 func (r Reader) Lookups(n Node) uint64 { return r.t.Lookups(n) }
 
-// Tx is an update under way. It reads the state as it was before, but inodes as they have been put so far.
+// Tx is an update in progress. Entries read as before the update; inodes read as this update has put them so far.
 type Tx struct {
 	Reader
 	l     *Layer
 	batch state.Batch
 	puts  []put
 	drops []Node
-	nodes []Node   // reserved
-	dead  []uint64 // contents that end with this update
+	nodes []Node   // reserved by NewNode; released if the update fails
+	dead  []uint64 // contents files that become dead with this update
 
-	request uint64 // see Request; 0: it is for none
-	made    Node
+	request uint64 // see Request; 0: the update is for no request
+	// made is the node that the request created.
+	made Node
 }
 
-// put is an inode to be written once f has returned; however often it was put, only what differs is logged.
+// put is an inode to be written at commit. Only the fields that differ from old are logged, however often the inode was
+// put.
 type put struct {
 	in, old Inode
 	existed bool
-	logSize bool // the log may have another size than the state
-	settled bool // no longer dirty
+	logSize bool // log the size although it equals the state's: the log may have another one
+	settled bool // the inode becomes clean
 }
 
-// Update calls f, and makes what it asked for happen as a whole; it happens if and only if Update returns nil. What
-// f must not do: wait, or call the layer. Where the log has no room f is called twice, the second time from the start.
+// Update calls f and applies all changes that f requested on tx, atomically: they are made if and only if Update returns
+// nil. f must not block and must not call the layer. If the log has no space, f is called a second time with a new Tx
+// after space was freed.
 func (l *Layer) Update(f func(tx *Tx) error) error {
 	return l.withRoom(func() error { return l.tryUpdate(f) })
 }
 
+// tryUpdate does the same as Update without a second attempt on a full disk.
 func (l *Layer) tryUpdate(f func(tx *Tx) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.update(f)
 }
 
-// update is Update with l.mu held.
+// update does the same as tryUpdate; l.mu is held.
 func (l *Layer) update(f func(tx *Tx) error) error {
 	switch {
 	case l.o.ReadOnly:
@@ -130,6 +135,7 @@ func (l *Layer) update(f func(tx *Tx) error) error {
 	return err
 }
 
+// reset prepares the layer's only Tx for the next update.
 func (tx *Tx) reset(l *Layer) {
 	tx.l, tx.Reader = l, Reader{l.state}
 	tx.batch.Reset()
@@ -137,7 +143,7 @@ func (tx *Tx) reset(l *Layer) {
 	tx.request, tx.made = 0, 0
 }
 
-// commit appends to the log, then changes the state.
+// commit appends the changes to the log, then applies them to the state.
 func (tx *Tx) commit() error {
 	l := tx.l
 	tx.encode()
@@ -148,18 +154,19 @@ func (tx *Tx) commit() error {
 		return fmt.Errorf("append to overlay's log: %w", err)
 	}
 	if err := l.state.Apply(tx.batch.Bytes()); err != nil {
-		// The log says now what the state does not. Only a defect of this program leads here.
+		// The log now has a change that the state does not have. Only a bug leads to this.
 		l.broken = fmt.Errorf("apply change: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
 	if l.wal.Size() > longLog {
-		l.poke() // to see whether it is longer than it need be
+		l.poke() // the janitor checks whether the log should be compacted
 	}
 	for _, p := range tx.puts {
 		if p.settled {
 			l.files.unmark(p.in.Node)
 		}
-		// A node that begins without a name (O_TMPFILE) is about to be told to the kernel.
+		// A node that is created without a name (O_TMPFILE) has no lookups until the reply is sent, so only existing
+		// nodes are dropped.
 		if p.existed && p.in.Nlink == 0 && p.in.Node.Own() && l.state.Lookups(p.in.Node) == 0 {
 			l.forsaken = append(l.forsaken, p.in.Node)
 			l.poke()
@@ -172,6 +179,7 @@ func (tx *Tx) commit() error {
 	return nil
 }
 
+// encode adds the collected inodes, drops and dead contents to the batch.
 func (tx *Tx) encode() {
 	for i := range tx.puts {
 		p := &tx.puts[i]
@@ -197,8 +205,8 @@ func (tx *Tx) encode() {
 	}
 }
 
-// Now is the time that the kernel gives to what it changes: with the same clock a first write in the same tick
-// needs no SETATTR.
+// Now returns the time in nanoseconds on the clock that the kernel uses for its own changes: with the same clock, a
+// first write in the same tick needs no SETATTR.
 func (tx *Tx) Now() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
@@ -207,7 +215,7 @@ func (tx *Tx) Now() int64 {
 	return ts.Nano()
 }
 
-// NewNode reserves a number for a new node, which is to be put in the same update.
+// NewNode reserves a number for a new node, which the same update must put.
 func (tx *Tx) NewNode() (Node, error) {
 	n, err := tx.t.NewNode()
 	if err == nil {
@@ -216,7 +224,7 @@ func (tx *Tx) NewNode() (Node, error) {
 	return n, err
 }
 
-// Inode returns a node's inode as this update has it so far.
+// Inode returns a node's inode as this update has put it so far.
 func (tx *Tx) Inode(n Node) (Inode, bool) {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == n {
@@ -226,8 +234,8 @@ func (tx *Tx) Inode(n Node) (Inode, bool) {
 	return tx.t.Inode(n)
 }
 
-// PutInode sets a node's inode. Content, Flags and, once the inode exists, Size belong to File and stay as they are.
-// A node whose Nlink becomes 0 stays until the kernel has forgotten it.
+// PutInode sets a node's inode. Content, Flags and, for an existing inode, Size belong to File and stay unchanged. A
+// node whose Nlink becomes 0 exists until the kernel has forgotten it.
 func (tx *Tx) PutInode(in Inode) {
 	cur, ok := tx.Inode(in.Node)
 	if !ok {
@@ -237,7 +245,8 @@ func (tx *Tx) PutInode(in Inode) {
 	}
 	in.Size, in.Content, in.Flags = cur.Size, cur.Content, cur.Flags
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
-		// The time that somebody sets must not lose against the content file's after a kill.
+		// After a kill, recovery prefers a newer mtime of the contents file for dirty inodes; the time set here must
+		// win.
 		in.Flags &^= state.FlagDirty
 		p := tx.put(in)
 		p.logSize, p.settled = true, true
@@ -246,6 +255,7 @@ func (tx *Tx) PutInode(in Inode) {
 	tx.put(in)
 }
 
+// put records in for commit, replacing an earlier put of the same node.
 func (tx *Tx) put(in Inode) *put {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == in.Node {
@@ -261,20 +271,20 @@ func (tx *Tx) put(in Inode) *put {
 // SetEntry makes name in dir an entry for n.
 func (tx *Tx) SetEntry(dir Node, name string, n Node) { tx.batch.SetEntry(dir, name, n) }
 
-// Hide says that dir has no such name, whatever the base has.
+// Hide makes name in dir absent, whether or not the base tree has it.
 func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 
-// ClearEntry says that the base knows what name in dir is.
+// ClearEntry removes the layer's entry for name in dir, so that the base tree's is used.
 func (tx *Tx) ClearEntry(dir Node, name string) { tx.batch.ClearEntry(dir, name) }
 
-// Request says which request of the kernel the update is for, and which node that makes, if any. It is remembered if
-// anything is changed: what changes nothing may be done once more.
+// Request records the kernel request that the update is for, and the node that the request creates, if any. It is stored
+// only if the update changes something: a request without changes can be repeated.
 func (tx *Tx) Request(id uint64, made Node) { tx.request, tx.made = id, made }
 
-// Uncount says that a new file of the layer's own is no change: neither Changed nor Stats count it. There is one.
+// Uncount excludes a new file of the layer from Changed and Stats. Only one file can be excluded.
 func (tx *Tx) Uncount(n Node) { tx.batch.SetCounter(counterUncounted, uint64(n)) }
 
-// SetTarget says where a symbolic link points.
+// SetTarget sets the target of a symbolic link.
 func (tx *Tx) SetTarget(n Node, target string) { tx.batch.SetTarget(n, target) }
 
 // SetXattr sets an extended attribute.
@@ -283,7 +293,7 @@ func (tx *Tx) SetXattr(n Node, name string, value []byte) { tx.batch.SetXattr(n,
 // RemoveXattr removes an extended attribute.
 func (tx *Tx) RemoveXattr(n Node, name string) { tx.batch.RemoveXattr(n, name) }
 
-// drop ends a node, and its content.
+// drop removes a node and makes its contents file dead.
 func (tx *Tx) drop(in Inode) {
 	tx.drops = append(tx.drops, in.Node)
 	if in.Content != 0 {
@@ -291,7 +301,8 @@ func (tx *Tx) drop(in Inode) {
 	}
 }
 
-// errGone says that a node is not, or no longer, in the layer.
+// errGone returns the error for a node that the layer does not have, or no longer has. It wraps fs.ErrNotExist and
+// ESTALE.
 func errGone(n Node) error {
 	return fmt.Errorf("node %d of the overlay: %w: %w", n, fs.ErrNotExist, syscall.ESTALE)
 }
