@@ -8,18 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is memory outside the Go heap: the collector neither scans it nor counts it. Blocks are named by refs, which
-// stay valid whatever else is allocated, and are rounded up to a size class. A released block waits in the list of
-// its class. Of a small one a part may be cut off for a smaller class before new memory is touched: directories that
-// grow side by side leave all their former leaves behind.
+// arena allocates memory outside the Go heap: the garbage collector neither scans nor counts it. A ref names a block and
+// stays valid whatever else is allocated. Block sizes are rounded up to a size class, and a released block is kept in
+// the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory is
+// touched: directories that grow at the same time leave all their former leaves behind.
 type arena struct {
 	chunks [][]byte
-	next   ref // the first granule of the last chunk that was never used
+	next   ref // first granule of the last chunk that was never used
+	// free has the first free block of each class; the block's first bytes hold the ref of the next one.
 	free   [classes]ref
-	listed [(fine + 64) / 64]uint64 // bit c: free[c] is not empty; of the classes up to fine
+	listed [(fine + 64) / 64]uint64 // bit c: free[c] is not empty; for the classes up to fine
 }
 
-// ref is the number of a granule; 0 is nothing.
+// ref is the number of a granule in the arena; 0 is no block.
 type ref uint32
 
 const (
@@ -27,12 +28,12 @@ const (
 	chunkSize = 4 << 20
 	perChunk  = chunkSize / granule
 
-	fineLimit = 1024 // bytes; up to here a class for each granule, above four for each doubling
+	fineLimit = 1024 // in bytes; up to this size each granule count is a class, above it each doubling has four classes
 	fine      = fineLimit / granule
 	classes   = fine + 4*12 + 1
 )
 
-// class returns the size class of n bytes and how large its blocks are.
+// class returns the size class of n bytes, and the size in bytes of the blocks of that class.
 func class(n int) (index, size int) {
 	if n <= fineLimit {
 		g := max(1, (n+granule-1)/granule)
@@ -44,7 +45,7 @@ func class(n int) (index, size int) {
 	return fine + 4*(log-10) + steps, 1<<log + steps*quarter
 }
 
-// alloc returns a block of at least n bytes with whatever was in it.
+// alloc returns a block of at least n bytes. Its contents are undefined.
 func (a *arena) alloc(n int) ref {
 	c, size := class(n)
 	if a.free[c] != 0 {
@@ -52,15 +53,15 @@ func (a *arena) alloc(n int) ref {
 	}
 	if larger := a.larger(c); larger != 0 {
 		r := a.take(larger)
-		a.put(r+ref(c), larger-c) // a small class is its number of granules
+		a.put(r+ref(c), larger-c) // up to fine, the class is the number of granules
 		return r
 	}
 	granules := ref(size / granule)
 	end := ref(len(a.chunks) * perChunk)
-	if end-a.next < granules { // the rest of the chunk was never touched and costs nothing
+	if end-a.next < granules { // the rest of the chunk was never touched, so it uses no memory
 		a.chunks = append(a.chunks, mapAnonymous(chunkSize))
 		a.next = max(end, 1)
-		if end == 0 && granules == perChunk { // the first granule of all is nobody's
+		if end == 0 && granules == perChunk { // granule 0 is reserved: ref 0 means no block
 			return a.alloc(n)
 		}
 	}
@@ -69,12 +70,13 @@ func (a *arena) alloc(n int) ref {
 	return r
 }
 
-// release takes a block of n bytes back.
+// release returns a block of n bytes to the free list of its class.
 func (a *arena) release(r ref, n int) {
 	c, _ := class(n)
 	a.put(r, c)
 }
 
+// put adds a block to the free list of class c.
 func (a *arena) put(r ref, c int) {
 	*view[ref](a, r) = a.free[c]
 	a.free[c] = r
@@ -83,6 +85,7 @@ func (a *arena) put(r ref, c int) {
 	}
 }
 
+// take removes the first block from the free list of class c, which is not empty.
 func (a *arena) take(c int) ref {
 	r := a.free[c]
 	a.free[c] = *view[ref](a, r)
@@ -92,7 +95,7 @@ func (a *arena) take(c int) ref {
 	return r
 }
 
-// larger returns the next class above a small one that has a block, or 0.
+// larger returns the next class above the small class c that has a free block, or 0.
 func (a *arena) larger(c int) int {
 	for c++; c <= fine; c = (c | 63) + 1 {
 		if word := a.listed[c/64] >> (c % 64); word != 0 {
@@ -102,17 +105,18 @@ func (a *arena) larger(c int) int {
 	return 0
 }
 
+// bytes returns the n bytes at r.
 func (a *arena) bytes(r ref, n int) []byte {
 	off := r % perChunk * granule
 	return a.chunks[r/perChunk][off : off+ref(n) : off+ref(n)]
 }
 
-// view returns the value that lies at a ref.
+// view returns a pointer to the value at r.
 func view[T any](a *arena, r ref) *T {
 	return (*T)(unsafe.Pointer(&a.chunks[r/perChunk][r%perChunk*granule]))
 }
 
-// array returns n values that lie at a ref.
+// array returns the n values at r.
 func array[T any](a *arena, r ref, n int) []T {
 	if n == 0 {
 		return nil
@@ -120,6 +124,7 @@ func array[T any](a *arena, r ref, n int) []T {
 	return unsafe.Slice(view[T](a, r), n)
 }
 
+// close unmaps all memory.
 func (a *arena) close() {
 	for _, c := range a.chunks {
 		unmap(c)
@@ -127,16 +132,17 @@ func (a *arena) close() {
 	*a = arena{}
 }
 
-// mapAnonymous takes zeroed memory from the system. That there is none is as fatal as it is to the Go heap.
+// mapAnonymous returns n bytes of zeroed memory from the system. It panics if there is none, as the Go heap does.
 func mapAnonymous(n int) []byte {
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
 		panic(fmt.Sprintf("state: map %d bytes: %v", n, err))
 	}
-	_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) // a table of ten files should not cost 2 MiB
+	_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) // with huge pages a table of ten files would use 2 MiB
 	return m
 }
 
+// unmap returns memory to the system.
 func unmap(m []byte) {
 	if err := unix.Munmap(m); err != nil {
 		panic(fmt.Sprintf("state: unmap: %v", err))

@@ -2,14 +2,15 @@ package state
 
 import "unsafe"
 
-// text is a block of bytes that knows its length: a link's target.
+// text is the header of a block of bytes: the target of a symbolic link.
+// size is the length of the bytes that follow.
 type text struct{ size uint32 }
 
-// xattr is one extended attribute of a node's list; behind it lie its name and its value.
+// xattr is the header of one extended attribute in a node's linked list. Its name and its value follow in memory.
 type xattr struct {
 	next ref
-	size uint32 // of the value
-	len  uint8  // of the name
+	size uint32 // length of the value in bytes
+	len  uint8  // length of the name in bytes
 }
 
 const (
@@ -17,6 +18,7 @@ const (
 	xattrSize = int(unsafe.Sizeof(xattr{}))
 )
 
+// setTarget replaces the target of a symbolic link.
 func (t *Table) setTarget(r *record, target string) {
 	t.dropTarget(r)
 	r.target = t.arena.alloc(textSize + len(target))
@@ -24,12 +26,13 @@ func (t *Table) setTarget(r *record, target string) {
 	copy(t.target(r), target)
 }
 
-// target lies in the arena.
+// target returns the bytes of a record's target in the arena.
 func (t *Table) target(r *record) []byte {
 	n := textSize + int(view[text](&t.arena, r.target).size)
 	return t.arena.bytes(r.target, n)[textSize:]
 }
 
+// dropTarget releases a record's target.
 func (t *Table) dropTarget(r *record) {
 	if r.target != 0 {
 		t.arena.release(r.target, textSize+len(t.target(r)))
@@ -37,13 +40,14 @@ func (t *Table) dropTarget(r *record) {
 	}
 }
 
-// xattr returns an attribute's parts; they lie in the arena.
+// xattr returns the header, name and value of the attribute at a ref. Name and value point into the arena.
 func (t *Table) xattr(at ref) (x *xattr, name string, value []byte) {
 	x = view[xattr](&t.arena, at)
 	b := t.arena.bytes(at, xattrSize+int(x.len)+int(x.size))[xattrSize:]
 	return x, unsafe.String(unsafe.SliceData(b), int(x.len)), b[x.len:]
 }
 
+// setXattr sets an attribute, replacing an earlier value.
 func (t *Table) setXattr(r *record, name string, value []byte) {
 	t.removeXattr(r, name)
 	at := t.arena.alloc(xattrSize + len(name) + len(value))
@@ -53,6 +57,7 @@ func (t *Table) setXattr(r *record, name string, value []byte) {
 	r.xattrs = at
 }
 
+// removeXattr removes an attribute if the record has it.
 func (t *Table) removeXattr(r *record, name string) {
 	for link := &r.xattrs; *link != 0; {
 		at := *link
@@ -66,6 +71,7 @@ func (t *Table) removeXattr(r *record, name string) {
 	}
 }
 
+// dropXattrs releases all attributes of a record.
 func (t *Table) dropXattrs(r *record) {
 	for r.xattrs != 0 {
 		_, name, _ := t.xattr(r.xattrs)

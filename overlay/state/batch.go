@@ -6,27 +6,28 @@ import (
 	"strings"
 )
 
-// Batch is a sequence of puts, encoded as they are added. Every put says what is to be, not what to do, so that
-// applying one twice does no harm. The zero Batch is ready.
+// Batch is a sequence of puts, encoded as they are added. A put states the new value, not an operation, so applying a
+// batch twice has the same result as once. The zero Batch is empty and ready to use.
 type Batch struct {
 	b    []byte
 	puts int
-	err  error
+	// err is the first put that Apply will refuse.
+	err error
 }
 
-// Bytes is what Apply takes. It is valid until the next put or Reset.
+// Bytes returns the encoded batch for Apply. It is valid until the next put or Reset.
 func (b *Batch) Bytes() []byte { return b.b }
 
-// Puts is how many there are.
+// Puts returns the number of puts.
 func (b *Batch) Puts() int { return b.puts }
 
-// Err returns what in the batch Apply will not take.
+// Err returns an ErrBatch that describes the first put that Apply will refuse, or nil.
 func (b *Batch) Err() error { return b.err }
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 
-// code is the first byte of a put.
+// code is the first byte of a put. The values are stored in the log.
 type code byte
 
 const (
@@ -66,6 +67,7 @@ const (
 	hasAll = 1<<iota - 1
 )
 
+// Maximum lengths of names, link targets and attribute values in bytes, those of Linux.
 const (
 	maxName   = 255
 	maxTarget = 4096
@@ -89,7 +91,7 @@ func (b *Batch) PutInode(new, old *Inode) {
 		}
 	}
 	if mask&hasSize != 0 {
-		b.uint(uint64(new.Size - SizeOfBase)) // not negative
+		b.uint(uint64(new.Size - SizeOfBase)) // not negative: SizeOfBase is the minimum
 	}
 	for i, v := range [...]int64{new.Atime, new.Mtime, new.Ctime} {
 		if mask&(hasAtime<<i) != 0 {
@@ -107,6 +109,7 @@ func (b *Batch) PutInode(new, old *Inode) {
 	}
 }
 
+// difference returns the bits of the fields in which two inodes differ.
 func difference(a, b *Inode) (mask int) {
 	for i, differs := range [...]bool{
 		a.Mode != b.Mode, a.Nlink != b.Nlink, a.UID != b.UID, a.GID != b.GID, a.Rdev != b.Rdev, a.Flags != b.Flags,
@@ -120,19 +123,19 @@ func difference(a, b *Inode) (mask int) {
 	return mask
 }
 
-// SetEntry makes a name in a directory that of a node.
+// SetEntry makes name in dir an entry for n.
 func (b *Batch) SetEntry(dir Node, name string, n Node) {
 	b.entry(putEntry, dir, name)
 	b.node(n)
 }
 
-// Hide makes a name absent whatever the base says.
+// Hide makes a name absent whether or not the base tree has it.
 func (b *Batch) Hide(dir Node, name string) { b.entry(putHidden, dir, name) }
 
-// ClearEntry leaves a name to the base.
+// ClearEntry removes the table's entry for a name, so that the base tree's is used.
 func (b *Batch) ClearEntry(dir Node, name string) { b.entry(putClear, dir, name) }
 
-// SetTarget says where a symbolic link leads.
+// SetTarget sets the target of a symbolic link.
 func (b *Batch) SetTarget(n Node, target string) {
 	b.put(putTarget, n)
 	b.string(target)
@@ -152,20 +155,20 @@ func (b *Batch) SetXattr(n Node, name string, value []byte) {
 	}
 }
 
-// RemoveXattr takes an extended attribute away.
+// RemoveXattr removes an extended attribute.
 func (b *Batch) RemoveXattr(n Node, name string) {
 	b.put(putNoXattr, n)
 	b.name(name)
 }
 
-// Drop forgets a node: inode, target, attributes, and the entries in it if it is a directory. Entries that name it
-// stay.
+// Drop removes a node: its inode, target and attributes, and for a directory its entries. Entries in other directories
+// that name the node stay.
 func (b *Batch) Drop(n Node) { b.put(putDrop, n) }
 
-// DeadContent says that a content file is to be removed.
+// DeadContent records that a contents file is to be removed.
 func (b *Batch) DeadContent(number uint64) { b.number(putDead, number) }
 
-// ContentGone says that a dead content file is removed.
+// ContentGone records that a dead contents file was removed.
 func (b *Batch) ContentGone(number uint64) { b.number(putGone, number) }
 
 // SetCounter sets a counter. CounterGeneration only rises.
@@ -178,7 +181,7 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	}
 }
 
-// Request says that a request of the kernel made the changes beside it in the batch, and which node it made, if any.
+// Request records that the batch was made for a request of the kernel, and the node that the request created; 0: none.
 func (b *Batch) Request(id uint64, made Node) {
 	b.begin(putRequest)
 	b.uint(id)
@@ -188,10 +191,11 @@ func (b *Batch) Request(id uint64, made Node) {
 	}
 }
 
-// ForgetRequests says that the kernel whose requests there were is gone.
+// ForgetRequests removes all recorded requests: they came from another kernel.
 func (b *Batch) ForgetRequests() { b.begin(putForgotten) }
 
-// entryAt is SetEntry, or Hide if n is 0, of an entry that is the nth of those with its hash.
+// entryAt is SetEntry, or Hide if n is 0, for the entry with number nth among those with the same hash. Only dumps use
+// it.
 func (b *Batch) entryAt(dir Node, name string, n Node, nth uint16) {
 	if n == 0 {
 		b.entry(putHiddenAt, dir, name)
@@ -202,16 +206,19 @@ func (b *Batch) entryAt(dir Node, name string, n Node, nth uint16) {
 	b.uint(uint64(nth))
 }
 
+// begin appends the code of a put.
 func (b *Batch) begin(c code) {
 	b.b = append(b.b, byte(c))
 	b.puts++
 }
 
+// put appends the code of a put and its node.
 func (b *Batch) put(c code, n Node) {
 	b.begin(c)
 	b.node(n)
 }
 
+// node appends a node number.
 func (b *Batch) node(n Node) {
 	b.uint(uint64(n))
 	if !n.valid() {
@@ -219,6 +226,7 @@ func (b *Batch) node(n Node) {
 	}
 }
 
+// entry appends the code of a put, a directory and a name in it.
 func (b *Batch) entry(c code, dir Node, name string) {
 	b.put(c, dir)
 	b.name(name)
@@ -227,7 +235,7 @@ func (b *Batch) entry(c code, dir Node, name string) {
 	}
 }
 
-// name is a string that can be a name.
+// name appends a string that is a valid file or attribute name.
 func (b *Batch) name(s string) {
 	if s == "" || len(s) > maxName || strings.Contains(s, "\x00") {
 		b.fail("name %.40q of %d bytes", s, len(s))
@@ -235,6 +243,7 @@ func (b *Batch) name(s string) {
 	b.string(s)
 }
 
+// number appends the code of a put and a number other than 0.
 func (b *Batch) number(c code, number uint64) {
 	b.begin(c)
 	b.uint(number)
@@ -250,13 +259,14 @@ func (b *Batch) string(s string) {
 	b.b = append(b.b, s...)
 }
 
+// fail records the first invalid put.
 func (b *Batch) fail(format string, args ...any) {
 	if b.err == nil {
 		b.err = fmt.Errorf(format+": %w", append(args, ErrBatch)...)
 	}
 }
 
-// valid reports whether a node can be one of this table: base, or own with a slot in reach.
+// valid reports whether the table can store a node: a base node, or an own node whose slot is within range.
 func (n Node) valid() bool {
 	if n.Own() {
 		return slot(n) >= firstRecord && slot(n) < maxSlots

@@ -5,18 +5,18 @@ import (
 	"unsafe"
 )
 
-// counts tells how often the kernel was told of each own node. The word of a slot is the generation that it is about and,
-// below, the number: a node that comes into a slot needs no other beginning. The memory is anonymous or the owner's, who
-// may keep it longer than a table lives.
+// counts has the kernel's lookup counts of own nodes. A slot's word has the generation of the node in its upper and the
+// count in its lower 32 bits: a word of another generation means a count of 0, so a new node in the slot needs no
+// initialization. The memory is anonymous or supplied by the table's owner, who may keep it longer than the table lives.
 type counts struct {
-	chunks [][]byte // by place; nil where no node has been
+	chunks [][]byte // by slot number / slotsInChunk; nil where no node has been
 	memory Memory
 }
 
-// Memory returns CountChunk bytes for look-ups from an offset on, zero where nothing has been counted.
+// Memory returns CountChunk bytes of memory for lookup counts at offset off, zero where nothing was counted.
 type Memory func(off int64) ([]byte, error)
 
-// CountChunk is how much memory for look-ups is taken at a time, in bytes.
+// CountChunk is the unit in bytes in which memory for lookup counts is allocated.
 const CountChunk = 64 << 10
 
 const (
@@ -24,7 +24,7 @@ const (
 	maxLookups   = 1<<32 - 1
 )
 
-// reach makes sure that the look-ups of a slot can be counted.
+// reach allocates the memory for the word of a slot.
 func (c *counts) reach(slot uint32) error {
 	i := int(slot / slotsInChunk)
 	for len(c.chunks) <= i {
@@ -44,7 +44,7 @@ func (c *counts) reach(slot uint32) error {
 	return err
 }
 
-// word returns the word of a slot if there is one.
+// word returns the word of a slot, or nil if it has no memory.
 func (c *counts) word(slot uint32) *uint64 {
 	i := int(slot / slotsInChunk)
 	if i >= len(c.chunks) || c.chunks[i] == nil {
@@ -53,7 +53,7 @@ func (c *counts) word(slot uint32) *uint64 {
 	return (*uint64)(unsafe.Pointer(&c.chunks[i][slot%slotsInChunk*8]))
 }
 
-// close unmaps the memory of the table. Chunks of an owner's memory are unmapped by the owner.
+// close unmaps the memory that the table allocated. The owner unmaps memory that it supplied.
 func (c *counts) close() {
 	for _, m := range c.chunks {
 		if m != nil && c.memory == nil {
@@ -63,8 +63,8 @@ func (c *counts) close() {
 	*c = counts{}
 }
 
-// Count lets the look-ups of own nodes be counted in memory of the owner's, nil: in the table's own. The nodes that there
-// are have the look-ups that are counted there.
+// Count starts to count lookups of own nodes in memory supplied by the owner; nil: in the table's own. Existing nodes
+// have the counts that this memory already holds.
 func (t *Table) Count(memory Memory) (err error) {
 	t.counts.close()
 	t.counts.memory = memory
@@ -75,7 +75,7 @@ func (t *Table) Count(memory Memory) (err error) {
 	return err
 }
 
-// Remember counts a look-up of an own node by the kernel.
+// Remember adds one to the kernel's lookup count of an own node.
 func (t *Table) Remember(n Node) {
 	w := t.lookups(n)
 	if w == nil {
@@ -87,14 +87,14 @@ func (t *Table) Remember(n Node) {
 		if uint32(old>>32) != generation(n) {
 			have = uint64(generation(n)) << 32
 		}
-		// At its limit the count stays: the node is then kept for as long as the kernel does not go.
+		// A count at its limit stays there: the node is then kept until the kernel's mount ends.
 		if uint32(have) == maxLookups || atomic.CompareAndSwapUint64(w, old, have+1) {
 			return
 		}
 	}
 }
 
-// Forget takes k look-ups of an own node back and says how many are left.
+// Forget subtracts k from the lookup count of an own node and returns the remaining count.
 func (t *Table) Forget(n Node, k uint64) (left uint64) {
 	w := t.lookups(n)
 	if w == nil {
@@ -116,7 +116,7 @@ func (t *Table) Forget(n Node, k uint64) (left uint64) {
 	}
 }
 
-// Lookups is how often the kernel knows an own node.
+// Lookups returns the kernel's lookup count of an own node.
 func (t *Table) Lookups(n Node) uint64 {
 	w := t.lookups(n)
 	if w == nil {
@@ -128,7 +128,7 @@ func (t *Table) Lookups(n Node) uint64 {
 	return 0
 }
 
-// lookups returns the word of an own node that is there.
+// lookups returns the word of an own node, or nil if the table does not have the node.
 func (t *Table) lookups(n Node) *uint64 {
 	if !n.Own() || t.find(n) == nil {
 		return nil

@@ -8,31 +8,36 @@ import (
 	"unsafe"
 )
 
-// ErrBatch means that bytes are not a batch that a table takes.
+// ErrBatch means that bytes are not a valid batch.
 var ErrBatch = errors.New("not a batch of changes")
 
-// put is one decoded put; name and value lie in the batch.
+// put is one decoded put; name and value point into the batch.
 type put struct {
-	code   code
-	node   Node // or directory
-	child  Node
-	name   string
-	value  []byte
-	mask   uint64
-	inode  Inode // the fields in mask
+	code code
+	node Node // node or directory that the put changes
+	// child is the node of an entry.
+	child Node
+	name  string
+	value []byte
+	// mask has the has... bits of the fields that a putInode sets.
+	mask  uint64
+	inode Inode // only the fields in mask are valid
+	// number is a content number, counter value, request number or first ID, depending on code.
 	number uint64
-	nth    uint16
-	last   uint64
-	kept   Kept
+	// nth is the number of an entry among those with the same hash.
+	nth uint16
+	// last is the last ID of a putUnkept.
+	last uint64
+	kept Kept
 }
 
-// decoder takes puts from a batch. It believes nothing.
+// decoder reads puts from a batch. It validates everything: a log may be damaged.
 type decoder struct {
 	rest []byte
 	bad  bool
 }
 
-// next returns the next put, false at the end or, with d.bad, where there is none.
+// next decodes the next put. It returns false at the end of the batch, and at an invalid put, where it sets d.bad.
 func (d *decoder) next(p *put) bool {
 	if len(d.rest) == 0 {
 		return false
@@ -86,6 +91,7 @@ func (d *decoder) next(p *put) bool {
 	return !d.bad
 }
 
+// fields decodes the mask and the fields of a putInode.
 func (d *decoder) fields(p *put) {
 	p.mask = d.uint(hasAll)
 	for i, v := range [...]*uint32{&p.inode.Mode, &p.inode.Nlink, &p.inode.UID, &p.inode.GID, &p.inode.Rdev, &p.inode.Flags} {
@@ -146,25 +152,27 @@ func (d *decoder) bytes(limit int) []byte {
 	return v
 }
 
-// text is bytes that lie in the batch.
+// text decodes a string that points into the batch.
 func (d *decoder) text(limit int) string {
 	b := d.bytes(limit)
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
+// name decodes a name that is valid for an attribute.
 func (d *decoder) name() string {
 	s := d.text(maxName)
 	d.bad = d.bad || s == "" || strings.IndexByte(s, 0) >= 0
 	return s
 }
 
+// entryName decodes a name that is valid for a file.
 func (d *decoder) entryName() string {
 	s := d.name()
 	d.bad = d.bad || s == "." || s == ".." || strings.IndexByte(s, '/') >= 0
 	return s
 }
 
-// check makes sure that a batch can be applied whole.
+// check verifies that every put of a batch can be applied.
 func check(batch []byte) error {
 	d := decoder{rest: batch}
 	var p put
@@ -173,7 +181,7 @@ func check(batch []byte) error {
 	return d.err(batch)
 }
 
-// err says where there is no put.
+// err returns ErrBatch with the position of the invalid put, or nil.
 func (d *decoder) err(batch []byte) error {
 	if d.bad {
 		return fmt.Errorf("byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)
@@ -181,7 +189,7 @@ func (d *decoder) err(batch []byte) error {
 	return nil
 }
 
-// Nodes calls visit for each node that a batch changes or names, until it returns false.
+// Nodes calls visit for every node that a batch changes or names, until visit returns false.
 func Nodes(batch []byte, visit func(Node) bool) error {
 	if err := check(batch); err != nil {
 		return err

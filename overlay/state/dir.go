@@ -6,30 +6,33 @@ import (
 	"unsafe"
 )
 
-// directory holds the entries of one node in the order of their keys. A key is the hash of the name (seeded with what
-// nobody knows, so that nobody can aim at collisions) and, of names with the same hash, a number. An entry keeps its
-// key for as long as it exists; so a key says where a reader of the directory is, whatever comes and goes meanwhile. A
-// dump tells the numbers, so that a table which is made from it has the same keys.
+// directory holds the entries of one node, sorted by key. A key is the hash of the name and a number that distinguishes
+// names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on purpose. An entry
+// keeps its key for as long as it exists, so a key marks a position in the directory that stays valid while entries are
+// added and removed. A dump contains the numbers, so a table that is built from it has the same keys.
 //
-// The entries' refs lie in leaves of up to leafMax, so that to insert moves little, and one array of leaves.
+// The refs of the entries are stored in leaves of up to leafMax refs, which keeps insertions cheap, and the leaves in
+// one array.
 type directory struct {
+	// present and hidden count the entries of each kind.
 	present, hidden uint32
-	count, room     uint32 // of leaves
-	leaves          ref    // [room]leaf, of which count are used
+	count, room     uint32 // number of leaves, used and allocated
+	leaves          ref    // array of room leaves, of which count are used
 }
 
+// leaf holds the refs of consecutive entries.
 type leaf struct {
 	first       uint64 // key of the first entry
-	refs        ref    // [room]ref of dentries, of which count are used
-	count, room uint16 // count > 0
+	refs        ref    // array of room refs of dentries, of which count are used
+	count, room uint16 // count is never 0
 }
 
-// dentry stands before the bytes of its name.
+// dentry is the header of one entry; the bytes of its name follow in memory.
 type dentry struct {
-	node Node // 0: hidden
+	node Node // 0: the name is hidden
 	hash uint32
-	nth  uint16 // among those of the same hash
-	len  uint8
+	nth  uint16 // number among the entries with the same hash
+	len  uint8  // length of the name in bytes
 }
 
 const (
@@ -42,21 +45,24 @@ const (
 
 func (e *dentry) key() uint64 { return uint64(e.hash)<<nthBits | uint64(e.nth) }
 
-// name lies in the arena.
+// name returns the entry's name, which points into the arena.
 func (e *dentry) name() string {
 	return unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(e), dentrySize)), int(e.len))
 }
 
-// place is where an entry is or belongs.
+// place is the position of an existing or a new entry: its leaf and its index in the leaf.
 type place struct{ leaf, at int }
 
+// leaves returns the used leaves of a directory.
 func (t *Table) leaves(d *directory) []leaf { return array[leaf](&t.arena, d.leaves, int(d.count)) }
 
+// refs returns the used refs of a leaf.
 func (t *Table) refs(l *leaf) []ref { return array[ref](&t.arena, l.refs, int(l.count)) }
 
+// dentry returns the entry at a ref.
 func (t *Table) dentry(r ref) *dentry { return view[dentry](&t.arena, r) }
 
-// seek finds the first place whose key is not below the given one; it may lie behind the last entry of its leaf.
+// seek returns the first place whose key is at least key; the place may be behind the last entry of its leaf.
 func (t *Table) seek(d *directory, key uint64) place {
 	leaves := t.leaves(d)
 	i := max(0, sort.Search(len(leaves), func(i int) bool { return leaves[i].first > key })-1)
@@ -67,7 +73,8 @@ func (t *Table) seek(d *directory, key uint64) place {
 	return place{i, sort.Search(len(refs), func(j int) bool { return t.dentry(refs[j]).key() >= key })}
 }
 
-// entry returns the entry at a place or the first behind it.
+// entry returns the entry at p or, if p is behind the last entry of its leaf, the next one; nil at the end of the
+// directory.
 func (t *Table) entry(d *directory, p place) (*dentry, place) {
 	leaves := t.leaves(d)
 	if p.leaf < len(leaves) && p.at == int(leaves[p.leaf].count) {
@@ -79,7 +86,8 @@ func (t *Table) entry(d *directory, p place) (*dentry, place) {
 	return t.dentry(t.refs(&leaves[p.leaf])[p.at]), p
 }
 
-// search finds a name, or the place and the key for it.
+// search returns the entry of a name with its place and key. If there is none, it returns nil and the place and key for
+// a new entry.
 func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint64) {
 	hash := t.hash(name)
 	key = uint64(hash) << nthBits
@@ -93,14 +101,14 @@ func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint6
 		if e.name() == name {
 			return e, p, e.key()
 		}
-		if e.key() == key { // taken; the place for the next one is behind it
+		if e.key() == key { // the number is in use: try the next one
 			key++
 			free = place{p.leaf, p.at + 1}
 		}
 	}
 }
 
-// setEntry makes a name present (n != 0) or hidden.
+// setEntry makes a name present (n != 0) or hidden (n == 0).
 func (t *Table) setEntry(r *record, name string, n Node) {
 	if r.dir == 0 {
 		t.beginDir(r)
@@ -116,8 +124,8 @@ func (t *Table) setEntry(r *record, name string, n Node) {
 	t.count(d, n, +1)
 }
 
-// setEntryAt is setEntry, as the nth of those with the name's hash. Another that has this place makes way: the dump that
-// says so comes to it later, and says where it is.
+// setEntryAt does the same as setEntry for an entry with number nth among those with the same hash. Another entry with
+// this number is moved to a free one; the dump that is being applied has that entry later, with its own number.
 func (t *Table) setEntryAt(r *record, name string, n Node, nth uint16) {
 	if r.dir == 0 {
 		t.beginDir(r)
@@ -151,12 +159,13 @@ func (t *Table) setEntryAt(r *record, name string, n Node, nth uint16) {
 	t.setEntry(r, other, at)
 }
 
+// beginDir gives a record an empty directory.
 func (t *Table) beginDir(r *record) {
 	r.dir = t.arena.alloc(directorySize)
 	*view[directory](&t.arena, r.dir) = directory{}
 }
 
-// addEntry adds an entry at its place, which is free.
+// addEntry adds an entry at its place, where no entry exists yet.
 func (t *Table) addEntry(d *directory, name string, n Node, p place, key uint64) {
 	ref := t.arena.alloc(dentrySize + len(name))
 	*t.dentry(ref) = dentry{node: n, hash: uint32(key >> nthBits), nth: uint16(key), len: uint8(len(name))}
@@ -165,6 +174,7 @@ func (t *Table) addEntry(d *directory, name string, n Node, p place, key uint64)
 	t.count(d, n, +1)
 }
 
+// count adds by to the number of entries of n's kind: hidden for 0, present otherwise.
 func (t *Table) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)
@@ -175,7 +185,7 @@ func (t *Table) count(d *directory, n Node, by int) {
 	}
 }
 
-// clearEntry takes a name out.
+// clearEntry removes a name, and the directory with its last name.
 func (t *Table) clearEntry(r *record, name string) {
 	if r.dir == 0 {
 		return
@@ -193,7 +203,7 @@ func (t *Table) clearEntry(r *record, name string) {
 	}
 }
 
-// dropEntries takes all names out.
+// dropEntries removes all names of a directory.
 func (t *Table) dropEntries(r *record) {
 	if r.dir == 0 {
 		return

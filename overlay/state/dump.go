@@ -1,24 +1,25 @@
 package state
 
-// Cursor is a place in a dump; its zero value is the start.
+// Cursor is a position in a dump; its zero value is the start.
 type Cursor struct {
 	phase dumpPhase
-	index uint32 // of the record to go on with
-	after uint64 // cookie in its directory, once the rest of it is dumped; 0: not begun
+	index uint32 // index of the next record
+	after uint64 // cookie of the last dumped entry of that record's directory; 0: the record was not started
 }
 
+// dumpPhase is a part of the table, in the order in which Dump visits them.
 type dumpPhase uint8
 
 const (
-	dumpNumbers dumpPhase = iota // counters, dead contents, requests and what is kept, in one go
-	dumpOwn
-	dumpBase
+	dumpNumbers dumpPhase = iota // counters, dead contents, requests and Kept records, in one step
+	dumpOwn                      // own nodes
+	dumpBase                     // base nodes
 	dumpDone
 )
 
-// Dump adds about limit puts to b, from which an empty table would become like this one. Changes may be applied
-// between two calls if they reach the new table in the same order as the dump's batches: what the cursor has passed
-// they change there too, and what is still to come will be dumped as it is then.
+// Dump appends about limit puts to b. Applied in order, the puts of all calls turn an empty table into a copy of t.
+// Changes may be applied to t between two calls if they are also applied to the copy, in the same order as the dump's
+// batches: a change before the cursor then changes the copy too, and a change behind it is dumped later.
 func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	end := b.puts + limit
 	for c.phase < dumpDone && b.puts < end {
@@ -35,6 +36,7 @@ func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	return c, c.phase == dumpDone
 }
 
+// dumpNumbers dumps counters, dead contents, requests and Kept records.
 func (t *Table) dumpNumbers(b *Batch) {
 	for c := range Counter(maxCounter) {
 		if v := t.Counter(c); v != 0 {
@@ -48,7 +50,7 @@ func (t *Table) dumpNumbers(b *Batch) {
 	}
 }
 
-// dumpSlab dumps records from the cursor on, the entries of a large directory in several calls.
+// dumpSlab dumps the records of a slab from the cursor on; the entries of a large directory take several calls.
 func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 	next := Cursor{phase: c.phase + 1}
 	s.each(c.index, func(i uint32, r *record) bool {
@@ -75,6 +77,7 @@ func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 	return next
 }
 
+// dumpRecord dumps a record's inode, target and attributes.
 func (t *Table) dumpRecord(n Node, r *record, b *Batch) {
 	if r.is(recordInode) {
 		in := r.inode(n)

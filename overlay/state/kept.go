@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// Kept is a file or symbolic link that lost its name or its contents and that a checkpoint has yet to hold. The table
-// stores it and gives it no meaning.
+// Kept records a file or symbolic link that lost its name or its contents before a checkpoint stored it. The table
+// stores the record without interpreting it.
 type Kept struct {
-	ID       uint64 // never 0; the owner counts them
-	Content  uint64 // number of a content that is dead, or whose node has no name; 0 of a symbolic link
-	Size     int64  // bytes of it
+	ID       uint64 // assigned by the owner, never 0
+	Content  uint64 // number of a contents file that is dead, or whose node has no name; 0 for a symbolic link
+	Size     int64  // size of the contents in bytes
 	Mode     uint32 // as in st_mode
-	At       int64  // when it happened, nanoseconds since 1970
-	Unlinked bool   // it lost its name, and was not overwritten
-	Copied   bool   // Content is a copy, which has not been synced
-	Path     string // relative to the root
-	Target   string // of a symbolic link
+	At       int64  // time of the removal or change, in nanoseconds since 1970
+	Unlinked bool   // the file was removed, not overwritten
+	Copied   bool   // Content is a copy that was not synced
+	Path     string // relative to the root of the mount
+	Target   string // target of a symbolic link
 }
 
-// MaxKeptPath is the length of the longest path of a Kept, in bytes.
+// MaxKeptPath is the maximum length in bytes of Kept.Path.
 const MaxKeptPath = 4096
 
 const (
@@ -30,7 +30,7 @@ const (
 	keptFlags = 1<<iota - 1
 )
 
-// Keep adds a Kept, or replaces the one with its ID.
+// Keep adds a Kept record, or replaces the one with the same ID.
 func (b *Batch) Keep(k Kept) {
 	b.number(putKept, k.ID)
 	b.uint(k.Content)
@@ -52,12 +52,13 @@ func (b *Batch) Keep(k Kept) {
 	}
 }
 
-// Unkeep removes all Kept whose IDs are from first to last.
+// Unkeep removes all Kept records with IDs from first to last, inclusively.
 func (b *Batch) Unkeep(first, last uint64) {
 	b.number(putUnkept, first)
 	b.uint(last)
 }
 
+// kept decodes a Kept record; its strings point into the batch.
 func (d *decoder) kept() (k Kept) {
 	k.ID = d.uint(1<<64 - 1)
 	k.Content = d.uint(1<<64 - 1)
@@ -71,19 +72,21 @@ func (d *decoder) kept() (k Kept) {
 	return k
 }
 
-// Kept returns what is kept, in the order of IDs.
+// Kept returns the Kept records, sorted by ID.
 func (t *Table) Kept() []Kept {
 	return slices.SortedFunc(maps.Values(t.kept), func(a, b Kept) int { return cmp.Compare(a.ID, b.ID) })
 }
 
+// keep stores a Kept record.
 func (t *Table) keep(k Kept) {
-	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // they lie in the batch
+	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // they point into the batch
 	if t.kept == nil {
 		t.kept = map[uint64]Kept{}
 	}
 	t.kept[k.ID] = k
 }
 
+// unkeep removes the Kept records with IDs from first to last.
 func (t *Table) unkeep(first, last uint64) {
 	if first == last {
 		delete(t.kept, first)

@@ -1,6 +1,6 @@
 package state
 
-// insert puts a ref at its place.
+// insert adds a ref at its place. A full leaf is split first.
 func (t *Table) insert(d *directory, p place, r ref, key uint64) {
 	if d.count == 0 {
 		t.insertLeaf(d, 0, leaf{first: key})
@@ -24,7 +24,7 @@ func (t *Table) insert(d *directory, p place, r ref, key uint64) {
 	}
 }
 
-// remove takes the ref at a place out, and the entry with it.
+// remove removes the entry at a place and releases its memory.
 func (t *Table) remove(d *directory, p place) {
 	leaves := t.leaves(d)
 	l := &leaves[p.leaf]
@@ -48,7 +48,7 @@ func (t *Table) remove(d *directory, p place) {
 	l.first = t.dentry(t.refs(l)[0]).key()
 }
 
-// split moves the upper half of a full leaf to a new one behind it.
+// split moves the upper half of a full leaf to a new leaf behind it.
 func (t *Table) split(d *directory, i int) {
 	const half = leafMax / 2
 	refs := t.refs(&t.leaves(d)[i])
@@ -62,6 +62,7 @@ func (t *Table) split(d *directory, i int) {
 	t.insertLeaf(d, i+1, right)
 }
 
+// insertLeaf inserts a leaf at index i, growing the array by a quarter if it is full.
 func (t *Table) insertLeaf(d *directory, i int, l leaf) {
 	if d.count == d.room {
 		room := d.room + max(1, d.room/4)
@@ -78,7 +79,7 @@ func (t *Table) insertLeaf(d *directory, i int, l leaf) {
 	leaves[i] = l
 }
 
-// resize makes room in a leaf for about n refs, at least as many as it has.
+// resize sets a leaf's room to about n refs, at least the number that it has.
 func (t *Table) resize(l *leaf, n int) {
 	_, size := class(4 * max(n, int(l.count)))
 	if size/4 == int(l.room) {

@@ -2,19 +2,20 @@ package state
 
 import "errors"
 
-// nodes finds the record of a node: an own node's by its slot, a base node's through a hash table.
+// nodes finds the record of a node: own nodes by slot number, base nodes by a hash table.
 type nodes struct {
 	own    slab
-	free   uint32 // the first slot of the list of free ones
-	hole   uint32 // slots from here to own.end may be free without being in the list: a replay left them out
-	floor  uint32 // generation that slots which were never seen may have had before the last dump
-	freed  uint32 // the highest generation of a slot that became free
+	free   uint32 // first slot of the list of free slots
+	hole   uint32 // slots from hole to own.end may be free without being in the list: a replay does not list them
+	floor  uint32 // highest generation that slots never seen may have had before the last dump
+	freed  uint32 // highest generation of a slot that became free
 	base   slab
-	index  numbers // base node -> index in base
-	vacant uint32  // the first of the list of free base records; their key is the next one's
+	index  numbers // index in base of each base node
+	vacant uint32  // first of the list of free base records, which are linked by their key
 	counts counts
 }
 
+// find returns the record of a node, or nil.
 func (t *nodes) find(n Node) *record {
 	if n.Own() {
 		if r := t.own.look(slot(n)); r != nil && r.is(recordUsed) && r.key == generation(n) {
@@ -28,11 +29,11 @@ func (t *nodes) find(n Node) *record {
 	return nil
 }
 
-// slots of own nodes lie below maxSlots, which decoding made sure of.
+// slot returns the slot number of an own node. It is below maxSlots, which the decoder has checked.
 func slot(n Node) uint32       { return uint32(n) }
 func generation(n Node) uint32 { return uint32(n >> 32) }
 
-// node is the inverse of find.
+// nodeOf returns the node of the record at index i of its slab.
 func nodeOf(own bool, i uint32, r *record) Node {
 	if own {
 		return Node(r.key)<<32 | Node(i)
@@ -40,14 +41,14 @@ func nodeOf(own bool, i uint32, r *record) Node {
 	return Node(r.key)
 }
 
-// need returns the record of a node that something is put into.
+// need returns the record of a node, and creates it if it does not exist.
 func (t *Table) need(n Node) *record {
 	if r := t.find(n); r != nil {
 		return r
 	}
 	if n.Own() {
 		r := t.own.at(slot(n))
-		if r.is(recordUsed) { // the slot's former node: its end is not in what was replayed
+		if r.is(recordUsed) { // the slot's former node, whose drop is not in the replayed records
 			t.wipe(r)
 			t.freed = max(t.freed, r.key)
 		}
@@ -68,7 +69,7 @@ func (t *Table) need(n Node) *record {
 	return r
 }
 
-// drop forgets a node.
+// drop removes a node and frees its record.
 func (t *Table) drop(n Node) {
 	if !n.Own() {
 		if i, ok := t.index.get(uint64(n)); ok {
@@ -81,17 +82,17 @@ func (t *Table) drop(n Node) {
 	}
 	r := t.own.at(slot(n))
 	if r.is(recordUsed) && r.key != generation(n) {
-		return // the slot has gone on
+		return // the slot is used by a newer node
 	}
 	if r.is(recordUsed) {
 		t.wipe(r)
 	}
-	r.key = max(r.key, generation(n)) // even of a node that was never seen: it is used up
+	r.key = max(r.key, generation(n)) // also for a node that was never seen: its generation is used up
 	t.freed = max(t.freed, r.key)
 	t.list(slot(n), r)
 }
 
-// list makes a slot free.
+// list adds a slot to the list of free slots.
 func (t *nodes) list(i uint32, r *record) {
 	r.state &^= recordUsed | recordReserved
 	if !r.is(recordListed) && i != 0 {
@@ -100,10 +101,11 @@ func (t *nodes) list(i uint32, r *record) {
 	}
 }
 
-// ErrFull means that there are no more nodes.
+// ErrFull means that no node number is left.
 var ErrFull = errors.New("no node left")
 
-// NewNode reserves a node for a PutInode. CancelNode gives it back if that is not to come.
+// NewNode reserves an own node for a PutInode. The caller must call CancelNode if it does not put the inode. It returns
+// ErrFull if no number is left, or the error of Memory.
 func (t *Table) NewNode() (Node, error) {
 	for t.free != 0 {
 		i := t.free
@@ -126,7 +128,7 @@ func (t *Table) NewNode() (Node, error) {
 	return 0, ErrFull
 }
 
-// counted returns a new node if its look-ups can be counted.
+// counted allocates the memory for a new node's lookup count, and cancels the node if that fails.
 func (t *Table) counted(n Node) (Node, error) {
 	if err := t.counts.reach(slot(n)); err != nil {
 		t.CancelNode(n)
@@ -135,6 +137,7 @@ func (t *Table) counted(n Node) (Node, error) {
 	return n, nil
 }
 
+// reserve reserves slot i with the next generation; false: the slot is in use or its generations are used up.
 func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
 	g := max(r.key, t.floor)
 	if r.is(recordUsed|recordReserved) || g == noGeneration {
@@ -144,7 +147,7 @@ func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
 	return Node(g+1)<<32 | Node(i), true
 }
 
-// CancelNode frees a node that NewNode reserved. A node that came into use is left alone.
+// CancelNode frees a node that NewNode reserved. It does nothing if the node is in use.
 func (t *Table) CancelNode(n Node) {
 	if r := t.own.look(slot(n)); r != nil && r.is(recordReserved) {
 		t.list(slot(n), r)

@@ -5,25 +5,26 @@ import (
 	"unsafe"
 )
 
-// numbers maps numbers that are not 0 to small ones: a hash table with linear probing, outside the Go heap.
+// numbers maps numbers other than 0 to small numbers: a hash table with linear probing, outside the Go heap.
 type numbers struct {
 	memory []byte
-	cells  []cell // a power of two
+	cells  []cell // the length is a power of two
 	count  int
 }
 
 type cell struct {
-	key   uint64 // 0: free
+	key   uint64 // 0: the cell is free
 	value uint32
 }
 
 const cellSize = int(unsafe.Sizeof(cell{}))
 
+// home returns the preferred cell of a key, by Fibonacci hashing.
 func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
 
-// at finds the cell of a key, or the free one where it belongs.
+// at returns the index of the cell of a key, or of the free cell for it.
 func (m *numbers) at(key uint64) int {
 	i := m.home(key)
 	for m.cells[i].key != key && m.cells[i].key != 0 {
@@ -32,6 +33,7 @@ func (m *numbers) at(key uint64) int {
 	return i
 }
 
+// get returns the value of a key; false: there is none.
 func (m *numbers) get(key uint64) (uint32, bool) {
 	if m.count == 0 {
 		return 0, false
@@ -40,6 +42,7 @@ func (m *numbers) get(key uint64) (uint32, bool) {
 	return c.value, c.key != 0
 }
 
+// set sets the value of a key, and grows the table when it is three quarters full.
 func (m *numbers) set(key uint64, value uint32) {
 	if 4*(m.count+1) > 3*len(m.cells) {
 		m.grow()
@@ -51,6 +54,7 @@ func (m *numbers) set(key uint64, value uint32) {
 	*c = cell{key, value}
 }
 
+// grow doubles the number of cells.
 func (m *numbers) grow() {
 	old := *m
 	n := max(256, 2*len(old.cells))
@@ -64,7 +68,7 @@ func (m *numbers) grow() {
 	old.close()
 }
 
-// remove takes a key out and moves those back that had to make way for it.
+// remove removes a key, and moves later keys of the same probe sequence forward to close the gap.
 func (m *numbers) remove(key uint64) {
 	if m.count == 0 {
 		return
@@ -85,6 +89,7 @@ func (m *numbers) remove(key uint64) {
 	m.count--
 }
 
+// each calls emit for every key until it returns false.
 func (m *numbers) each(emit func(key uint64) bool) {
 	for _, c := range m.cells {
 		if c.key != 0 && !emit(c.key) {
@@ -93,6 +98,7 @@ func (m *numbers) each(emit func(key uint64) bool) {
 	}
 }
 
+// close unmaps the table.
 func (m *numbers) close() {
 	if m.memory != nil {
 		unmap(m.memory)

@@ -4,25 +4,25 @@ import (
 	"unsafe"
 )
 
-// record is all that is known of one node, but for names.
+// record holds all data of one node, except its names.
 type record struct {
 	size, atime, mtime, ctime int64
 	content                   uint64
 	parent                    Node
 	mode, nlink, uid, gid     uint32
 	rdev, flags               uint32
-	key                       uint32 // own: the generation that the slot has or had last; base: the node
-	dir, target, xattrs       ref    // 0: none
-	state                     uint32 // recordX bits, and above them (own) the next slot in the list of free ones
+	key                       uint32 // own node: the current or last generation of the slot; base node: the node number
+	dir, target, xattrs       ref    // blocks in the arena; 0: none
+	state                     uint32 // record... bits, and for own nodes above them the next slot in the list of free slots
 }
 
 const (
-	recordUsed     = 1 << iota // something was put
-	recordInode                // an inode was
-	recordReserved             // by NewNode
-	recordListed               // in the list of free slots; it may have come into use since
+	recordUsed     = 1 << iota // the record belongs to a node
+	recordInode                // the node has an inode
+	recordReserved             // reserved by NewNode
+	recordListed               // in the list of free slots; it may be in use again
 	linkShift      = 6
-	maxSlots       = 1 << (32 - linkShift) // 67 million
+	maxSlots       = 1 << (32 - linkShift) // 67 million slots
 )
 
 func (r *record) is(bit uint32) bool { return r.state&bit != 0 }
@@ -34,24 +34,24 @@ func (r *record) inode(n Node) Inode {
 	}
 }
 
-// slab is an array of records outside the Go heap, of which only touched parts exist. Records do not move.
+// slab is an array of records outside the Go heap. Only chunks that were used are allocated. Records do not move.
 type slab struct {
 	chunks [][]byte
-	end    uint32 // the first index that was never used
+	end    uint32 // first index that was never used
 }
 
 const (
 	recordSize   = unsafe.Sizeof(record{})
 	slabRecords  = 4096
 	slabChunk    = slabRecords * int(recordSize)
-	firstRecord  = 1         // index 0 is nothing
-	noGeneration = 1<<32 - 1 // a slot that got so far is not used again
+	firstRecord  = 1         // index 0 means no record
+	noGeneration = 1<<32 - 1 // a slot with this generation is not used again
 )
 
-// Memory per file is promised.
+// A record has 96 bytes: the memory use per file is documented, so a change of it must be deliberate.
 var _ [96]byte = [recordSize]byte{}
 
-// at returns the record of an index; it exists from now on.
+// at returns the record at an index, and allocates its chunk if needed.
 func (s *slab) at(i uint32) *record {
 	c := int(i / slabRecords)
 	for len(s.chunks) <= c {
@@ -64,7 +64,7 @@ func (s *slab) at(i uint32) *record {
 	return (*record)(unsafe.Pointer(&s.chunks[c][uintptr(i%slabRecords)*recordSize]))
 }
 
-// look returns the record of an index if there is one.
+// look returns the record at an index, or nil if its chunk was never allocated.
 func (s *slab) look(i uint32) *record {
 	if i >= s.end || s.chunks[i/slabRecords] == nil {
 		return nil
@@ -72,7 +72,7 @@ func (s *slab) look(i uint32) *record {
 	return (*record)(unsafe.Pointer(&s.chunks[i/slabRecords][uintptr(i%slabRecords)*recordSize]))
 }
 
-// each calls emit for the used records from an index on until it returns false.
+// each calls emit for the used records from index from on, until emit returns false.
 func (s *slab) each(from uint32, emit func(i uint32, r *record) bool) {
 	for i := max(from, firstRecord); i < s.end; i++ {
 		r := s.look(i)
@@ -86,6 +86,7 @@ func (s *slab) each(from uint32, emit func(i uint32, r *record) bool) {
 	}
 }
 
+// bytes returns the allocated memory in bytes.
 func (s *slab) bytes() (n int64) {
 	for _, c := range s.chunks {
 		n += int64(len(c))

@@ -1,20 +1,22 @@
 package state
 
-// requests are those of the kernel that changed something, the latest of them. One that comes again because nobody lived
-// to answer it is found here.
+// requests holds the latest requests of the kernel that changed something. The kernel sends a request again if the
+// process died before it replied; then it is found in this list.
 type requests struct {
 	ring []request
-	next int // the oldest, once the ring is full
+	next int // index of the oldest request, once the ring is full
 }
 
+// request is one request of the kernel and the node that it created; 0: none.
 type request struct {
 	id   uint64
 	made Node
 }
 
-// maxRequests is far more than a kernel has under way at a time.
+// maxRequests is far more than the number of requests that a kernel has in flight.
 const maxRequests = 8192
 
+// add records a request, replacing the oldest if the ring is full.
 func (r *requests) add(id uint64, made Node) {
 	if len(r.ring) < maxRequests {
 		r.ring = append(r.ring, request{id, made})
@@ -24,7 +26,7 @@ func (r *requests) add(id uint64, made Node) {
 	r.next = (r.next + 1) % maxRequests
 }
 
-// each calls emit for all of them, the oldest first.
+// each calls emit for all requests, the oldest first.
 func (r *requests) each(emit func(id uint64, made Node)) {
 	for i := range r.ring {
 		at := r.ring[(r.next+i)%len(r.ring)]
@@ -32,7 +34,8 @@ func (r *requests) each(emit func(id uint64, made Node)) {
 	}
 }
 
-// Request reports whether a request made a change, and which node it made; 0: none. It looks at all that are remembered.
+// Request reports whether a request made a change, and returns the node that the request created; 0: none. It searches
+// all recorded requests.
 func (t *Table) Request(id uint64) (made Node, ok bool) {
 	for _, r := range t.requests.ring {
 		if r.id == id {
@@ -42,10 +45,10 @@ func (t *Table) Request(id uint64) (made Node, ok bool) {
 	return made, ok
 }
 
-// Requests is how many are remembered.
+// Requests returns the number of recorded requests.
 func (t *Table) Requests() int { return len(t.requests.ring) }
 
-// Requested reports whether a request that is remembered made a node.
+// Requested reports whether a recorded request created node n.
 func (t *Table) Requested(n Node) bool {
 	for _, r := range t.requests.ring {
 		if r.made == n {

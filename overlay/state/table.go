@@ -1,9 +1,10 @@
-// Package state keeps in memory what differs from the base: inodes, directory entries, link targets, extended
-// attributes. It is data without rules: that entries name inodes and link counts are right is its owner's business.
+// Package state keeps in memory what differs from the base tree: inodes, directory entries, link targets, extended
+// attributes. It enforces no rules: the owner is responsible for entries that name existing inodes and for correct link
+// counts.
 //
-// A Table changes only by Apply, with what a Batch has encoded; the same bytes, replayed from a log, make the same
-// table again. The memory lies outside the Go heap, in one arena and two slabs of records: about 140 bytes for a
-// file with a short name.
+// A Table changes only by Apply, with the bytes that a Batch has encoded; the same bytes, replayed from a log, produce
+// the same table. The memory is outside the Go heap, in one arena and two slabs of records: about 140 bytes for a file
+// with a short name.
 package state
 
 import (
@@ -12,33 +13,36 @@ import (
 	"strings"
 )
 
-// Table is the state. It has no locks: reads may run concurrently, Remember and Forget along with them; everything
-// else must be alone.
+// Table is the state. It has no locks: reads may run concurrently, also with Remember and Forget; every other method
+// needs exclusive access.
 type Table struct {
 	nodes
 	requests requests
 	arena    arena
+	// dead has the numbers of contents files to remove.
 	dead     numbers
 	kept     map[uint64]Kept // by ID
 	counters [maxCounter]uint64
 	totals   Totals
-	hash     func(name string) uint32
+	// hash orders the names in directories.
+	hash func(name string) uint32
 }
 
 // New returns an empty table.
 func New() *Table {
-	var s Seed
+	var s Seed      // crypto/rand never fails
 	rand.Read(s[:]) // never fails (crypto/rand)
 	return NewSeeded(s)
 }
 
-// NewSeeded returns an empty table whose cookies mean what those of any other with the same seed mean that went through
-// the same changes, or was made from its dump.
+// NewSeeded returns an empty table. Its cookies are valid in every other table with the same seed that applied the same
+// changes or was built from this table's dump.
 func NewSeeded(s Seed) *Table {
 	return &Table{hash: func(name string) uint32 { return s.hash(name) }}
 }
 
-// Close frees the memory. Nothing that a method returned may be used afterwards.
+// Close releases the memory. Values that point into it, such as names passed to emit functions, must not be used
+// afterwards.
 func (t *Table) Close() {
 	t.arena.close()
 	t.own.close()
@@ -49,7 +53,7 @@ func (t *Table) Close() {
 	*t = Table{hash: t.hash}
 }
 
-// Apply makes the changes of a batch, all of them or, with ErrBatch, none.
+// Apply makes all changes of a batch, or none and returns ErrBatch.
 func (t *Table) Apply(batch []byte) error {
 	if err := check(batch); err != nil {
 		return err
@@ -57,7 +61,8 @@ func (t *Table) Apply(batch []byte) error {
 	return t.Replay(batch)
 }
 
-// Replay is Apply of a batch that a table took before. Of one that is not, with ErrBatch, a part may have been applied.
+// Replay is Apply without a check, for a batch that a table applied before. If the batch is invalid after all, Replay
+// returns ErrBatch and may have applied a part of it.
 func (t *Table) Replay(batch []byte) error {
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
@@ -66,6 +71,7 @@ func (t *Table) Replay(batch []byte) error {
 	return d.err(batch)
 }
 
+// apply makes the change of one put.
 func (t *Table) apply(p *put) {
 	switch p.code {
 	case putInode:
@@ -109,6 +115,7 @@ func (t *Table) apply(p *put) {
 	}
 }
 
+// putInode sets the fields of a record that the put contains.
 func (t *Table) putInode(r *record, p *put) {
 	if !r.is(recordInode) {
 		r.state |= recordInode
@@ -137,6 +144,7 @@ func (t *Table) putInode(r *record, p *put) {
 	}
 }
 
+// setCounter sets a counter. CounterGeneration raises floor instead, which never falls.
 func (t *Table) setCounter(c Counter, v uint64) {
 	if c == CounterGeneration {
 		t.floor = max(t.floor, uint32(min(v, noGeneration)))
@@ -146,14 +154,14 @@ func (t *Table) setCounter(c Counter, v uint64) {
 	t.counters[c] = v
 }
 
-// vacate frees the record of a base node of which nothing is left.
+// vacate frees the record of a base node that has no data left.
 func (t *Table) vacate(n Node, r *record) {
 	if !n.Own() && !r.is(recordInode) && r.dir == 0 && r.target == 0 && r.xattrs == 0 {
 		t.drop(n)
 	}
 }
 
-// wipe takes everything out of a record but whose it is and its place in the list of free ones.
+// wipe clears a record except its key and its position in the list of free records.
 func (t *Table) wipe(r *record) {
 	t.dropEntries(r)
 	t.dropTarget(r)
@@ -164,7 +172,7 @@ func (t *Table) wipe(r *record) {
 	*r = record{key: r.key, state: r.state &^ (recordUsed | recordInode | recordReserved)}
 }
 
-// Inode returns a node's inode.
+// Inode returns a node's inode; false: the table has none.
 func (t *Table) Inode(n Node) (Inode, bool) {
 	r := t.find(n)
 	if r == nil || !r.is(recordInode) {
@@ -173,7 +181,7 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 	return r.inode(n), true
 }
 
-// Entry returns what is known of a name in a directory.
+// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		if e, _, _ := t.search(view[directory](&t.arena, r.dir), name); e != nil {
@@ -186,9 +194,9 @@ func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	return 0, Unknown
 }
 
-// ReadDir calls emit for the entries behind a cookie (0: from the start) until it returns false. The name lies in
-// the table: clone it to keep it. A hidden entry's node is 0. Cookies are below 1<<49. Entries that stay are met
-// exactly once, whatever is put between two calls.
+// ReadDir calls emit for the entries after a cookie (0: from the start) until emit returns false. The name points into
+// the table: clone it to keep it. A hidden entry's node is 0. Cookies are below 1<<49. Entries that exist throughout are
+// emitted exactly once, whatever is put between two calls.
 func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, cookie uint64) bool) {
 	r := t.find(dir)
 	if r == nil || r.dir == 0 {
@@ -203,7 +211,7 @@ func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, c
 	}
 }
 
-// EntryCount returns how many entries a directory has here.
+// EntryCount returns the number of entries of a directory in this table.
 func (t *Table) EntryCount(dir Node) (present, hidden int) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		d := view[directory](&t.arena, r.dir)
@@ -212,7 +220,7 @@ func (t *Table) EntryCount(dir Node) (present, hidden int) {
 	return 0, 0
 }
 
-// Target says where a symbolic link leads.
+// Target returns the target of a symbolic link; false: the table has none.
 func (t *Table) Target(n Node) (string, bool) {
 	if r := t.find(n); r != nil && r.target != 0 {
 		return string(t.target(r)), true
@@ -226,7 +234,7 @@ func (t *Table) HasXattrs(n Node) bool {
 	return r != nil && r.xattrs != 0
 }
 
-// Xattr returns an extended attribute.
+// Xattr returns a copy of an extended attribute's value.
 func (t *Table) Xattr(n Node, name string) (value []byte, ok bool) {
 	if r := t.find(n); r != nil {
 		for at := r.xattrs; at != 0; {
@@ -253,7 +261,7 @@ func (t *Table) Xattrs(n Node) (names []string) {
 	return names
 }
 
-// Counter returns a counter.
+// Counter returns the value of a counter.
 func (t *Table) Counter(c Counter) uint64 {
 	if c == CounterGeneration {
 		return uint64(t.freed)
@@ -261,7 +269,7 @@ func (t *Table) Counter(c Counter) uint64 {
 	return t.counters[c]
 }
 
-// Totals returns how much there is.
+// Totals returns the numbers of stored objects and the memory used, except that of Kept records and lookup counts.
 func (t *Table) Totals() Totals {
 	all := t.totals
 	all.Dead, all.Kept = int64(t.dead.count), int64(len(t.kept))
@@ -269,7 +277,7 @@ func (t *Table) Totals() Totals {
 	return all
 }
 
-// EachInode calls emit for every inode until it returns false, own ones first.
+// EachInode calls emit for every inode, own nodes first, until emit returns false.
 func (t *Table) EachInode(emit func(Inode) bool) {
 	t.eachRecord(func(n Node, r *record) bool { return !r.is(recordInode) || emit(r.inode(n)) })
 }
@@ -279,6 +287,7 @@ func (t *Table) EachDir(emit func(dir Node) bool) {
 	t.eachRecord(func(n Node, r *record) bool { return r.dir == 0 || emit(n) })
 }
 
+// eachRecord calls emit for every used record, own nodes first, until emit returns false.
 func (t *Table) eachRecord(emit func(Node, *record) bool) {
 	more := true
 	for _, own := range [...]bool{true, false} {
@@ -296,5 +305,5 @@ func (t *Table) eachRecord(emit func(Node, *record) bool) {
 	}
 }
 
-// EachDead calls emit for every content that is dead and not gone, until it returns false.
+// EachDead calls emit for every dead contents file that was not removed yet, until emit returns false.
 func (t *Table) EachDead(emit func(number uint64) bool) { t.dead.each(emit) }

@@ -15,40 +15,43 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// chunkSize is by how much a file grows and how much of it is mapped at a time.
+// chunkSize is the unit in bytes in which a file grows and is mapped.
 const chunkSize = 256 << 10
 
-// file is one log file that is being written. Its owner guards what is appended (mu of Log) and who syncs.
+// file is one log file open for writing. Its owner serializes append (by Log.mu) and sync (by Log.syncing).
 type file struct {
 	disk disk.File
-	page []byte  // the header's mapping
-	head *header // in it
-	seed uint32
+	page []byte  // mapping of the header's page
+	head *header // points into page
+	seed uint32  // initial value of the records' checksums
 
+	// spare is the next chunk, prepared in the background; nil: not ready.
 	spare   atomic.Pointer[chunk]
-	want    chan struct{} // wakes the goroutine that keeps spare filled; closed by close
-	stopped chan struct{}
+	want    chan struct{} // wakes the goroutine that prepares spare; unmap closes it
+	stopped chan struct{} // closed when that goroutine has ended
+	// growing is held while a chunk is made.
 	growing sync.Mutex
-	made    int64 // guarded by growing: chunks that are mapped, or were
-	taken   int64 // bytes of the file that have their disk space
+	made    int64 // guarded by growing: number of chunks that were mapped so far
+	taken   int64 // guarded by growing: bytes of the file whose disk space is allocated
 
-	// Guarded by the owner.
-	chunks   []*chunk // the ones that end and what is behind it lie in, in order
-	end      int64    // where the next record goes
-	appended uint64   // sequence of the last record
-	scratch  head     // of the record that is being appended: here it costs no allocation
+	// Guarded by the owner's lock for appending.
+	chunks   []*chunk // mapped chunks from the one that contains end on, in order
+	end      int64    // offset of the next record
+	appended uint64   // sequence number of the last record
+	scratch  head     // header of the record being appended; a field so that append does not allocate
 
 	// Guarded by the owner's lock for syncing.
-	synced uint64 // sequence
-	broken error
+	synced uint64 // sequence number of the last synced record
+	broken error  // error of a failed sync; all later syncs fail
 }
 
+// chunk is one mapped part of the file at offset off.
 type chunk struct {
 	off int64
 	mem []byte
 }
 
-// create makes an empty log file, synced but for its name.
+// create creates an empty log file. Header and data are synced, the directory entry is not.
 func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	f, err := fs.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -66,9 +69,9 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	return l, nil
 }
 
-// resume makes a file ready to be appended to at end, behind which it has nothing but zeros, and syncs it if asked to.
-// The first taken bytes are known to have their disk space: to go on within them must not fail on a full disk. So what
-// is mapped is the chunk with the last byte there is, and not the one that the next record may need.
+// resume prepares a file for appending at offset end, behind which it contains only zeros; set writes the header. With
+// sync it syncs the file. The first taken bytes have their disk space: continuing within them must not fail on a full
+// disk. So resume maps the chunk of the last existing byte, not the chunk that the next record may need.
 func resume(f disk.File, end int64, last uint64, taken int64, set func(*header), sync bool) (*file, error) {
 	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last, taken: taken}
 	l.made = (end - 1) / chunkSize
@@ -100,7 +103,7 @@ func resume(f disk.File, end int64, last uint64, taken int64, set func(*header),
 	return l, nil
 }
 
-// grow returns the next chunk: the one that lies ready, or else it waits for the file system.
+// grow returns the next chunk: the spare one, or else a new one, for which it waits for the file system.
 func (l *file) grow() (*chunk, error) {
 	if c := l.spare.Swap(nil); c != nil {
 		return c, nil
@@ -113,6 +116,7 @@ func (l *file) grow() (*chunk, error) {
 	return l.makeLocked()
 }
 
+// makeLocked allocates and maps the next chunk. l.growing is held.
 func (l *file) makeLocked() (*chunk, error) {
 	off := l.made * chunkSize
 	if off+chunkSize > l.taken {
@@ -129,21 +133,23 @@ func (l *file) makeLocked() (*chunk, error) {
 	return &chunk{off, mem}, nil
 }
 
-// prepare has the next chunk ready before it is needed. Its errors are found again by who needs the chunk.
+// prepare is the goroutine that makes the next chunk before it is needed. It ignores errors: append meets the same error
+// when it needs the chunk.
 func (l *file) prepare() {
 	defer close(l.stopped)
 	for range l.want {
 		l.growing.Lock()
 		if l.spare.Load() == nil {
 			if c, err := l.makeLocked(); err == nil {
-				l.spare.Store(c) // under the lock: chunks are taken in the order in which they are made
+				l.spare.Store(c) // under the lock, so that chunks are taken in the order of their offsets
 			}
 		}
 		l.growing.Unlock()
 	}
 }
 
-// append adds a record. Where it fails nothing has changed.
+// append adds a record with a time in nanoseconds since 1970. If it fails, nothing has changed; EFBIG: the record is
+// longer than maxRecord.
 func (l *file) append(record []byte, time int64) (err error) {
 	if len(record) > maxRecord {
 		return fmt.Errorf("append %d bytes to %s: %w", len(record), l.disk.Name(), syscall.EFBIG)
@@ -162,7 +168,7 @@ func (l *file) append(record []byte, time int64) (err error) {
 	}
 	l.end, l.appended = end, l.appended+1
 	for l.end >= l.chunks[0].off+chunkSize && len(l.chunks) > 1 {
-		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether this works or not
+		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether or not this succeeds
 		l.chunks = l.chunks[1:]
 	}
 	if last := l.chunks[len(l.chunks)-1]; l.end > last.off+chunkSize/2 && l.spare.Load() == nil {
@@ -174,8 +180,8 @@ func (l *file) append(record []byte, time int64) (err error) {
 	return nil
 }
 
-// copy brings a record to the file, its length last. A file system that cannot take a page although it is allocated
-// (one that copies on write and is full, a failing disk) answers with SIGBUS, which becomes an error here.
+// copy writes a record to the mapping, its length last. If the file system cannot store a page although it was allocated
+// (a full copy-on-write file system, a failing disk), the kernel sends SIGBUS, which copy turns into an error.
 func (l *file) copy(h *head, record []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -188,12 +194,12 @@ func (l *file) copy(h *head, record []byte) (err error) {
 	}()
 	l.write(l.end+recordHead, record)
 	l.write(l.end+4, h[4:])
-	// Stored at once and after all the rest: whoever finds the length finds the record.
+	// The length is stored atomically and after all other bytes: a reader that finds the length finds the whole record.
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&l.at(l.end)[0])), h.length())
 	return nil
 }
 
-// write copies bytes to an offset in the mapped chunks.
+// write copies bytes to an offset of the mapped chunks.
 func (l *file) write(off int64, b []byte) {
 	for len(b) > 0 {
 		n := copy(l.at(off), b)
@@ -201,13 +207,13 @@ func (l *file) write(off int64, b []byte) {
 	}
 }
 
-// at returns the rest of the chunk from an offset on.
+// at returns the memory from an offset to the end of its chunk.
 func (l *file) at(off int64) []byte {
 	c := l.chunks[(off-l.chunks[0].off)/chunkSize]
 	return c.mem[off-c.off:]
 }
 
-// sync makes at least the first want records survive a power cut. Calls do not overlap; mu guards what is appended.
+// sync makes at least the first want records survive a power cut. Calls must not overlap; mu guards end and appended.
 func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	if l.broken != nil {
 		return fmt.Errorf("sync %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)
@@ -223,16 +229,17 @@ func (l *file) sync(mu *sync.Mutex, want uint64) error {
 		return err
 	}
 	l.synced = appended
-	atomic.StoreUint64(&l.head.synced, uint64(end)) // goes to disk with the next sync
+	atomic.StoreUint64(&l.head.synced, uint64(end)) // reaches the disk with the next sync
 	return nil
 }
 
-// markClean says that nothing is missing; everything has been synced.
+// markClean marks the file as closed. All records must be synced.
 func (l *file) markClean() error {
 	atomic.StoreUint32(&l.head.clean, 1)
 	return l.disk.DataSync()
 }
 
+// unmap stops the background goroutine and unmaps the file.
 func (l *file) unmap() error {
 	close(l.want)
 	<-l.stopped

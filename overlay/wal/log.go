@@ -1,15 +1,15 @@
 // Package wal is the overlay's write-ahead log: an acknowledged record survives the death of the process without a
 // system call, and a power cut after one.
 //
-// Append copies a record into a mapping of the file. From then on the kernel has it, and the death of the process loses
-// nothing. Sync makes the kernel write it; only then does it survive a power cut.
+// Append copies a record into a mapping of the file. From then on the page cache has it, and the death of the process
+// loses nothing. Sync makes the kernel write it to disk; only then does it survive a power cut.
 //
-// A file is a header of one page, then records, then zeros. A record's length is stored last, so that a process that dies
-// while copying leaves no record. Disk space is reserved before it is mapped, one chunk ahead: a full disk is an error of
-// Append, which then has appended nothing.
+// A file is a header of one page, then records, then zeros. A record's length is stored last, so that a process that
+// dies while copying leaves no record. Disk space is allocated before it is mapped, one chunk ahead: on a full disk
+// Append returns an error and has appended nothing.
 //
-// Lock order: Rotation.Commit and Sync take syncing, then mu. Under mu the disk is waited for only if the file must grow
-// before the goroutine that prepares chunks has the next one ready.
+// Lock order: Rotation.Commit and Sync take syncing, then mu. A caller that holds mu waits for the disk only if the file
+// must grow before the background goroutine has prepared the next chunk.
 package wal
 
 import (
@@ -23,45 +23,48 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Options of Open.
+// Options configures Open.
 type Options struct {
 	FS        disk.FS                               // nil: disk.OS
-	Replay    func(record []byte, time int64) error // called for each record, oldest first; the slice is valid until it returns. ErrRefused: take it as bad
-	LostFound string                                // directory for a tail that is cut off; made when needed. "": the log's
-	Salvage   bool                                  // nothing is written; of a damaged log the good prefix; Append fails
-	BootID    string                                // "": of the host
+	Replay    func(record []byte, time int64) error // called for each record, oldest first; the slice is valid until Replay returns. ErrRefused: treat the record as invalid
+	LostFound string                                // directory for a tail that is cut off, created when needed; "": the log's directory
+	Salvage   bool                                  // write nothing, and read a damaged log up to the damage; Append fails
+	BootID    string                                // "": that of the host
 }
 
-// Recovery is what Open found and repaired.
-type Recovery struct {
-	Fresh     bool         // there was no log
-	Clean     bool         // it was closed
-	PowerLost bool         // the machine went down without a Close
-	Rebooted  bool         // another run of the host's kernel wrote it last
-	Records   int64        // replayed
-	Cut       int64        // bytes cut from the end: torn, or lost with the power
-	SavedTo   string       // where they are, if they were kept
-	Damage    *DamageError // only with Salvage
+// Recovery is the result of Open: what it found and what it repaired.
+type Recovery struct { // there was no log
+	Fresh     bool  // the log was closed
+	Clean     bool  // the host went down before Close
+	PowerLost bool  // the log was last written in another boot of the host
+	Rebooted  bool  // another run of the host's kernel wrote it last
+	Records   int64 // bytes cut from the end: incomplete, or lost in a power cut
+	// Fields for a cut or damaged log.
+	Cut     int64        // bytes cut from the end: torn, or lost with the power
+	SavedTo string       // file that the cut bytes were saved to, if any
+	Damage  *DamageError // only with Salvage
 }
 
-// DamageError says that a log is bad where it had been good.
+// DamageError means that a part of the log that was known to be good is damaged.
 type DamageError struct {
-	Path    string
+	Path string
+	// Offset is the position of the damage in bytes.
 	Offset  int64
-	Records int64 // that are whole, behind Offset
+	Records int64 // number of valid records behind Offset
 }
 
+// Error implements error.
 func (e *DamageError) Error() string {
 	return fmt.Sprintf("read %s: damaged at byte %d, %d good records behind it", e.Path, e.Offset, e.Records)
 }
 
 var (
-	// ErrRefused is for Options.Replay: a record that is whole and cannot be used.
+	// ErrRefused is returned by Options.Replay for a record that is valid but cannot be used.
 	ErrRefused = errors.New("record refused")
-	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped what it could not write, so that a
-	// later Sync would succeed and say nothing; a Rotation helps.
+	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, and
+	// a later sync would succeed although they are lost. A Rotation writes everything again.
 	ErrUnsynced = errors.New("an earlier sync failed")
-	// ErrVersion means that another version of this program wrote the log.
+	// ErrVersion means that an incompatible version of this program wrote the log.
 	ErrVersion = errors.New("unknown version")
 	errEmpty   = errors.New("append an empty record")
 )
@@ -72,16 +75,17 @@ type Log struct {
 	path   string
 	bootID bootID
 
-	syncing sync.Mutex // held while the disk is asked to sync, and while a new file takes the old one's place
+	syncing sync.Mutex // held during a sync, and while a new file replaces the old one; taken before mu
 
 	mu       sync.Mutex
-	file     *file     // nil: salvaged, nothing can be appended. Replaced under both locks
-	rotation *Rotation // while there is one
-	size     int64     // of a salvaged log
+	file     *file     // nil: opened with Salvage, or closed. Replaced with both locks held
+	rotation *Rotation // rotation in progress, or nil
+	size     int64     // size in bytes when file is nil
 	dirDirty bool      // guarded by syncing: the file's name may not survive a power cut
 }
 
-// Append adds a record, which must not be empty. It survives the process from here on, not yet a power cut.
+// Append adds a record, which must not be empty. From its return on, the record survives the death of the process, but
+// not yet a power cut. time is in nanoseconds since 1970. EROFS: the log was opened with Salvage, or closed.
 func (l *Log) Append(record []byte, time int64) error {
 	if len(record) == 0 {
 		return errEmpty
@@ -95,13 +99,13 @@ func (l *Log) Append(record []byte, time int64) error {
 		return err
 	}
 	if r := l.rotation; r != nil && r.err == nil {
-		r.err = r.file.append(record, time) // only the rotation fails
+		r.err = r.file.append(record, time) // an error only fails the rotation
 	}
 	return nil
 }
 
-// Sync makes all records appended before the call survive a power cut. Callers that come while the disk is busy
-// share the next round: whoever gets the lock first syncs for all of them.
+// Sync makes all records appended before the call survive a power cut. Callers that arrive during a sync share the next
+// one: the first to get the lock syncs the records of all.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	if l.file == nil {
@@ -115,8 +119,8 @@ func (l *Log) Sync() error {
 	return l.syncLocked(want)
 }
 
-// syncLocked is Sync of the first want records of the file. A Rotation that has replaced the file since want was
-// read has synced them.
+// syncLocked syncs the first want records of the file; l.syncing is held. If a Rotation has replaced the file since want
+// was read, it has synced those records.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
 		return fmt.Errorf("sync %s: %w", l.path, os.ErrClosed)
@@ -130,7 +134,7 @@ func (l *Log) syncLocked(want uint64) error {
 	return l.file.sync(&l.mu, want)
 }
 
-// Size is how many bytes of the file are used.
+// Size returns the used length of the file in bytes.
 func (l *Log) Size() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,13 +144,13 @@ func (l *Log) Size() int64 {
 	return l.file.end
 }
 
-// Close syncs and marks the log clean. A rotation under way is given up.
+// Close syncs the log and marks it clean. It aborts a rotation in progress.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	r := l.rotation
 	l.mu.Unlock()
 	if r != nil {
-		_ = r.Abort() // what is left of it the next Open removes
+		_ = r.Abort() // the next Open removes a file that is left
 	}
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -167,7 +171,7 @@ func (l *Log) Close() error {
 	return errors.Join(err, f.close())
 }
 
-// Abandon lets go of the log as the death of the process does: nothing is synced, and it is not marked clean.
+// Abandon closes the log as if the process had died: it does not sync the log and does not mark it clean.
 func (l *Log) Abandon() {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -178,7 +182,7 @@ func (l *Log) Abandon() {
 	}
 	l.mu.Unlock()
 	if f != nil {
-		_ = f.close() // there is nothing in it that could still fail
+		_ = f.close() // nothing is written, so no error matters
 	}
 	if r != nil {
 		_ = r.file.close()

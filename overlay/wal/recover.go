@@ -12,10 +12,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Open opens the log at path, or makes one. A *DamageError, or ErrVersion, says that nothing was touched.
+// Open opens the log at path, or creates it. After a *DamageError or ErrVersion the file is unchanged.
 //
-// A tail that the power took is cut if it lies behind what is known to have been synced, and kept in LostFound. On
-// the boot that wrote the log only the last record may be torn. Everything else is damage.
+// After a power cut, an invalid tail is cut and saved in LostFound if it lies behind the part that is known to be
+// synced. On the boot that wrote the log only the last record may be incomplete. Everything else is damage.
 func Open(path string, o Options) (*Log, Recovery, error) {
 	l := &Log{fs: o.FS, path: path}
 	if l.fs == nil {
@@ -23,14 +23,14 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	}
 	boot := o.BootID
 	if boot == "" {
-		boot, _ = l.fs.BootID() // without it every open counts as one after a power cut
+		boot, _ = l.fs.BootID() // without a boot ID every open counts as one after a power cut
 	}
 	copy(l.bootID[:], boot)
 	mode := os.O_RDWR
 	if o.Salvage {
 		mode = os.O_RDONLY
 	} else if err := l.fs.Remove(newPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, Recovery{}, err // a log that never got its name says nothing that the one with the name does not
+		return nil, Recovery{}, err // a new log that was not renamed yet contains nothing that the old one does not
 	}
 	f, err := l.fs.OpenFile(path, mode, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,13 +45,13 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		return l, found.Recovery, f.Close()
 	}
 	if err == nil {
-		// Who goes on behind a process that was killed finds what that had appended and perhaps not synced, and no
-		// header that must be on disk first. To wait for the disk is left to whoever asks for a Sync; the name, which a
-		// rotation may have changed, is synced then too.
+		// The records of a process that was killed on this boot may not be synced, but no header must reach the disk
+		// before them, so Open need not wait for the disk. The next Sync also syncs the directory, because a rotation
+		// may have renamed the file.
 		mustSync := found.Clean || found.PowerLost || found.old
 		l.dirDirty = !mustSync
 		taken := int64(0)
-		if !mustSync { // the process that was killed on this boot took space for all of the file
+		if !mustSync { // that process allocated the disk space of the whole file
 			taken = found.size
 		}
 		l.file, err = resume(f, found.end, found.last, taken, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
@@ -62,7 +62,7 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	return l, found.Recovery, nil
 }
 
-// start makes the first log. It takes its name when its header is on disk.
+// start creates the first log. The file is renamed to its final name when its header is on disk.
 func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	r.Fresh = true
 	if o.Salvage {
@@ -77,16 +77,17 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	return l, r, nil
 }
 
-// recovered is a Recovery and where to go on.
+// recovered is a Recovery with the position at which to continue.
 type recovered struct {
 	Recovery
 	replayed
-	old  bool  // it is of a former version
-	size int64 // of the file
+	old  bool  // the file has an older version
+	size int64 // size of the file in bytes
 }
 
-// recover replays a file and, unless it only salvages, cuts what is behind the end. In what order these reach the
-// disk does not matter: until the header is synced with the present boot's id, the next start does the same again.
+// recover replays a file and, unless with Salvage, cuts the bytes behind the last record. The order in which these
+// writes reach the disk does not matter: until a header with the current boot ID is synced, the next Open does the same
+// again.
 func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	var r recovered
 	st, err := f.Stat()
@@ -136,6 +137,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	return r, zero(f, r.end, r.Cut)
 }
 
+// checkHeader returns a DamageError or ErrVersion if the header cannot be used.
 func (l *Log) checkHeader(h *header) error {
 	switch {
 	case h.magic != magic:
@@ -150,7 +152,7 @@ func (l *Log) checkHeader(h *header) error {
 	return nil
 }
 
-// save keeps bytes of a file in a directory, synced.
+// save copies n bytes at off of a file to a new file in dir, and syncs it.
 func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err error) {
 	if dir == "" {
 		dir = filepath.Dir(l.path)
@@ -178,7 +180,7 @@ func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err e
 	return path, errors.Join(err, f.Sync(), f.Close(), l.fs.SyncDir(dir))
 }
 
-// zero makes the end of the log what an end is.
+// zero overwrites n bytes at off with zeros, as they were before any record.
 func zero(f disk.File, off, n int64) error {
 	zeros := make([]byte, min(n, 1<<20))
 	for n > 0 {

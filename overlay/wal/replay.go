@@ -7,15 +7,15 @@ import (
 	"io"
 )
 
-// replayed is how far the records of a file go.
+// replayed is the position after the last valid record of a file.
 type replayed struct {
-	end     int64 // of the last good one
-	last    uint64
-	refused bool // the next one is whole and was refused
+	end     int64  // offset behind the last valid record
+	last    uint64 // sequence number of the last valid record
+	refused bool   // the next record is valid, but Options.Replay refused it
 }
 
-// replay calls emit for the records of a file of the given size until the first that is not what it should be. It
-// reads instead of mapping: a bad sector is an error then and not a signal.
+// replay calls emit for the records of a file of size bytes, up to the first invalid one. It reads the file instead of
+// mapping it: a bad sector is then an error and not a signal.
 func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, time int64) error) (replayed, error) {
 	at := replayed{end: headerSize}
 	in := bufio.NewReaderSize(io.NewSectionReader(f, headerSize, max(0, size-headerSize)), 1<<20)
@@ -42,7 +42,8 @@ func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, tim
 	}
 }
 
-// next returns the record that comes. It is not taken from the reader unless it is larger than its buffer.
+// next returns the next record; ok is false if it is invalid or the log ends. It leaves the record in the reader unless
+// the record is larger than the reader's buffer.
 func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
 	b, err := in.Peek(recordHead)
 	if err != nil {
@@ -67,7 +68,7 @@ func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []
 	return record, h.time(), h.fits(seed, record), nil
 }
 
-// notEOF lets the end of the file be that of the log.
+// notEOF turns the end of the file into the end of the log: it returns nil for EOF and other errors unchanged.
 func notEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -75,25 +76,25 @@ func notEOF(err error) error {
 	return err
 }
 
-// tail looks at what is behind the end of the log: how many whole records there are, and where its last byte is
-// that is not zero.
+// tail examines the bytes behind the end of the log. It returns the number of valid records there, and the offset behind
+// the last byte that is not zero.
 func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int64, err error) {
 	from := at.end
 	end = from
 	if at.refused {
-		from += 8 // it is not behind itself
+		from += 8 // skip the refused record's head, so that it is not counted itself
 	}
 	var word [8]byte
 	var zeros [pageSize]byte
 	in := bufio.NewReaderSize(io.NewSectionReader(f, from, max(0, size-from)), 1<<20)
 	for off := from; ; {
 		if b, _ := in.Peek(pageSize); bytes.Equal(b, zeros[:]) {
-			n, _ := in.Discard(pageSize) // mostly this is all there is
+			n, _ := in.Discard(pageSize) // in most logs this is all that follows
 			off += int64(n)
 		}
 		b, err := in.Peek(recordHead)
 		if len(b) == 0 {
-			if at.refused && end == at.end {
+			if at.refused && end == at.end { // cut at least the refused record's head
 				end = from // the refused record at least
 			}
 			return records, end, notEOF(err)

@@ -7,20 +7,21 @@ import (
 	"syscall"
 )
 
-// Rotation replaces a log by one that says the same in less. The new log gets every Append too, in between what the
-// rotation adds to it, so that at any moment of the Commit both say the same.
+// Rotation replaces a log by a shorter one with the same meaning. While it runs, every Append to the log also goes to
+// the new one, between the records that the rotation adds, so that both logs have the same meaning at the moment of
+// Commit.
 type Rotation struct {
 	log  *Log
 	file *file
-	err  error // guarded by log.mu: the new log has missed a record
+	err  error // guarded by log.mu: the new log lacks a record because of this error
 }
 
-// newPath is where a log lies before it takes its name.
+// newPath returns the path of a log that was not renamed to its final name yet.
 func newPath(path string) string { return path + ".new" }
 
 var errEnded = errors.New("the rotation has ended")
 
-// Begin starts a rotation. There is one at a time.
+// Begin starts a rotation. EBUSY: another one is in progress; EROFS: the log cannot be written.
 func (l *Log) Begin() (*Rotation, error) {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -60,8 +61,8 @@ func (r *Rotation) Append(record []byte, time int64) error {
 	return r.err
 }
 
-// Commit lets the new log take the old one's place. Where it fails the old one goes on, unless only the name of the
-// new one is not on disk yet: then the new one goes on and the next Sync tries again.
+// Commit replaces the old log by the new one. If it fails, the old log stays in use, unless only the directory sync
+// failed: then the new log is in use and the next Sync tries again.
 func (r *Rotation) Commit() error {
 	l := r.log
 	l.mu.Lock()
@@ -70,7 +71,7 @@ func (r *Rotation) Commit() error {
 	switch {
 	case ended:
 		return errEnded
-	case err == nil: // most of the log goes to disk here, while others sync the old one
+	case err == nil: // write most of the new log to disk while the old one can still be synced
 		err = r.sync()
 	}
 	if err != nil {
@@ -82,15 +83,16 @@ func (r *Rotation) Commit() error {
 	if err != nil {
 		return errors.Join(err, r.abortLocked())
 	}
-	// Until the directory is synced a power cut may bring the old log back; it has all that was synced, for nobody
-	// syncs meanwhile. What was appended since the last sync of the new log is synced here: a Sync that waits has
-	// counted the old log's records.
+	// Until the directory is synced, a power cut may bring the old log back. It has all records that were synced: no
+	// Sync can run before this function returns. Records appended since the last sync of the new log are synced now,
+	// because a waiting Sync has counted the records of the old log.
 	l.dirDirty = true
 	err = l.syncLocked(r.file.synced + 1)
 	return errors.Join(err, old.close())
 }
 
-// replaceLocked syncs the new log and gives it the old one's name; no record comes between the two names.
+// replaceLocked syncs the new log and renames it to the old one's path; l.mu excludes an Append between the two.
+// log.syncing is held.
 func (r *Rotation) replaceLocked() (old *file, err error) {
 	if err := r.sync(); err != nil {
 		return nil, err
@@ -111,6 +113,7 @@ func (r *Rotation) replaceLocked() (old *file, err error) {
 	return old, nil
 }
 
+// sync syncs the new log.
 func (r *Rotation) sync() error {
 	r.log.mu.Lock()
 	want := r.file.appended
@@ -118,13 +121,14 @@ func (r *Rotation) sync() error {
 	return r.file.sync(&r.log.mu, want)
 }
 
-// Abort discards the new log. After Commit it does nothing.
+// Abort discards the new log. It does nothing after Commit.
 func (r *Rotation) Abort() error {
 	r.log.syncing.Lock()
 	defer r.log.syncing.Unlock()
 	return r.abortLocked()
 }
 
+// abortLocked does the work of Abort; log.syncing is held.
 func (r *Rotation) abortLocked() error {
 	l := r.log
 	l.mu.Lock()
@@ -139,7 +143,7 @@ func (r *Rotation) abortLocked() error {
 	return errors.Join(r.file.close(), l.fs.Remove(newPath(l.path)))
 }
 
-// name makes a synced file the log at path.
+// name renames a synced file to the log's path and syncs the directory.
 func (l *Log) name(f *file) error {
 	if err := l.fs.Rename(newPath(l.path), l.path); err != nil {
 		return err
