@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// git ignores longer lines and larger files, with a warning.
+// Limits of git: it ignores longer lines and larger files, with a warning.
 const (
-	maxLine = 2048      // bytes, the line's end not counted
-	maxFile = 100 << 20 // bytes
+	maxLine = 2048      // in bytes, without the line's end
+	maxFile = 100 << 20 // in bytes
 )
 
-// attr names an attribute; those from macroBase on are macros of the root's file.
+// attr identifies an attribute; those from macroBase on are macros that the root's file defines.
 type attr int32
 
 const (
@@ -21,13 +21,14 @@ const (
 	attrIdent
 	attrFilter
 	attrEncoding
-	numValues              // attributes below are those whose values decide something
-	attrBinary = numValues // git's own macro; may be defined anew
+	numValues              // number of attributes whose values affect a conversion
+	attrBinary = numValues // git's built-in macro; files may redefine it
 	macroBase  = attrBinary + 1
 
-	attrNamed attr = -1 // not one of the above: looked up in the root's macros by name
+	attrNamed attr = -1 // none of the above: the name is looked up in the root's macros
 )
 
+// attrOf returns the attribute with a name, or attrNamed.
 func attrOf(name string) attr {
 	switch name {
 	case "text":
@@ -48,8 +49,8 @@ func attrOf(name string) attr {
 	return attrNamed
 }
 
-// inert reports whether name is an attribute of git or of a forge that has nothing to do with conversion. A file
-// that sets only such ones is not worth keeping, although a root could define a macro of one of these names.
+// inert reports whether name is an attribute of git or of a forge that does not affect conversion. A file that sets only
+// such attributes need not be kept, although a root file could define a macro with one of these names.
 func inert(name string) bool {
 	switch name {
 	case "diff", "merge", "whitespace", "export-ignore", "export-subst", "delta", "encoding",
@@ -59,50 +60,53 @@ func inert(name string) bool {
 	return strings.HasPrefix(name, "linguist-") || strings.HasPrefix(name, "gitlab-")
 }
 
+// state is the state of an attribute for a path (gitattributes(5)).
 type state uint8
 
 const (
 	undecided   state = iota
-	unspecified       // "!text": as if no line before had spoken of it
+	unspecified       // "!text": as if no earlier line had set it
 	set
 	unset
 	valued
 )
 
+// value is an attribute's state and, if it is valued, its text.
 type value struct {
 	state state
-	text  string // of a valued one
+	text  string // value of a valued attribute
 }
 
-// assignment is one word behind a pattern or a macro's name.
+// assignment is one attribute behind a pattern or a macro's name.
 type assignment struct {
 	attr  attr
-	name  string // of attrNamed only
+	name  string // only for attrNamed
 	value value
 }
 
+// rule is one line of a file: a pattern and the attributes of matching paths.
 type rule struct {
 	pattern pattern
 	assigns []assignment // in the order of the line; the last one of an attribute wins
 }
 
-// File is one parsed file of attributes.
+// File is a parsed attributes file.
 type File struct {
 	rules  []rule
-	macros [][]assignment  // what each attr brings along where it is set; empty unless it is a macro. Root only
-	names  map[string]attr // macros from macroBase on
+	macros [][]assignment  // attributes that each macro sets, by attr; empty for an attribute that is no macro. Only in the root's file
+	names  map[string]attr // macros from macroBase on, by name
 }
 
-// builtin is what git knows without any file.
+// builtin contains the macros that git defines without any file.
 var builtin = Parse(nil, true)
 
-// Parse is Settings.Parse where the user's settings say nothing of attributes.
+// Parse is Settings.Parse for a user without attribute settings.
 func Parse(content []byte, root bool) *File { return Settings{}.Parse(content, root) }
 
-// Parse reads a .gitattributes; root says that it is the root directory's, where macros may be defined. Like git
-// it takes what it can: bad lines count as absent, a NUL ends the file, a byte order mark is part of the first
-// pattern. git does not look at the mode of a .gitattributes when it checks out a commit, so callers pass a
-// symlink's target as well.
+// Parse parses a .gitattributes file; root states that it is in the root directory, where macros may be defined. Like
+// git it accepts every file: it ignores bad lines, a NUL ends the file, and a byte order mark is part of the first
+// pattern. When git checks out a commit, it ignores the mode of .gitattributes, so callers must pass a symbolic link's
+// target as its content.
 func (s Settings) Parse(content []byte, root bool) *File {
 	f := &File{}
 	p := parser{macrosMay: root, fold: s.IgnoreCase}
@@ -123,7 +127,7 @@ func (s Settings) Parse(content []byte, root bool) *File {
 	return f
 }
 
-// define takes over the macros that touch a conversion, directly or through another macro.
+// define adds the macros that affect a conversion, directly or through another macro.
 func (f *File) define(defs map[string][]assignment) {
 	f.names = map[string]attr{}
 	f.macros = make([][]assignment, macroBase)
@@ -158,7 +162,7 @@ func (f *File) define(defs map[string][]assignment) {
 	}
 }
 
-// resolve drops, in place, what is neither decisive nor a macro of the root file f.
+// resolve removes from as, in place, the attributes that neither affect a conversion nor are macros of the root file f.
 func (f *File) resolve(as []assignment) []assignment {
 	keep := as[:0]
 	for _, a := range as {
@@ -174,13 +178,13 @@ func (f *File) resolve(as []assignment) []assignment {
 	return keep
 }
 
-// Matters reports whether the file can change a conversion. Where it cannot, Decide and Unsupported answer the same
-// without it. Names of attributes that git itself gives another meaning are not taken for macros here.
+// Matters reports whether the file can affect a conversion. If not, Decide returns the same without the file. Attributes
+// that git itself defines are assumed not to be redefined as macros.
 func (f *File) Matters() bool {
 	if f == nil {
 		return false
 	}
-	if f.macros != nil { // root: rules hold nothing else than what matters
+	if f.macros != nil { // root: define and resolve kept only what affects a conversion
 		return len(f.rules) > 0 || len(f.names) > 0 || f.redefines()
 	}
 	for _, r := range f.rules {
@@ -193,7 +197,7 @@ func (f *File) Matters() bool {
 	return false
 }
 
-// redefines reports whether the file makes a macro of an attribute that has a meaning, or binary anew.
+// redefines reports whether the file makes a macro of an attribute that affects conversion, or redefines binary.
 func (f *File) redefines() bool {
 	for id := range numValues {
 		if len(f.macros[id]) > 0 {
@@ -204,16 +208,17 @@ func (f *File) redefines() bool {
 	return len(b) != 1 || b[0] != assignment{attrText, "", value{state: unset}}
 }
 
-// walk is the state of one decision.
+// walk is the state of one lookup of a path's attributes.
 type walk struct {
 	values [numValues]value
-	open   uint8     // values still sought, a bit each
-	few    [4]uint64 // attributes decided, a bit each
-	more   []uint64  // those beyond few
-	root   *File
+	open   uint8     // bit set of the attributes still sought
+	few    [4]uint64 // bit set of the decided attributes below 256
+	more   []uint64  // bit set of the others
+	// root is the file that defines the macros.
+	root *File
 }
 
-// decide reports whether id was undecided until now.
+// decide marks id as decided, and reports whether it was undecided until then.
 func (w *walk) decide(id attr) bool {
 	word, bit := int(id/64), uint64(1)<<(id%64)
 	p := &w.few[word%len(w.few)]
@@ -227,10 +232,10 @@ func (w *walk) decide(id attr) bool {
 	return true
 }
 
-// collect finds the values that the files give path, of the attributes whose bits are in sought at least.
-// git's order: what the git directory says, then the last line of the deepest file of the tree, at the end the
-// user's and the machine's files; within a line the last word speaks first. What has been decided stays so, and a
-// macro's words follow at once where it is decided to be set.
+// collect returns the values that the files assign to path, at least those of the attributes whose bits are in sought.
+// The order is git's: the git directory's info/attributes, then the files of the tree from the deepest up, then the
+// user's and the machine's file; in each file the last matching line first, and in a line the last attribute first. A
+// decided attribute keeps its value, and a macro's attributes follow directly when the macro is decided to be set.
 func (s Settings) collect(files []*File, path string, sought uint8) [numValues]value {
 	w := walk{open: sought, root: builtin}
 	switch {
@@ -245,7 +250,7 @@ func (s Settings) collect(files []*File, path string, sought uint8) [numValues]v
 	if s.IgnoreCase {
 		path = lower(path)
 	}
-	at := strings.LastIndexByte(path, '/') + 1 // where the path relative to the directory in turn starts
+	at := strings.LastIndexByte(path, '/') + 1 // start of the path relative to the directory of the current file
 	base := path[at:]
 	if s.Outside != nil && w.file(s.Outside.above, path, base) {
 		return w.values
@@ -268,7 +273,7 @@ func (s Settings) collect(files []*File, path string, sought uint8) [numValues]v
 	return w.values
 }
 
-// file asks one file, nil for none; true: nothing is sought any more.
+// file applies the rules of one file, which may be nil. It reports whether no attribute is sought any more.
 func (w *walk) file(f *File, path, base string) bool {
 	if f == nil {
 		return false
@@ -284,7 +289,8 @@ func (w *walk) file(f *File, path, base string) bool {
 	return false
 }
 
-// fill decides what is undecided. It keeps its own stack: a file may chain millions of macros.
+// fill decides the attributes of as that are undecided. It uses its own stack instead of recursion: a file may chain
+// millions of macros.
 func (w *walk) fill(as []assignment) {
 	var few [8][]assignment
 	stack := append(few[:0], as)

@@ -1,17 +1,17 @@
-// Package convert knows what `git checkout` does to a blob's content on its way to the working tree, so that a reader
-// of a mount sees the very bytes of a checkout.
+// Package convert computes the changes that `git checkout` makes to a blob's content when it writes the file, so that a
+// reader of a mount sees the same bytes as in a checkout.
 //
-// It is pure: contents of .gitattributes files in (Parse), a Rule for a path out (Decide), bytes in and bytes
-// out (Rule.Apply). Files and Rules do not change once made and may be shared by goroutines. What takes programs, the
-// user's filter drivers and iconv's tables, a Rule only names.
+// It does no I/O: Parse reads the contents of .gitattributes files, Decide returns the Rule for a path, and Rule.Apply
+// converts bytes. Files and Rules are immutable and may be shared by goroutines. A Rule only names the conversions that
+// need other programs: the user's filter drivers and iconv's tables.
 //
-// Terms: an attribute is unspecified, set ("text"), unset ("-text") or has a value ("text=auto"); a macro is an
-// attribute that, where set, brings others along; of the files in a tree only the root's may define them. A driver is
-// what the user has configured as `filter.<name>.*`; smudging is what it does to a content that is checked out. The
-// syntax is that of gitattributes(5) and the patterns those of gitignore(5), both as git 2.39 reads them from the index
-// while it checks out a commit. Where git's manual and git differ, git is right here.
+// Terms: an attribute is unspecified, set ("text"), unset ("-text") or has a value ("text=auto"). A macro is an
+// attribute that sets other attributes when it is set; in a tree only the root's file may define macros. A driver is the
+// user's configuration `filter.<name>.*`; smudging is its conversion of a file that is checked out. The syntax is that
+// of gitattributes(5) and the patterns those of gitignore(5), both as git 2.39 reads them from the index while it checks
+// out a commit. Where git differs from its manual, this package follows git.
 //
-// The order is git's: $Id$, line endings, encoding, driver.
+// The order of the conversions is git's: $Id$, line endings, encoding, driver.
 package convert
 
 import (
@@ -19,25 +19,27 @@ import (
 	"strings"
 )
 
-// Settings is what matters of the user's git configuration. Spellings are git's, in any case.
+// Settings is the part of the user's git configuration that affects conversion. Values are spelled as in git's
+// configuration and compared without regard to case.
 type Settings struct {
 	AutoCRLF   string // core.autocrlf: "" (not configured), "input" or a boolean
-	EOL        string // core.eol: "" (not configured), "lf", "crlf" or "native", which is lf here
+	EOL        string // core.eol: "" (not configured), "lf", "crlf" or "native", which means lf
 	IgnoreCase bool   // core.ignoreCase
 
-	Drivers map[string]Driver // the user's filters, by name
-	Outside *Outside          // nil: there are attributes in the tree only
+	Drivers map[string]Driver // filter drivers by name
+	Outside *Outside          // attributes outside the tree; nil: none
 }
 
-// Driver is a filter as the user has configured it. The zero one does nothing, though git knows its name.
+// Driver is a configured filter driver. The zero Driver converts nothing.
 type Driver struct {
-	Name     string // of "filter=name"
-	Smudge   string // command run for each content; "%f" is the path
-	Process  string // command of a program that is kept and outranks Smudge
-	Clean    bool   // there is a command for the way back
-	Required bool   // a content that is not filtered must not be checked out
+	Name     string // <name> in "filter=<name>"
+	Smudge   string // command run for each file; "%f" stands for the path
+	Process  string // command of a long-running process, used instead of Smudge
+	Clean    bool   // whether a clean command is configured
+	Required bool   // git fails the checkout of a file that the driver does not filter
 }
 
+// autoCRLF is the parsed value of core.autocrlf.
 type autoCRLF uint8
 
 const (
@@ -46,6 +48,7 @@ const (
 	autoInput
 )
 
+// auto parses AutoCRLF as git parses a boolean or "input".
 func (s Settings) auto() autoCRLF {
 	switch v := s.AutoCRLF; {
 	case v == "" || v == "false":
@@ -63,7 +66,7 @@ func (s Settings) auto() autoCRLF {
 	}
 }
 
-// textIsCRLF returns what a text file ends its lines with where no attribute says it; autocrlf outranks eol.
+// textIsCRLF reports whether text files without an eol attribute have CRLF line ends; core.autocrlf outranks core.eol.
 func (s Settings) textIsCRLF() bool {
 	switch s.auto() {
 	case autoTrue:
@@ -74,7 +77,7 @@ func (s Settings) textIsCRLF() bool {
 	return strings.EqualFold(s.EOL, "crlf")
 }
 
-// action is what the attributes text, crlf and eol say together.
+// action is the combined meaning of the attributes text, crlf and eol.
 type action uint8
 
 const (
@@ -88,9 +91,9 @@ const (
 	actAutoCRLF
 )
 
-// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'.
-// files are the .gitattributes from the root directory down to the file's own, nil where there is none; a list
-// cut short counts as nil from there. Symlinks are never converted: callers do not ask for them.
+// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'. files
+// has the .gitattributes from the root directory down to the file's own directory, nil where there is none; missing
+// elements at the end count as nil. git never converts symbolic links, so callers must not pass them.
 func Decide(s Settings, files []*File, path string) Rule {
 	w := s.collect(files, path, 1<<numValues-1)
 	act := s.action(&w)
@@ -111,7 +114,7 @@ func Decide(s Settings, files []*File, path string) Rule {
 		}
 	}
 	r.encoding = w[attrEncoding].encoding()
-	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // as git converts it: not while it streams to disk
+	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // git buffers these files; it streams others to disk
 	if d, ok := s.Drivers[w[attrFilter].text]; ok && w[attrFilter].state == valued {
 		runs := d.Smudge != "" || d.Process != ""
 		whole = whole || runs || d.Clean
@@ -125,8 +128,8 @@ func Decide(s Settings, files []*File, path string) Rule {
 	return r
 }
 
-// Returns reports whether git would convert the file at path on its way back into the repository, whatever its content:
-// what git calls would_convert_to_git. The arguments are those of Decide.
+// Returns reports whether git would convert the file at path when it is added to the repository, whatever its content:
+// git's would_convert_to_git. The arguments are those of Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)
 	_, driver := s.Drivers[w[attrFilter].text]
@@ -138,7 +141,7 @@ func Returns(s Settings, files []*File, path string) bool {
 	}
 }
 
-// action is what the attributes and the settings say of line endings.
+// action combines the attributes and the settings for line endings.
 func (s Settings) action(w *[numValues]value) action {
 	act := w[attrText].action()
 	if act == actUndefined {
@@ -167,7 +170,7 @@ func (s Settings) action(w *[numValues]value) action {
 	return act
 }
 
-// encoding is how git reads the value of working-tree-encoding; "" leaves UTF-8.
+// encoding returns git's reading of a working-tree-encoding value; "" means UTF-8.
 func (v value) encoding() string {
 	switch {
 	case v.state == set:
@@ -178,7 +181,7 @@ func (v value) encoding() string {
 	return v.text
 }
 
-// action is how git reads the value of text and of its older name, crlf.
+// action returns git's reading of a value of text, or of its older name crlf.
 func (v value) action() action {
 	switch {
 	case v.state == set:

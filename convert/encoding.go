@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// badEncoding is no encoding's name: the attribute is set, but has no value.
+// badEncoding stands for an encoding attribute that is set without a value. It cannot be the name of an encoding.
 const badEncoding = "\x00"
 
-// encoder writes UTF-8 in another encoding; false: there are bytes that are no UTF-8 or no characters of that encoding,
-// and git leaves such a content as it is.
+// encoder converts UTF-8 to another encoding. It returns false if the content is not UTF-8 or has characters that the
+// encoding lacks; git leaves such content unchanged.
 type encoder func(content []byte) ([]byte, bool)
 
-// Iconv names the encoding that Apply has left to iconv's tables; "" for none. As with Apply, a content that cannot be
-// encoded stays as it is, and so does an empty one.
+// Iconv returns the encoding that Apply does not convert, because it needs iconv's tables; "" for none. As in Apply,
+// content that cannot be encoded stays unchanged, and so does empty content.
 func (r Rule) Iconv() string {
 	if r.encoding == "" || r.encoding == badEncoding || encoderOf(r.encoding) != nil {
 		return ""
@@ -24,7 +24,7 @@ func (r Rule) Iconv() string {
 	return r.encoding
 }
 
-// IconvNames are the names to try of an encoding, as git tries them.
+// IconvNames returns the names of an encoding that git tries, in order.
 func IconvNames(encoding string) []string {
 	if strings.EqualFold(encoding, "latin-1") {
 		return []string{encoding, "ISO-8859-1"}
@@ -32,9 +32,9 @@ func IconvNames(encoding string) []string {
 	return []string{encoding}
 }
 
-// encoderOf finds the encodings that need no tables; nil for all others. What glibc writes for them is known: UTF-16
-// and UTF-32 have a byte order mark and the machine's byte order, the others none, and git itself adds the one that
-// "-BOM" asks for.
+// encoderOf returns the encoder of an encoding that needs no tables, or nil. The output is that of glibc: UTF-16 and
+// UTF-32 have a byte order mark and the machine's byte order, the others have no mark; git itself adds the mark for
+// names that end in "-BOM".
 func encoderOf(name string) encoder {
 	if name == "" || name == badEncoding {
 		return nil
@@ -66,7 +66,7 @@ func encoderOf(name string) encoder {
 	return nil
 }
 
-// sameEncoding is git's comparison: "UTF-16" and "utf16" are the same, other names differ at most in case.
+// sameEncoding compares names as git does: "UTF-16" and "utf16" are equal, other names must be equal except for case.
 func sameEncoding(a, b string) bool {
 	if ua, ok := afterUTF(a); ok {
 		if ub, ok := afterUTF(b); ok && strings.EqualFold(ua, ub) {
@@ -76,6 +76,7 @@ func sameEncoding(a, b string) bool {
 	return strings.EqualFold(a, b)
 }
 
+// afterUTF returns the part of a name after "utf" or "utf-"; false: it does not start so.
 func afterUTF(name string) (string, bool) {
 	if len(name) < 3 || !strings.EqualFold(name[:3], "utf") {
 		return "", false
@@ -83,7 +84,7 @@ func afterUTF(name string) (string, bool) {
 	return strings.TrimPrefix(name[3:], "-"), true
 }
 
-// byteOrder can append, which binary.NativeEndian's methods do as well.
+// byteOrder is the part of binary.AppendByteOrder that the encoders need.
 type byteOrder interface {
 	AppendUint16(b []byte, v uint16) []byte
 	AppendUint32(b []byte, v uint32) []byte
@@ -91,6 +92,7 @@ type byteOrder interface {
 
 const byteOrderMark = 0xfeff
 
+// utf16Encoder returns an encoder to UTF-16, with a byte order mark if mark is set.
 func utf16Encoder(order byteOrder, mark bool) encoder {
 	return func(content []byte) ([]byte, bool) {
 		out := make([]byte, 0, 2*len(content)+2)
@@ -113,6 +115,7 @@ func utf16Encoder(order byteOrder, mark bool) encoder {
 	}
 }
 
+// utf32Encoder returns an encoder to UTF-32, with a byte order mark if mark is set.
 func utf32Encoder(order byteOrder, mark bool) encoder {
 	return func(content []byte) ([]byte, bool) {
 		out := make([]byte, 0, 4*len(content)+4)
@@ -131,11 +134,11 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 	}
 }
 
-// belowEncoder writes characters below limit as one byte each.
+// belowEncoder returns an encoder that writes each character below limit as one byte and refuses others.
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			return content, true // what is no UTF-8 counts as a character above all limits
+			return content, true // IndexFunc treats invalid UTF-8 as U+FFFD, which is above every limit
 		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {

@@ -6,9 +6,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// keyword is the start of an identifier that the ident attribute expands.
 const keyword = "$Id"
 
-// mayExpand spares contents without a keyword the work.
+// mayExpand reports whether content may contain an expandable keyword, so that other content is not copied.
 func mayExpand(content []byte) bool {
 	for {
 		i := bytes.Index(content, []byte(keyword))
@@ -22,8 +23,8 @@ func mayExpand(content []byte) bool {
 	}
 }
 
-// expandWhole writes the id into "$Id$" and "$Id: ...$". An expansion that spans lines, or has a space elsewhere
-// than at its ends, stays: it is some other version control's.
+// expandWhole replaces "$Id$" and "$Id: ...$" by the keyword with the blob's ID. It leaves an expansion that spans lines
+// or has a space elsewhere than at its ends: another version control system wrote it.
 func expandWhole(id object.ID, content []byte) []byte {
 	if !mayExpand(content) {
 		return content
@@ -68,11 +69,11 @@ func expandWhole(id object.ID, content []byte) []byte {
 	return append(out, src...)
 }
 
-// expandStream is expandWhole as git's streaming filter does it. That filter looks at each byte once: in "$$Id$"
-// the second '$' has already spoiled the keyword. Text behind a spoilt keyword ("$Idx") that runs straight into
-// an expandable one is held together with it, and is lost when that is replaced. Checkouts have these flaws, so
-// the mount has them. One is left out: content that ends in a KiB of spoilt keywords and nothing between them,
-// and then the start of another, gets that start more than once from git.
+// expandStream does the same as expandWhole in the way of git's streaming filter, which examines each byte once. In
+// "$$Id$" the filter does not recognize the keyword, because the first '$' already failed to match. Text after a failed
+// keyword ("$Idx") that is directly followed by an expandable keyword is buffered with it, and is lost when the keyword
+// is replaced. Checkouts have these flaws, so the mount must have them too. One flaw is not reproduced: for content that
+// ends in 1 KiB of directly adjacent failed keywords and the start of another one, git writes that start more than once.
 func expandStream(id object.ID, content []byte) []byte {
 	if !mayExpand(content) {
 		return content
@@ -80,8 +81,8 @@ func expandStream(id object.ID, content []byte) []byte {
 	const head = keyword + "\x00" // the filter's keyword includes C's end of string
 	expansion := ": " + id.String() + " $"
 	out, changed := make([]byte, 0, len(content)+256), false
-	held := 0    // start in out of what the filter still holds back
-	matched := 0 // bytes of head seen but not yet in out
+	held := 0    // offset in out of the bytes that the filter still buffers
+	matched := 0 // number of bytes of head that were matched and are not in out yet
 	for i := 0; i < len(content); {
 		if matched == 0 && held == len(out) {
 			n := bytes.IndexByte(content[i:], '$')
@@ -120,7 +121,7 @@ func expandStream(id object.ID, content []byte) []byte {
 			}
 		case atEnd:
 			out = append(out, c)
-			continue // and held back
+			continue // stays buffered
 		default:
 			out = append(out, c)
 		}
@@ -132,7 +133,8 @@ func expandStream(id object.ID, content []byte) []byte {
 	return append(out, head[:matched]...)
 }
 
-// foreign reports whether an expansion up to and with its '$' is another system's: white space not at its end.
+// foreign reports whether an expansion, including its '$', is from another system: it has white space elsewhere than at
+// its end.
 func foreign(held []byte) bool {
 	text, ok := bytes.CutPrefix(held, []byte(keyword+": "))
 	if !ok {

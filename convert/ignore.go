@@ -1,20 +1,21 @@
 package convert
 
-// Pattern is a pattern with wildcards as git's files of attributes and of what is ignored have it, without the signs that
-// only the latter know: a leading "!" and a trailing "/". It does not change and may be shared.
+// Pattern is a compiled pattern of an attributes or ignore file, without the syntax that only ignore files have: a
+// leading "!" and a trailing "/". It is immutable and may be shared by goroutines.
 type Pattern struct{ p pattern }
 
-// NewPattern reads a pattern; false: it matches nothing. fold makes it one for paths in lower case.
+// NewPattern compiles a pattern; it returns false if the pattern matches no path. With fold the pattern expects paths in
+// lower case.
 func NewPattern(text string, fold bool) (Pattern, bool) {
 	p, ok := compile(text, fold)
 	return Pattern{p}, ok
 }
 
-// Match reports whether the pattern, in a file of the directory that path is relative to, is for path, whose last element is
-// base.
+// Match reports whether the pattern matches path, whose last element is base. path is relative to the directory of the
+// file that contains the pattern.
 func (p *Pattern) Match(path, base string) bool { return p.p.match(path, base) }
 
-// Below reports whether the pattern could match something below a directory.
+// Below reports whether the pattern could match a path below dir.
 func (p *Pattern) Below(dir string) bool {
 	switch p.p.kind {
 	case kindPath, kindDeep:

@@ -2,16 +2,18 @@ package convert
 
 import "maps"
 
-// Outside is what is said of attributes beside the tree. It does not change once made.
+// Outside holds the attributes from files outside the tree. It is immutable.
 type Outside struct {
-	above  *File   // the git directory's: outranks the tree
-	below  []*File // the user's, then the machine's: the tree outranks them
+	above *File   // rules of the git directory's file, which outrank the tree's
+	below []*File // rules of the user's, then the machine's file, which the tree's rules outrank
+	// macros has the macros of below [0] and of above [1].
 	macros [2]map[string][]assignment
-	root   *File // stands for the root's file where the tree has none
+	root   *File // used if the tree has no root file
 }
 
-// NewOutside reads the contents of /etc/gitattributes, of core.attributesFile and of the git directory's
-// info/attributes; all of them may define macros. ignoreCase is as in Settings. It is nil where they say nothing.
+// NewOutside parses the contents of /etc/gitattributes, of core.attributesFile and of the git directory's
+// info/attributes, all of which may define macros. ignoreCase is Settings.IgnoreCase. It returns nil if the files
+// contain no rules and no macros.
 func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	o := &Outside{}
 	read := func(content []byte, scope int) *File {
@@ -33,7 +35,7 @@ func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	return o
 }
 
-// around puts the macros of the root's file in between those that it outranks and those that outrank it.
+// around merges the macros of the root's file with those outside the tree, in the order of their rank.
 func (o *Outside) around(root map[string][]assignment) map[string][]assignment {
 	if o == nil || len(o.macros[0])+len(o.macros[1]) == 0 {
 		return root
@@ -42,7 +44,7 @@ func (o *Outside) around(root map[string][]assignment) map[string][]assignment {
 	maps.Copy(all, o.macros[0])
 	maps.Copy(all, root)
 	maps.Copy(all, o.macros[1])
-	for name, body := range all { // define works in place
+	for name, body := range all { // define modifies the slices in place
 		all[name] = append([]assignment(nil), body...)
 	}
 	return all

@@ -5,19 +5,20 @@ import (
 	"strings"
 )
 
-// blank is what separates words, a line's CR included.
+// blank has the characters that separate words; they include a line's CR.
 const blank = " \t\r\n"
 
 const macroPrefix = "[attr]"
 
+// parser collects the rules and macros of one file.
 type parser struct {
-	macrosMay bool // be defined here
-	fold      bool // patterns match whatever the case
+	macrosMay bool // the file may define macros
+	fold      bool // patterns ignore case
 	rules     []rule
-	macros    map[string][]assignment // the last definition of a name counts
+	macros    map[string][]assignment // the last definition of a name wins
 }
 
-// read takes a whole file.
+// read parses a whole file.
 func (p *parser) read(content []byte) {
 	if len(content) >= maxFile {
 		return
@@ -32,7 +33,8 @@ func (p *parser) read(content []byte) {
 	}
 }
 
-// line takes one line: a pattern or a macro's name, and attributes. One bad attribute spoils the whole line.
+// line parses one line: a pattern or a macro's name, then attributes. One invalid attribute invalidates the whole line,
+// as in git.
 func (p *parser) line(raw []byte) {
 	if len(raw) >= maxLine {
 		return
@@ -45,12 +47,12 @@ func (p *parser) line(raw []byte) {
 	if !quoted {
 		end := strings.IndexAny(line, blank)
 		if end < 0 {
-			return // says nothing about the pattern
+			return // no attributes
 		}
 		name, rest = line[:end], line[end:]
 	}
 	macro := len(name) > len(macroPrefix) && strings.HasPrefix(name, macroPrefix)
-	if i := strings.IndexByte(name, 0); i >= 0 { // "\000" between quotes ends a C string
+	if i := strings.IndexByte(name, 0); i >= 0 { // git stores names as C strings, which a quoted "\000" ends
 		name = name[:i]
 	}
 	if macro {
@@ -81,6 +83,7 @@ func (p *parser) line(raw []byte) {
 	}
 }
 
+// parseAssignments parses the attributes of a line; it returns false if a name is invalid.
 func parseAssignments(s string) ([]assignment, bool) {
 	var as []assignment
 	for s = strings.TrimLeft(s, blank); s != ""; s = strings.TrimLeft(s, blank) {
@@ -111,6 +114,7 @@ func parseAssignments(s string) ([]assignment, bool) {
 	return as, true
 }
 
+// validName reports whether git accepts the name of an attribute.
 func validName(name string) bool {
 	if name == "" || name[0] == '-' {
 		return false
@@ -125,7 +129,8 @@ func validName(name string) bool {
 	return true
 }
 
-// unquote reads a C-quoted string at the start of s; if there is none, or a broken one, it stands for itself.
+// unquote parses a C-quoted string at the start of s. It returns false if there is none or it is invalid; the caller
+// then uses the text as it is.
 func unquote(s string) (text, rest string, ok bool) {
 	if s == "" || s[0] != '"' {
 		return "", "", false

@@ -2,49 +2,53 @@ package convert
 
 import "strings"
 
-// kind returns how a pattern is tried, from the cheapest on.
+// kind selects the way in which a pattern is matched, ordered by cost.
 type kind uint8
 
 const (
-	kindBase   kind = iota // the base name is literal
+	kindBase   kind = iota // the base name equals literal
 	kindSuffix             // the base name ends in literal: "*.ext", and "*" itself
 	kindGlob               // the base name matches program
-	kindPath               // the path below the file's directory is literal
-	kindDeep               // that path starts with literal and its rest matches program
+	kindPath               // the path below the file's directory equals literal
+	kindDeep               // that path starts with literal and the rest matches program
 )
 
+// pattern is a compiled pattern.
 type pattern struct {
 	kind    kind
 	literal string
 	program []token
 }
 
+// op is the kind of a token.
 type op uint8
 
 const (
 	opLiteral op = iota
-	opAny        // one byte but '/'
+	opAny        // one byte except '/'
 	opSet        // one byte of a set
-	opStar       // bytes but '/'
-	opAll        // bytes
-	opDirs       // nothing, or bytes up to and with a '/'
+	opStar       // any number of bytes except '/'
+	opAll        // any number of bytes
+	opDirs       // nothing, or bytes that end in '/'
 )
 
+// token is one element of a pattern with wildcards.
 type token struct {
 	op      op
 	literal string
 	set     *byteSet
 }
 
+// special has the characters that start a wildcard or an escape.
 const special = `*?[\`
 
-// compile reads a pattern; ok is false for those that match no file: negative ones, which git refuses here,
-// ones for directories, and malformed ones. fold makes it one for paths in lower case.
+// compile compiles a pattern. ok is false for patterns that match no file: negative ones, which git refuses in
+// attributes files, patterns for directories, and malformed ones. With fold the pattern expects paths in lower case.
 func compile(s string, fold bool) (p pattern, ok bool) {
 	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
 		return p, false
 	}
-	s = strings.Clone(s) // not to hold on to the line
+	s = strings.Clone(s) // a copy, so that the line can be collected
 	wild := strings.IndexAny(s, special)
 	if strings.IndexByte(s, '/') < 0 {
 		switch {
@@ -61,14 +65,14 @@ func compile(s string, fold bool) (p pattern, ok bool) {
 	if wild < 0 {
 		return pattern{kind: kindPath, literal: folded(s, fold)}, true
 	}
-	// git compares the literal start apart and has its matcher see the rest only, so that "a/b**" means "a/b"
-	// and anything, slashes too, although "**" is no whole component.
+	// git compares the literal start separately and matches only the rest as a pattern, so "a/b**" matches "a/b"
+	// followed by anything, including slashes, although "**" is not a whole component.
 	p.kind, p.literal = kindDeep, folded(s[:wild], fold)
 	p.program, ok = program(s[wild:], true, fold)
 	return p, ok
 }
 
-// program compiles a pattern with wildcards; dirs says that it is matched against a path, not a base name.
+// program compiles a pattern with wildcards; dirs states that it is matched against a path, not a base name.
 func program(s string, dirs, fold bool) ([]token, bool) {
 	var prog []token
 	var lit []byte
@@ -124,6 +128,7 @@ func program(s string, dirs, fold bool) ([]token, bool) {
 	return prog, true
 }
 
+// folded returns s, in lower case if fold is set.
 func folded(s string, fold bool) string {
 	if fold {
 		return lower(s)
@@ -131,7 +136,7 @@ func folded(s string, fold bool) string {
 	return s
 }
 
-// lower is s in lower case as git folds it: ASCII only, whatever the locale.
+// lower returns s in lower case as git folds it: ASCII only, independent of the locale.
 func lower(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return r >= 'A' && r <= 'Z' }) < 0 {
 		return s
@@ -145,6 +150,7 @@ func lower(s string) string {
 	return string(b)
 }
 
+// match reports whether the pattern matches path, whose last element is base.
 func (p *pattern) match(path, base string) bool {
 	switch p.kind {
 	case kindBase:
@@ -161,9 +167,9 @@ func (p *pattern) match(path, base string) bool {
 	return false
 }
 
-// run matches the whole of s. Wildcards first take as little as they can; upon a mismatch only the last opStar
-// and then the last opAll or opDirs need to take more: whatever an earlier one could reach by taking more, the
-// later one reaches too. So the time is polynomial, where trying all ways, as git does, is exponential.
+// run reports whether the program matches the whole of s. Wildcards first match as little as possible. On a mismatch
+// only the last opStar, and then the last opAll or opDirs, must match more: a later wildcard reaches every position that
+// an earlier one could reach. So the time is polynomial; git's backtracking is exponential.
 func run(prog []token, s string) bool {
 	at, i := 0, 0
 	star, starAt := -1, 0
@@ -175,7 +181,7 @@ func run(prog []token, s string) bool {
 			}
 		} else {
 			t := &prog[at]
-			n := -1 // bytes taken
+			n := -1 // number of matched bytes
 			switch t.op {
 			case opLiteral:
 				if strings.HasPrefix(s[i:], t.literal) {

@@ -9,16 +9,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// eolMode is the conversion of line ends.
 type eolMode uint8
 
 const (
 	eolAsIs eolMode = iota
-	eolCRLF         // every LF gets a CR
-	eolAuto         // the same, if the content looks like text and has no CR at all
+	eolCRLF         // every LF becomes CRLF
+	eolAuto         // the same, if the content looks like text and has no CR
 )
 
-// identMode tells git's two expansions of $Id$ apart. Files whose line endings depend on their content are
-// converted as a whole, all others while they stream to disk, and the two differ on odd input.
+// identMode selects one of git's two expansions of $Id$. git converts files in memory if their line ends depend on their
+// content or they have an encoding or a driver, and streams others to disk; the two expansions differ on unusual input.
 type identMode uint8
 
 const (
@@ -27,21 +28,21 @@ const (
 	identWhole
 )
 
-// Rule is what happens to a file's content. Rules are comparable; the zero Rule is "as it is".
+// Rule is the conversion of one file. Rules are comparable; the zero Rule leaves content unchanged.
 type Rule struct {
 	eol      eolMode
 	ident    identMode
-	encoding string // as the attribute spells it
-	driver   Driver // without a name: none
+	encoding string // working-tree-encoding as the attribute spells it
+	driver   Driver // zero: no driver
 }
 
-// IsZero reports whether content stays as it is, whatever it is.
+// IsZero reports whether the rule leaves every content unchanged.
 func (r Rule) IsZero() bool { return r == Rule{} }
 
-// ErrRefused means that git does not check such a file out.
+// ErrRefused means that git does not check out a file with this rule.
 var ErrRefused = errors.New("git refuses to check it out")
 
-// Check tells what keeps git from checking such a file out: nil or an ErrRefused.
+// Check returns an ErrRefused if git does not check out a file with this rule, and nil otherwise.
 func (r Rule) Check() error {
 	switch {
 	case r.encoding == badEncoding:
@@ -52,22 +53,22 @@ func (r Rule) Check() error {
 	return nil
 }
 
-// Driver is what the content goes through after Apply and Iconv; false if nothing.
+// Driver returns the driver to run after Apply and Iconv; false if there is none.
 func (r Rule) Driver() (Driver, bool) {
 	return r.driver, r.driver.Smudge != "" || r.driver.Process != ""
 }
 
-// Unfiltered is the rule for a content that the driver has refused.
+// Unfiltered returns the rule without its driver, for content that the driver refused.
 func (r Rule) Unfiltered() Rule {
 	r.driver = Driver{}
 	return r
 }
 
-// Streams reports whether a content goes to the driver as it is stored.
+// Streams reports whether the driver receives the content as it is stored.
 func (r Rule) Streams() bool { return r.eol == eolAsIs && r.ident == identNone && r.encoding == "" }
 
-// Key names all that decides what becomes of a content at path: part of the keys of caches. path counts where a driver
-// is told of it.
+// Key returns a string that identifies the conversion of a file at path, for the keys of caches. It contains path only
+// if the driver receives the path.
 func (r Rule) Key(path string) string {
 	key := r.String()
 	if r.encoding != "" {
@@ -82,7 +83,7 @@ func (r Rule) Key(path string) string {
 	return key
 }
 
-// String is a stable name for what happens to lines and keywords.
+// String returns a stable name for the conversion of line ends and keywords.
 func (r Rule) String() string {
 	eol := [...]string{"", "crlf", "auto"}[r.eol]
 	ident := [...]string{"", "id", "ident"}[r.ident]
@@ -95,8 +96,8 @@ func (r Rule) String() string {
 	return ident + "+" + eol
 }
 
-// Apply converts the content of blob id; it returns content itself where nothing changes. It leaves to do what Iconv
-// and Driver name.
+// Apply converts the content of blob id, except for the conversions that Iconv and Driver return. It returns content
+// itself if nothing changes.
 func (r Rule) Apply(id object.ID, content []byte) []byte {
 	switch r.ident {
 	case identStream:
@@ -115,7 +116,7 @@ func (r Rule) Apply(id object.ID, content []byte) []byte {
 	return content
 }
 
-// toCRLF puts a CR before each LF that has none.
+// toCRLF inserts a CR before each LF that does not follow one.
 func toCRLF(content []byte) []byte {
 	lone := bytes.Count(content, []byte("\n")) - bytes.Count(content, []byte("\r\n"))
 	if lone == 0 {
@@ -136,8 +137,8 @@ func toCRLF(content []byte) []byte {
 	}
 }
 
-// isPlainText is git's guess: no NUL, no CR, and at most one control character in 128 printable ones. Bytes
-// above 127 count as printable, and a Control-Z at the end, DOS's end of file, does not count.
+// isPlainText is git's heuristic: no NUL, no CR, and at most one control character per 128 printable ones. Bytes above
+// 127 count as printable, and a Control-Z at the end, DOS's end of file, is not counted.
 func isPlainText(content []byte) bool {
 	if bytes.IndexByte(content, '\r') >= 0 || bytes.IndexByte(content, 0) >= 0 {
 		return false
@@ -153,7 +154,7 @@ func isPlainText(content []byte) bool {
 	return printable>>7 >= controls
 }
 
-// control has 1 for the bytes that make content look binary: backspace, tab, escape and form feed do not.
+// control is 1 for the bytes that make content look binary; backspace, tab, escape and form feed do not.
 var control = func() (t [256]uint8) {
 	for c := range 0x20 {
 		t[c] = 1

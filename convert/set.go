@@ -2,21 +2,22 @@ package convert
 
 import "strings"
 
-// byteSet is what a "[...]" matches.
+// byteSet is the set of bytes that a "[...]" matches.
 type byteSet [4]uint64
 
 func (s *byteSet) has(c byte) bool { return s[c/64]&(1<<(c%64)) != 0 }
 func (s *byteSet) add(c byte)      { s[c/64] |= 1 << (c % 64) }
 
+// addRange adds the bytes from lo to hi, inclusively.
 func (s *byteSet) addRange(lo, hi byte) {
 	for c := int(lo); c <= int(hi); c++ {
 		s.add(byte(c))
 	}
 }
 
-// parseSet reads the class that starts with the '[' at s[at]; end is where its ']' stands. A malformed class
-// gives nil: a pattern with one matches nothing. '/' is in no set, as wildcards never match it. fold is git's folding,
-// which takes ranges and classes in, but no single upper-case letter: "[A]" matches nothing then.
+// parseSet parses the class that starts with the '[' at s[at]; end is the index of its ']'. It returns nil for a
+// malformed class: a pattern with one matches nothing. No set contains '/', as wildcards never match it. fold is git's
+// folding, which affects ranges and classes, but no single upper-case letter: "[A]" then matches nothing.
 func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	set = new(byteSet)
 	i := at + 1
@@ -24,7 +25,7 @@ func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	if negated {
 		i++
 	}
-	var prev byte // 0: what stands before cannot start a range
+	var prev byte // 0: the preceding element cannot start a range
 	for first := true; ; first = false {
 		if i >= len(s) {
 			return nil, 0
@@ -67,7 +68,7 @@ func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 				return nil, 0
 			}
 			name, closed := strings.CutSuffix(s[i+2:i+2+n], ":")
-			if !closed { // "[:" that is no name: plain members
+			if !closed { // "[:" without a name stands for its own characters
 				set.add('[')
 				prev = '['
 				break
@@ -88,7 +89,7 @@ func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	}
 }
 
-// addClass adds a named class as git defines it: ASCII only, whatever the locale, and no \v or \f in space.
+// addClass adds a named class as git defines it: ASCII only, independent of the locale, and without \v or \f in space.
 func (s *byteSet) addClass(name string) bool {
 	switch name {
 	case "alnum":

@@ -20,37 +20,40 @@ import (
 )
 
 const (
-	// killWait is how long output is waited for that a killed program's children may still hold open.
+	// killWait is how long wait waits for output that the children of a killed program still hold open.
 	killWait = time.Second
-	// maxLogLine is how much of one line of a program's standard error is logged, in bytes.
+	// maxLogLine is the maximum length in bytes of a logged line of standard error.
 	maxLogLine = 1 << 10
 )
 
-// enter is what the first shell does: the working directory must not be changed by the child that Go starts, which stops
-// this process' thread until it runs a program: in a mount that this process serves, both could wait for each other.
+// enter is the script of the first shell, which changes to the working tree. The child that Go starts must not do that
+// itself, because its parent thread is stopped until the child runs a program: if this process serves the mount, the
+// child's chdir would wait for this process, and both would hang.
 const enter = `cd "$0" && exec /bin/sh -c "$1" "$1"`
 
-// program is a command under way.
+// program is a running command.
 type program struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    io.Reader
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.Reader
+	// limit is the deadline for the next input or output.
 	limit  time.Duration
-	timer  *time.Timer // kills it when it has been silent too long
-	late   atomic.Bool
-	undo   func() bool // of the stop that ctx causes
+	timer  *time.Timer // kills the program when limit has passed
+	late   atomic.Bool // the timer has killed the program
+	undo   func() bool // cancels the stop that ctx causes
 	killed sync.Once
-	over   atomic.Bool // its number may be another process' now
+	over   atomic.Bool // the process was reaped: its PID may belong to another process
 }
 
-// launch starts command as git would, in the working tree. It ends with ctx.
+// launch starts a shell command in the working tree, as git does. Cancelling ctx stops it.
 func (p *Programs) launch(ctx context.Context, command string) (*program, error) {
 	return p.start(ctx, exec.Command("/bin/sh", "-c", enter, p.o.Dir, command), command)
 }
 
+// start starts cmd with the programs' environment, pipes and deadline.
 func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*program, error) {
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", p.env, killWait
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal to ask at, and all of it is killed together
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal for prompts, and a process group to kill as a whole
 	cmd.Stderr = &lineLog{log: p.o.Log, name: name}
 	g := &program{cmd: cmd, limit: p.o.Deadline}
 	var err error
@@ -71,10 +74,11 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 	return g, nil
 }
 
-// alive puts the deadline off; rest ends it until then.
+// alive restarts the deadline; rest suspends it until the next alive.
 func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
 
+// kill kills the process group, unless the process was reaped.
 func (g *program) kill() {
 	g.killed.Do(func() {
 		if !g.over.Load() {
@@ -83,25 +87,25 @@ func (g *program) kill() {
 	})
 }
 
-// stop tells a program to go as git does, and kills it if it stays.
+// stop closes the program's input, which ends it as in git, and kills it if it still runs after killWait.
 func (g *program) stop() {
 	g.in.Close()
 	time.AfterFunc(killWait, g.kill)
 }
 
-// wait ends the program's use. Its input is closed, and its output read or of no interest.
+// wait reaps the process. The input must be closed, and the output read or no longer needed.
 func (g *program) wait() error {
 	err := g.cmd.Wait()
 	g.over.Store(true)
 	g.timer.Stop()
 	g.undo()
-	if errors.Is(err, exec.ErrWaitDelay) { // it left somebody behind who holds its standard error
+	if errors.Is(err, exec.ErrWaitDelay) { // a child still holds standard error open
 		err = nil
 	}
 	return err
 }
 
-// Write and Read are those of the pipes, and put the deadline off.
+// Write and Read use the pipes and restart the deadline.
 func (g *program) Write(b []byte) (int, error) {
 	g.alive()
 	n, err := g.in.Write(b)
@@ -115,7 +119,8 @@ func (g *program) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// OneShot runs command for one content, with the path in place of "%f".
+// OneShot runs command for one file, with the path in place of "%f", and writes the result to f.Out. Errors:
+// ErrUnfiltered, ErrDeadline, ErrStopped.
 func (p *Programs) OneShot(command string, f File) error {
 	p.mu.Lock()
 	g, err := p.begin()
@@ -152,7 +157,7 @@ func (p *Programs) OneShot(command string, f File) error {
 	return p.pipe(g.ctx, run, f.reader(), f.Out, command)
 }
 
-// place takes one of the places for commands.
+// place waits for one of the maxOneShots slots for commands.
 func (p *Programs) place(ctx context.Context) error {
 	select {
 	case p.oneShots <- struct{}{}:
@@ -162,7 +167,8 @@ func (p *Programs) place(ctx context.Context) error {
 	}
 }
 
-// pipe feeds a command and takes what it says. One that does not read all of its input is fine.
+// pipe writes in to a command and its output to out, and waits for its end. A command that does not read all of its
+// input is no error.
 func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.Writer, name string) error {
 	fed := make(chan error, 1)
 	go func() {
@@ -194,10 +200,11 @@ func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.
 	return nil
 }
 
-// onlyWriter and onlyReader keep io.Copy from going past the deadline's methods.
+// onlyWriter and onlyReader hide other methods, so that io.Copy uses Write and Read, which restart the deadline.
 type onlyWriter struct{ io.Writer }
 type onlyReader struct{ io.Reader }
 
+// stoppedOr returns ErrStopped if ctx was cancelled, and err otherwise.
 func stoppedOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ErrStopped
@@ -205,7 +212,7 @@ func stoppedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// expand replaces "%f" by the quoted path and "%%" by "%"; other signs stay.
+// expand replaces "%f" by the quoted path and "%%" by "%"; a "%" before other characters stays.
 func expand(command, path string) string {
 	var b strings.Builder
 	for {
@@ -227,10 +234,11 @@ func expand(command, path string) string {
 	}
 }
 
+// encodingName matches the names that are passed to iconv(1).
 var encodingName = regexp.MustCompile(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
 
-// Iconv writes UTF-8 in another encoding, by the first of its names that iconv(1) knows: it has the tables that git
-// uses. false: the content cannot be encoded.
+// Iconv converts UTF-8 to another encoding with iconv(1), which has the tables that git uses. It tries the names in
+// order, and returns false if none is known or the content cannot be encoded.
 func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	p.mu.Lock()
 	g, err := p.begin()
@@ -248,7 +256,7 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 		return nil, false, fmt.Errorf("encode: %w", err)
 	}
 	for _, name := range names {
-		if !encodingName.MatchString(name) { // iconv(1) takes what looks like a path for a file to read
+		if !encodingName.MatchString(name) { // iconv(1) reads a file if the name looks like a path
 			continue
 		}
 		run, err := p.start(g.ctx, exec.Command(path, "-f", "UTF-8", "-t", name), "iconv")
@@ -267,8 +275,8 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	return nil, false, nil
 }
 
-// withoutReset takes off what iconv(1) writes at the end of a text to leave a stateful encoding's last state: git does
-// not ask iconv for it. The other stateful encodings, such as UTF-7, stay as iconv(1) ends them.
+// withoutReset removes the sequence with which iconv(1) resets a stateful encoding at the end of the text: git does not
+// request it from the library. Other stateful encodings, such as UTF-7, stay as iconv(1) ends them.
 func withoutReset(name string, content, encoded []byte) []byte {
 	name = strings.ToUpper(name)
 	for prefix, reset := range map[string]string{"ISO-2022-JP": "\x1b(B", "ISO-2022-KR": "\x0f", "ISO-2022-CN": "\x0f"} {
@@ -279,7 +287,7 @@ func withoutReset(name string, content, encoded []byte) []byte {
 	return encoded
 }
 
-// lineLog logs what a program says on its standard error.
+// lineLog logs the lines that a program writes to standard error.
 type lineLog struct {
 	log  *zap.Logger
 	name string

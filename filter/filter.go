@@ -1,18 +1,18 @@
-// Package filter runs the programs that change contents on their way to a working tree: the filter drivers of
-// gitattributes(5), and iconv.
+// Package filter runs the programs that convert files for a working tree: the filter drivers of gitattributes(5), and
+// iconv.
 //
-// Terms. A one-shot is a command run for each content, `filter.<driver>.smudge`. A process is a program that is
-// kept, `filter.<driver>.process`: it speaks the long-running filter protocol, version 2. A process that can delay
-// takes many contents before it gives the first one back, so that it can, for example, download them at the same
-// time. Smudging is the direction here; cleaning is git's own affair.
+// Terms. A one-shot is a command that runs once for each file, `filter.<driver>.smudge`. A process is a long-running
+// program, `filter.<driver>.process`, with the long-running filter protocol, version 2 (gitattributes(5)). A process
+// that can delay accepts many files before it returns the first one, for example to download them in parallel. This
+// package only smudges; git itself runs the clean commands.
 //
-// Promises. A process is started when it is needed, is kept, and ends when it has had nothing to do for a while, when
-// a reader of the mount could not be served any more, or with Close. One that died is started again, and the contents
-// that went with it are tried once more. A program that says nothing for longer than Options.Deadline is killed. No
-// program shares a terminal, a process group or a session with whoever started this one. Programs run in the working
-// tree, but nothing here opens a file in it or waits for it: a program may read the tree whose reader it serves.
+// Promises. A process starts when it is needed. It ends when it was idle for idleTime, or in Release or Close. A process
+// that died is started again, and the files that it was working on are tried again. A program without input or output
+// for longer than Options.Deadline is killed. A program shares no terminal, process group or session with the user's
+// programs. Programs run in the working tree, but this package opens no file in it: a program may read the mount that
+// waits for the program's output.
 //
-// Lock order: Programs.mu > pool.mu; neither is held while a program is waited for.
+// Lock order: Programs.mu > pool.mu; neither is held while waiting for a program.
 package filter
 
 import (
@@ -32,51 +32,52 @@ import (
 )
 
 const (
-	// idleTime is how long a process is kept that has nothing to do. It keeps its directory, the mount, busy.
+	// idleTime is how long an idle process is kept. Its working directory is in the mount and keeps the mount busy.
 	idleTime = 15 * time.Second
-	// patience is how long a content waits for a busy process before another one is started for it.
+	// patience is how long a file waits for a busy process before another one is started.
 	patience = time.Second
-	// maxProcesses bounds the processes of one command.
+	// maxProcesses is the maximum number of processes of one command.
 	maxProcesses = 4
-	// maxOneShots bounds the commands that run at the same time.
+	// maxOneShots is the maximum number of one-shots that run at the same time.
 	maxOneShots = 8
-	// startPause is how long a process that cannot be started is not tried again.
+	// startPause is the pause after a failed start of a process; until then requests fail with the same error.
 	startPause = time.Second
-	// maxBatch bounds how many contents a process has delayed at the same time.
+	// maxBatch is the maximum number of files that a process delays at the same time.
 	maxBatch = 1000
 )
 
 var (
-	// ErrUnfiltered means that a program did not filter a content: it said so, failed, or does not know how.
+	// ErrUnfiltered means that a program did not filter a file: it reported so, failed, or does not support smudging.
 	ErrUnfiltered = errors.New("not filtered")
-	// ErrDeadline means that a program was killed because it said nothing for too long.
+	// ErrDeadline means that a program was killed because it had no input or output for longer than Options.Deadline.
 	ErrDeadline = errors.New("deadline passed")
-	// ErrStopped means that the programs were ended, or that nobody wanted the content any more.
+	// ErrStopped means that the programs were stopped, or that the file was no longer wanted.
 	ErrStopped = errors.New("filters are stopped")
 )
 
-// Options describe the working tree that programs run for.
+// Options describes the working tree that programs run for.
 type Options struct {
-	Dir      string   // the working tree; programs are started in it
-	Base     []string // environment of programs, in which no repository is named; empty: that of this process
-	Env      []string // what they get beside it
+	Dir  string   // the working tree; programs start in it
+	Base []string // environment of the programs without variables that name a repository; empty: that of this process
+	Env  []string // variables added to Base
+	// Deadline is the longest time that a program may run without input or output.
 	Deadline time.Duration
-	Ready    func(context.Context) error // nil, or waits until programs can use the repository
+	Ready    func(context.Context) error // waits until programs can use the repository; nil: no wait
 	Log      *zap.Logger
 }
 
-// File is one content to be filtered.
+// File is one file to be filtered.
 type File struct {
-	Path                 string // below the working tree
-	Ref, Treeish, BlobID string // what git tells a process of the checkout; "" is not told
+	Path                 string // relative to the working tree
+	Ref, Treeish, BlobID string // metadata of the checkout for a process, as git sends it; "": not sent
 	Content              io.ReaderAt
-	Size                 int64 // of Content in bytes
+	Size                 int64 // length of Content in bytes
 	Out                  Output
-	Wanted               func() bool // nil: always; false: nobody waits for it any more
-	Ahead                bool        // nobody may wait for it yet, and it is to be filtered all the same
+	Wanted               func() bool // false: no caller waits for the file any more; nil: always wanted
+	Ahead                bool        // prefetched: filter the file although no caller waits for it yet
 }
 
-// Output takes what a program writes. Reset empties it: a content may be tried more than once.
+// Output receives a program's output. Reset empties it: a file may be tried more than once.
 type Output interface {
 	io.Writer
 	Reset() error
@@ -85,20 +86,21 @@ type Output interface {
 func (f *File) reader() io.Reader { return io.NewSectionReader(f.Content, 0, f.Size) }
 func (f *File) wanted() bool      { return f.Wanted == nil || f.Wanted() }
 
-// Programs are those of one mount. Its methods may be called from any goroutine.
+// Programs manages the filter programs of one mount. Its methods may be called concurrently.
 type Programs struct {
 	o        Options
 	env      []string
-	oneShots chan struct{} // a place for each that runs
+	oneShots chan struct{} // semaphore with maxOneShots slots
 
-	mu      sync.Mutex
-	closed  bool
-	pools   map[string]*pool // by command
-	shots   map[*File]bool   // those that commands run for
+	mu     sync.Mutex
+	closed bool
+	pools  map[string]*pool // processes by command
+	shots  map[*File]bool   // files of the running one-shots
+	// running is the current generation, to which new work is added.
 	running *generation
 }
 
-// generation is what is ended together.
+// generation is the set of programs that are stopped together.
 type generation struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -111,7 +113,7 @@ func newGeneration() *generation {
 	return g
 }
 
-// New starts nothing yet.
+// New returns Programs without starting any.
 func New(o Options) *Programs {
 	p := &Programs{
 		o: o, oneShots: make(chan struct{}, maxOneShots), pools: map[string]*pool{}, shots: map[*File]bool{},
@@ -126,7 +128,8 @@ func New(o Options) *Programs {
 	return p
 }
 
-// private reports whether a variable names a repository, other than the mount's, or holds a secret of ours.
+// private reports whether an environment variable names a repository other than the mount's, or contains a secret of
+// this program.
 func private(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	switch name {
@@ -136,7 +139,7 @@ func private(entry string) bool {
 	return gitcmd.IsLocal(name)
 }
 
-// begin enters work that Close waits for; it needs mu.
+// begin adds work that Close waits for. p.mu is held.
 func (p *Programs) begin() (*generation, error) {
 	if p.closed {
 		return nil, ErrStopped
@@ -145,8 +148,8 @@ func (p *Programs) begin() (*generation, error) {
 	return p.running, nil
 }
 
-// Process has the process that command starts filter a content, and waits for it: for as long as it takes, unless the
-// file is no longer wanted when its turn comes, which is ErrStopped. The output is whole when the error is nil.
+// Process filters f through the process of command and waits for it without a limit. It returns ErrStopped if the file
+// is no longer wanted when its turn comes. The output is complete if the error is nil.
 func (p *Programs) Process(command string, f File) error {
 	j := &job{file: f, done: make(chan struct{})}
 	p.mu.Lock()
@@ -163,7 +166,7 @@ func (p *Programs) Process(command string, f File) error {
 	return j.err
 }
 
-// pool needs mu.
+// pool returns the pool of a command. p.mu is held.
 func (p *Programs) pool(command string) *pool {
 	o := p.pools[command]
 	if o == nil {
@@ -173,8 +176,8 @@ func (p *Programs) pool(command string) *pool {
 	return o
 }
 
-// Release ends what nobody waits for, idle processes above all: their working directory keeps a mount busy. It says
-// whether nothing is left. Programs start again when they are needed.
+// Release stops all programs if no caller waits for any of them: the working directory of an idle process keeps a mount
+// busy. It reports whether it did so. Programs start again when they are needed.
 func (p *Programs) Release() bool {
 	p.mu.Lock()
 	free := !p.closed
@@ -196,7 +199,7 @@ func (p *Programs) Release() bool {
 	return free
 }
 
-// Close ends all programs and waits for them. Further work is refused.
+// Close stops all programs and waits for their end. Later requests return ErrStopped.
 func (p *Programs) Close() {
 	p.mu.Lock()
 	p.closed = true

@@ -10,19 +10,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// maxLines bounds the lines of a list, so that a program cannot talk for ever.
+// maxLines is the maximum number of lines in a list, so that a program cannot send an endless one.
 const maxLines = 10 * maxBatch
 
+// errProtocol means that a program violated the protocol.
 var errProtocol = errors.New("protocol error")
 
-// packetReader reads the packets of a program.
+// packetReader reads a program's packets (gitprotocol-common(5)).
 type packetReader struct{ *pktline.Reader }
 
 func newPacketReader(r io.Reader) packetReader {
 	return packetReader{pktline.NewReader(r, pktline.MaxPacket)}
 }
 
-// next returns a packet's data until the following call; nil is a flush, and so is, as in git, an empty packet.
+// next returns a packet's data, valid until the next call; nil for a flush packet and, as in git, for an empty packet.
 func (p packetReader) next() ([]byte, error) {
 	kind, data, err := p.Next()
 	switch {
@@ -38,7 +39,7 @@ func (p packetReader) next() ([]byte, error) {
 	return data, nil
 }
 
-// lines returns each line to take, up to a flush.
+// lines calls take for each line up to a flush packet.
 func (p packetReader) lines(take func(line string) error) error {
 	for range maxLines {
 		content, err := p.next()
@@ -52,7 +53,7 @@ func (p packetReader) lines(take func(line string) error) error {
 	return fmt.Errorf("%w: endless list", errProtocol)
 }
 
-// status reads lines up to a flush; the last status among them replaces the one before.
+// status reads lines up to a flush packet, and returns the last status among them, or before if there is none.
 func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {
@@ -64,8 +65,8 @@ func (p packetReader) status(before string) (string, error) {
 	return status, err
 }
 
-// copyTo writes a content's packets to w. what w refuses is errOutput; the rest is read all the same, so that the
-// program can go on.
+// copyTo writes the packets of one file to w. If w fails, it returns errOutput but still reads the remaining packets, so
+// that the program can be used further.
 func (p packetReader) copyTo(w io.Writer) error {
 	var failed error
 	for {
@@ -84,22 +85,24 @@ func (p packetReader) copyTo(w io.Writer) error {
 	}
 }
 
-// errOutput says that the content could not be kept; it is not the program's fault.
+// errOutput means that the filtered content could not be written; the program is not the cause.
 var errOutput = errors.New("write filtered content")
 
-// packetWriter writes packets through a buffer that flush empties. The first error stays.
+// packetWriter writes buffered packets. flush returns the first write error.
 type packetWriter struct {
 	w *bufio.Writer
 }
 
+// line writes a packet with one line.
 func (p packetWriter) line(text string) { p.packet([]byte(text + "\n")) }
 
+// packet writes a packet with at most pktline.MaxData bytes.
 func (p packetWriter) packet(content []byte) {
 	p.w.Write(pktline.AppendHeader(p.w.AvailableBuffer(), len(content)))
 	p.w.Write(content)
 }
 
-// content writes all of r; an error of r is returned, those of the program show at the end.
+// content writes all of r as packets. It returns read errors of r; flush returns write errors.
 func (p packetWriter) content(r io.Reader) error {
 	buf := make([]byte, pktline.MaxData)
 	for {
@@ -116,6 +119,8 @@ func (p packetWriter) content(r io.Reader) error {
 	}
 }
 
+// end writes a flush packet.
 func (p packetWriter) end() { p.w.Write(pktline.AppendFlush(p.w.AvailableBuffer())) }
 
+// flush writes the buffered packets to the program.
 func (p packetWriter) flush() error { return p.w.Flush() }

@@ -9,39 +9,43 @@ import (
 	"time"
 )
 
-// maxTries bounds how many processes a content may see die.
+// maxTries is the maximum number of processes that may die while they filter the same file.
 const maxTries = 3
 
-// job is a content on its way through a process. All but done is its worker's, then frozen once done is closed.
+// job is one file in a pool. Until done is closed, only its worker uses the fields other than since; afterwards they do
+// not change.
+// done is closed when err is valid.
 type job struct {
 	file  File
-	since time.Time // it was queued; guarded by pool.mu
-	tries int       // processes that died with it
+	since time.Time // when it was queued; guarded by pool.mu
+	tries int       // number of processes that died while they filtered it
 	err   error
 	done  chan struct{}
 }
 
+// finish sets the job's result.
 func (j *job) finish(err error) {
 	j.err = err
 	close(j.done)
 }
 
-// pool is the processes of one command, mostly one: another is started where contents have waited too long for those
-// there are. Each has a worker, the goroutine that talks to it.
+// pool manages the processes of one command, usually one: another one is started when files have waited for patience.
+// Each process has a worker, the goroutine that talks to it.
 type pool struct {
 	programs *Programs
 	command  string
-	wake     chan struct{} // something was queued
+	wake     chan struct{} // signals that a job was queued
 
 	mu       sync.Mutex
 	queue    []*job
 	workers  int
-	idle     int    // workers that wait for something
-	busy     []*job // taken by workers
-	failure  error  // of the last start
+	idle     int    // number of workers that wait for a job
+	busy     []*job // jobs that workers have taken
+	failure  error  // error of the last start
 	failedAt time.Time
 }
 
+// push queues a job and makes sure that a worker takes it.
 func (o *pool) push(g *generation, j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,7 +63,7 @@ func (o *pool) push(g *generation, j *job) {
 	}
 }
 
-// hire starts a worker; it needs mu.
+// hire starts a worker. o.mu is held.
 func (o *pool) hire(g *generation) {
 	o.workers++
 	g.wg.Add(1)
@@ -70,7 +74,7 @@ func (o *pool) hire(g *generation) {
 	}()
 }
 
-// relieve starts one more worker if somebody has waited too long for those there are.
+// relieve starts another worker if the oldest job has waited for patience and all workers are busy.
 func (o *pool) relieve(g *generation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -79,7 +83,7 @@ func (o *pool) relieve(g *generation) {
 	}
 }
 
-// unwanted reports whether nobody waits for any content of the pool.
+// unwanted reports whether no caller waits for any file of the pool.
 func (o *pool) unwanted() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -91,9 +95,10 @@ func (o *pool) unwanted() bool {
 type worker struct {
 	pool *pool
 	ctx  context.Context
-	c    *process // nil: none is running
+	c    *process // nil: no process is running
 }
 
+// work runs the worker until take returns nil.
 func (w *worker) work() {
 	defer func() {
 		if w.c != nil {
@@ -116,7 +121,8 @@ func (w *worker) work() {
 	}
 }
 
-// take waits for work; nil: there was none for so long that the worker is to go, or the programs are ended.
+// take waits for jobs. It returns nil if there was none for idleTime or the programs are stopped; the worker must then
+// end.
 func (w *worker) take() []*job {
 	o := w.pool
 	timer := time.NewTimer(idleTime)
@@ -158,20 +164,21 @@ func (w *worker) take() []*job {
 	}
 }
 
-// retry queues a job again whose process died, in front.
+// retry puts a job whose process died at the front of the queue.
 func (o *pool) retry(j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue = slices.Insert(o.queue, 0, j)
 }
 
+// release removes jobs from the busy list.
 func (o *pool) release(jobs []*job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect makes sure that there is a process to talk to.
+// connect starts a process unless one is running.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -195,14 +202,14 @@ func (w *worker) connect() error {
 	return err
 }
 
-// round has contents filtered: all but one at the same time, if the process can. It returns those to try again.
+// round filters jobs, all at the same time if the process can delay. It returns the jobs to try again.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
-		w.c.end(false) // git-lfs, for one, takes no more delayed contents after the first list
+		w.c.end(false) // some programs, such as git-lfs, accept no more delayed files after the first list
 		w.c = nil
 	}
 	waiting := map[string]*job{}
-	var later []*job // with a path for which another content is delayed
+	var later []*job // jobs whose path another delayed job has
 	for _, j := range jobs {
 		if waiting[j.file.Path] != nil {
 			later = append(later, j)
@@ -237,7 +244,7 @@ func (w *worker) round(jobs []*job) (again []*job) {
 	return again
 }
 
-// collect takes what has become available of the delayed contents; an error says that the process is broken.
+// collect reads the delayed files that are available. After an error the process is broken.
 func (w *worker) collect(waiting map[string]*job) error {
 	paths, err := w.c.available()
 	if err != nil {
@@ -263,6 +270,7 @@ func (w *worker) collect(waiting map[string]*job) error {
 	return nil
 }
 
+// drain empties the map and returns its jobs.
 func drain(waiting map[string]*job) []*job {
 	var jobs []*job
 	for path, j := range waiting {
@@ -272,6 +280,7 @@ func drain(waiting map[string]*job) []*job {
 	return jobs
 }
 
+// finish sets a job's result, with the command in the error.
 func (w *worker) finish(j *job, err error) {
 	if err != nil && !errors.Is(err, ErrStopped) {
 		err = fmt.Errorf("run filter %q: %w", w.pool.command, err)
@@ -279,8 +288,8 @@ func (w *worker) finish(j *job, err error) {
 	j.finish(err)
 }
 
-// bury ends a broken process. Those of its jobs that might do better with another one are returned: it had done well
-// before, or did not get to them.
+// bury kills a broken process. It returns the jobs to try again with another one: those for which the process had worked
+// before and that have tries left.
 func (w *worker) bury(err error, jobs []*job) (again []*job) {
 	late, served := w.c.run.late.Load(), w.c.served
 	w.c.end(true)

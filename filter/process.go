@@ -11,18 +11,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// process is a program that speaks the long-running filter protocol. It belongs to one goroutine.
+// process is a program with the long-running filter protocol. Only one goroutine uses it.
 type process struct {
 	run    *program
 	in     packetWriter
 	out    packetReader
-	smudge bool // it can, and has not refused to go on
-	delay  bool
-	listed bool // it was asked for delayed contents; some take no new ones after that
-	served int  // contents answered, one way or the other
+	smudge bool // the program can smudge and did not abort
+	delay  bool // the program can delay files
+	listed bool // delayed files were listed; some programs accept no new ones after that
+	served int  // number of files answered, including refusals
 }
 
-// greet starts a process and agrees on what it can do.
+// greet starts a process and negotiates its capabilities. Errors: ErrDeadline, ErrUnfiltered.
 func (p *Programs) greet(ctx context.Context, command string) (*process, error) {
 	run, err := p.launch(ctx, command)
 	if err != nil {
@@ -41,6 +41,7 @@ func (p *Programs) greet(ctx context.Context, command string) (*process, error) 
 	return c, nil
 }
 
+// handshake exchanges versions and capabilities, as gitattributes(5) describes.
 func (c *process) handshake() error {
 	c.in.line("git-filter-client")
 	c.in.line("version=2")
@@ -62,7 +63,7 @@ func (c *process) handshake() error {
 	if err != nil {
 		return err
 	}
-	for _, able := range []string{"clean", "smudge", "delay"} { // as git asks; some programs want to hear of all
+	for _, able := range []string{"clean", "smudge", "delay"} { // all that git sends: some programs expect all of them
 		c.in.line("capability=" + able)
 	}
 	c.in.end()
@@ -80,18 +81,18 @@ func (c *process) handshake() error {
 	})
 }
 
-// answer is what became of a content.
+// answer is the result of a request for one file.
 type answer uint8
 
 const (
-	answered answer = iota // it is in the file's output
-	refused                // the program did not filter this one
-	delayed                // it is to be collected later
-	broken                 // the program can no longer be talked to
+	answered answer = iota // the output was written to File.Out
+	refused                // the program did not filter this file
+	delayed                // the output must be collected later
+	broken                 // the program can no longer be used
 )
 
-// filter writes a content to the program. The error tells why it was refused or the program is broken, and, with
-// answered, that the output did not take it.
+// filter sends a file to the program and reads the answer. The error is the reason for refused or broken; with answered
+// it is an errOutput or nil.
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
@@ -110,13 +111,14 @@ func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	return c.reply(f, mayDelay)
 }
 
-// collect asks for a content that was delayed and is available.
+// collect requests a delayed file that is available.
 func (c *process) collect(f *File) (answer, error) {
 	c.head(f)
 	c.in.end()
 	return c.reply(f, false)
 }
 
+// head writes the header of a request.
 func (c *process) head(f *File) {
 	c.in.line("command=smudge")
 	c.in.line("pathname=" + f.Path)
@@ -127,7 +129,7 @@ func (c *process) head(f *File) {
 	}
 }
 
-// reply ends a request and reads what the program says to it.
+// reply ends a request and reads the program's answer.
 func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	c.in.end()
 	if err := c.in.flush(); err != nil {
@@ -167,8 +169,8 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	return broken, fmt.Errorf("%w: status %.100q", errProtocol, status)
 }
 
-// available lists delayed contents that can be collected; the program waits until there is one. None: there are none
-// left.
+// available returns the paths of delayed files that can be collected, and waits until there is one. An empty list means
+// that none is left.
 func (c *process) available() ([]string, error) {
 	c.listed = true
 	c.in.line("command=list_available_blobs")
@@ -193,7 +195,7 @@ func (c *process) available() ([]string, error) {
 	return paths, err
 }
 
-// end lets a process go: the end of its input tells it to. One that is broken, or does not go, is killed.
+// end stops the process by closing its input. It kills the process if kill is set or the process does not end.
 func (c *process) end(kill bool) {
 	if kill {
 		c.run.kill()
