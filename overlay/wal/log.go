@@ -34,15 +34,14 @@ type Options struct {
 
 // Recovery is the result of Open: what it found and what it repaired.
 type Recovery struct { // there was no log
-	Fresh     bool  // the log was closed
-	Clean     bool  // the host went down before Close
-	PowerLost bool  // the log was last written in another boot of the host
-	Rebooted  bool  // another run of the host's kernel wrote it last
-	Records   int64 // bytes cut from the end: incomplete, or lost in a power cut
-	// Fields for a cut or damaged log.
-	Cut     int64        // bytes cut from the end: torn, or lost with the power
-	SavedTo string       // file that the cut bytes were saved to, if any
-	Damage  *DamageError // only with Salvage
+	Fresh     bool         // the log was closed
+	Clean     bool         // the host went down before Close
+	PowerLost bool         // the log was last written in another boot of the host
+	Rebooted  bool         // another run of the host's kernel wrote it last
+	Records   int64        // bytes cut from the end: incomplete, or lost in a power cut
+	Cut       int64        // bytes cut from the end: torn, or lost with the power
+	SavedTo   string       // file that the cut bytes were saved to, if any
+	Damage    *DamageError // only with Salvage
 }
 
 // DamageError means that a part of the log that was known to be good is damaged.

@@ -1,7 +1,9 @@
-// Package cli holds the parts that all commands of artifactfs share: the global flags and the streams of one run (App), clients of the
-// daemons of a state directory, errors with their exit codes, progress, logs, and the texts of numbers.
+// Package cli holds the parts that all commands of artifactfs share: the global flags and the streams of one run (App),
+// clients of the daemons of a state directory, errors with their exit codes, progress, logs, and the formatting of
+// numbers.
 //
-// It reads the state directory but changes nothing in it, and it starts no process but the shared daemon (App.EnsureDaemon).
+// It reads the state directory but changes nothing in it, and it starts no process except the shared daemon
+// (App.EnsureDaemon).
 package cli
 
 import (
@@ -23,24 +25,27 @@ import (
 // Version is the version of this build. Command main sets it before it runs a command.
 var Version string
 
-// App is one run of the command line. The flags are valid once Begin has returned; commands run one at a time, so App has no lock.
+// App is one run of the command line. The flags are valid after Begin has returned; commands run one at a time, so App
+// has no lock.
 type App struct {
 	Stdout, Stderr *os.File
-	Token          control.Secret // for the remote, from the environment
-	SessionToken   control.Secret // for the session remote, from the environment
-	NewHost        func(daemon.Config) (Host, error)
+	Token          control.Secret // token for the remote, from the environment
+	SessionToken   control.Secret // token for the session remote, from the environment
+	// NewHost creates the Host that serves mounts in this process.
+	NewHost func(daemon.Config) (Host, error)
 
 	// Global flags.
+	// State is the absolute path of the state directory; Socket is the value of --socket, "" for the default.
 	State, Socket                string
 	JSON, Verbose, Quiet         bool
 	LogFile, LogLevel, LogFormat string
-	Metrics                      metricsAddress // where a daemon serves its metrics
+	Metrics                      metricsAddress // address at which a daemon serves its metrics
 
-	Passing bool   // the mount is not mounted again after a restart of the machine
+	Passing bool   // do not mount the mount again after a restart of the machine
 	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
 
 	Began   bool // the arguments were valid and a command runs
-	Serving bool // this process serves mounts itself: a second signal must not kill it
+	Serving bool // this process serves mounts: a second signal must not kill it
 }
 
 // Begin completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
@@ -57,15 +62,15 @@ func (a *App) Begin(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// CompleteFlag makes the shell complete the flag with these values. It panics if the command has no such flag.
+// CompleteFlag makes the shell complete the flag with these values. It panics if the command does not have the flag.
 func CompleteFlag(cmd *cobra.Command, name string, values ...string) {
-	// It fails only for a flag that does not exist, and then every test of the command line does.
+	// An error means that the flag does not exist; then every test of the command line fails.
 	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}
 }
 
-// PrintError writes an error on one line, and its hint on a second one if it has a hint.
+// PrintError writes an error on one line, and its hint, if any, on a second one.
 func PrintError(w io.Writer, e *control.Error) {
 	fmt.Fprintf(w, "artifactfs: %s\n", e.Error())
 	if e.Hint != "" {
@@ -73,8 +78,8 @@ func PrintError(w io.Writer, e *control.Error) {
 	}
 }
 
-// Usage returns err as an error of exit code 2 whose hint names the help of cmd. An error that has an exit code already is returned
-// unchanged.
+// Usage returns err as an error with exit code 2 and a hint that names the help of cmd. An error that already has an
+// exit code is returned unchanged.
 func Usage(cmd *cobra.Command, err error) error {
 	var e *control.Error
 	if errors.As(err, &e) {
@@ -119,8 +124,8 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// Arguments returns a check of the number of arguments: at least least, and at most most unless most is negative. takes names them in
-// the error.
+// Arguments returns a check of the number of arguments: at least least, and at most most unless most is negative. takes
+// describes the arguments in the error.
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
@@ -141,7 +146,7 @@ func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
 	return client, a.OfState(err)
 }
 
-// OfState adds the hint to choose another state directory to an error that says that this one cannot be written.
+// OfState adds the hint to choose another state directory to an error that reports that this one is not writable.
 func (a *App) OfState(err error) error {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) {
 		return err
@@ -161,7 +166,8 @@ func (a *App) DaemonSocket() string {
 	return control.DaemonSocket(a.State)
 }
 
-// ExitCode is an error whose text has been printed already: only the exit code is left to report.
+// ExitCode is an error whose text was already printed: it only sets the exit code.
 type ExitCode int
 
+// Error implements error.
 func (e ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -24,7 +24,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// StatusTime limits the wait for the status of a daemon. A daemon waits for nothing before it answers, so one that takes longer hangs.
+// StatusTime is the timeout for the status of a daemon. A daemon replies without waiting for anything, so a slower one
+// hangs.
 const StatusTime = 5 * time.Second
 
 // EndPoll is the interval at which a command checks whether a daemon that does not answer has ended.
@@ -32,15 +33,18 @@ const EndPoll = 10 * time.Millisecond
 
 // Served is a mount with a client of the daemon that serves it. The client is nil for a session that is not mounted.
 type Served struct {
+	// MountStatus is the status that the daemon or the state directory reported.
 	control.MountStatus
 	Client *control.Client
+	// socket is the path of the daemon's socket; "" for the mount around the current directory.
 	socket string
 }
 
 // Mounted reports whether a daemon serves the mount.
 func (s Served) Mounted() bool { return s.Client != nil }
 
-// Sockets returns the sockets of the daemons to ask: the one that --socket names, or all sockets of the state directory.
+// Sockets returns the sockets of the daemons to query: the one that --socket names, or all sockets of the state
+// directory.
 func (a *App) Sockets(ctx context.Context) ([]string, error) {
 	if a.Socket != "" {
 		return []string{a.Socket}, nil
@@ -50,7 +54,7 @@ func (a *App) Sockets(ctx context.Context) ([]string, error) {
 
 // Survey is the status of all daemons of a state directory.
 type Survey struct {
-	Mounts  []Served // with the sessions that are not mounted and the mounts that failed, ordered by directory
+	Mounts  []Served // also sessions that are not mounted and failed mounts; ordered by directory
 	Daemons []Serving
 }
 
@@ -62,17 +66,18 @@ type Serving struct {
 	Cache control.CacheStatus
 }
 
-// Mounts returns the mounts of a survey without their numbers of files, which take the daemon time to count.
+// Mounts returns the mounts of all daemons without their file counts, which a daemon needs time to compute. The error is
+// that of Survey.
 func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 	s, err := a.surveyBy(ctx, (*control.Client).Mounts)
 	return s.Mounts, err
 }
 
-// Add adds sessions that are not mounted and mounts that failed. A mount that failed and left changes has one entry: that of its
+// Add adds sessions that are not mounted and failed mounts. A failed mount that left changes has one entry: that of its
 // session, with the error of the mount.
 func (s *Survey) Add(kept, failed []control.MountStatus) {
 	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
-	for _, m := range s.Mounts { // a daemon reports failed mounts, too
+	for _, m := range s.Mounts { // daemons report failed mounts, too
 		failed = slices.DeleteFunc(failed, func(f control.MountStatus) bool { return f.Dir == m.Dir })
 		if m.State == control.StateFailed {
 			failed = append(failed, m.MountStatus)
@@ -95,11 +100,13 @@ func (s *Survey) Add(kept, failed []control.MountStatus) {
 	}
 }
 
-// Survey asks all daemons at the same time. If one of them does not answer, it returns the answers of the others and an error.
+// Survey queries all daemons concurrently. If one of them does not reply, it returns the replies of the others and an
+// error.
 func (a *App) Survey(ctx context.Context) (Survey, error) {
 	return a.surveyBy(ctx, (*control.Client).Status)
 }
 
+// surveyBy does the work of Survey with the request question.
 func (a *App) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (Survey, error) {
 	var s Survey
 	sockets, err := a.Sockets(ctx)
@@ -136,8 +143,8 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 	return s, a.OfState(errors.Join(errs...))
 }
 
-// guest returns the mount around the current directory if its daemon's socket cannot be reached from here, as in a container. The
-// mount itself then serves as the way to the daemon: see control.GuestDir.
+// guest returns the mount around the current directory if its daemon's socket is not reachable, as in a container. The
+// client then connects through the mount itself: see control.GuestDir.
 func (a *App) guest(ctx context.Context, seen []Served, question func(*control.Client, context.Context) (control.Status, error)) (Served, bool) {
 	dir, err := os.Getwd()
 	if err != nil || a.Socket != "" {
@@ -158,6 +165,7 @@ func (a *App) guest(ctx context.Context, seen []Served, question func(*control.C
 	return Served{status.Mounts[0], client, ""}, true
 }
 
+// ask connects to a daemon and sends it the request question.
 func ask(ctx context.Context, socket string, question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
 	client, err := control.Dial(ctx, socket)
 	if err != nil {
@@ -170,8 +178,8 @@ func ask(ctx context.Context, socket string, question func(*control.Client, cont
 	return status, client, err
 }
 
-// Find returns the mount at dir, or the nearest one above it. If there is none, it returns asked, the error of the survey, or without
-// that one an error of exit code 4.
+// Find returns the mount at dir, or the nearest one above it. If there is none, it returns the error of the survey,
+// asked, or if that is nil an error with exit code 4.
 func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	for _, spelling := range Spellings(dir) {
 		best := -1
@@ -209,7 +217,7 @@ func FindKept(all []Served, dir string) (Served, bool) {
 	return Served{}, false
 }
 
-// ResumeCommand returns the command that resumes a session.
+// ResumeCommand returns the shell command that resumes a session.
 func ResumeCommand(m control.MountStatus) string {
 	words := []string{"artifactfs", "mount", m.Remote, m.Dir}
 	if m.Session.Name != statedir.SessionName(m.Remote, m.Dir) {
@@ -221,11 +229,11 @@ func ResumeCommand(m control.MountStatus) string {
 	return strings.Join(words, " ")
 }
 
-// ShellWord quotes a word for a shell, if it has to be quoted.
+// ShellWord quotes a word for a shell if necessary.
 func ShellWord(w string) string { return control.ShellWord(w) }
 
-// NotMounted returns the error for a directory without a mount of this state directory. It looks for a dead mount and for one of another
-// state directory, and hints at the way out.
+// NotMounted returns the error for a directory without a mount of this state directory. If it finds a dead mount or one
+// of another state directory, the hint names the remedy.
 func NotMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "no artifactfs mount there",
 		Hint: "artifactfs list shows what is"}
@@ -244,7 +252,7 @@ func NotMounted(verb, dir string) *control.Error {
 	return e
 }
 
-// Failure returns err as a *control.Error with a verb and an object, unless it has a verb already.
+// Failure returns err as a *control.Error with a verb and an object, unless it already has a verb.
 func Failure(verb, object string, err error) error {
 	e := *control.AsError(err)
 	if e.Verb == "" {
@@ -253,8 +261,9 @@ func Failure(verb, object string, err error) error {
 	return &e
 }
 
-// Spellings returns the absolute names by which a directory may be mounted: as it is written, with the symbolic links of its parent
-// resolved, and last with its own link resolved. Only the last one reads the directory itself, which can hang in a dead mount.
+// Spellings returns the absolute names under which a directory may be mounted: as written, with the symbolic links of
+// its parent resolved, and last with its own link resolved. Only the last one reads the directory itself, which can hang
+// in a dead mount.
 func Spellings(dir string) []string {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -278,13 +287,13 @@ func Inside(dir, path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
-// HasMount reports whether a mount of artifactfs is at dir. Of several mounts at dir the topmost counts.
+// HasMount reports whether the topmost mount at dir is one of artifactfs.
 func HasMount(table mountinfo.Table, dir string) bool {
 	m, _ := table.At(dir)
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes mounted directories, for a command that takes at most most of them.
+// CompleteMounts completes the directories of mounts, for a command with at most most arguments.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {
@@ -294,8 +303,8 @@ func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	}, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// CompleteListed completes arguments from the list of mounts and sessions: of returns the argument and its description, and "" to leave a
-// mount out. besides says what else the shell may complete, such as file names.
+// CompleteListed completes arguments from the list of mounts and sessions: of returns an argument and its description,
+// or "" to skip the mount. besides is the directive to the shell, for example to complete file names, too.
 func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)

@@ -12,23 +12,23 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// environmentPrefix is in front of every variable that stands for a flag or an argument.
+// environmentPrefix is the prefix of every variable that stands for a flag or an argument.
 const environmentPrefix = "ARTIFACTFS_"
 
-// FromEnvironment marks a command whose own flags may be given by environment variables. The other commands name what they
-// mean on their command line: a session's name that was left in the environment must not choose what is unmounted.
+// FromEnvironment is the annotation of a command whose own flags may be set by environment variables. Other commands
+// ignore such variables: a session name left in the environment must not select what is unmounted.
 var FromEnvironment = map[string]string{"environment": "flags"}
 
-// Everywhere are the global flags that any command takes from the environment; --state has always been one.
+// Everywhere lists the global flags that every command reads from the environment.
 var Everywhere = []string{"state", "socket", "log-file", "log-level", "log-format"}
 
-// variable is the name of a flag's environment variable.
+// variable returns the name of a flag's environment variable.
 func variable(flag string) string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// flagsFromEnvironment sets the flags that were not given and have a variable, as if they had been given. Those of the
-// command itself mean this one run of it: no child of ours inherits them.
+// flagsFromEnvironment sets the flags that are missing on the command line from their environment variables. It removes
+// the variables of the command's own flags, so that child processes do not inherit them.
 func flagsFromEnvironment(cmd *cobra.Command) error {
 	var first error
 	set := func(f *pflag.Flag) {
@@ -52,7 +52,7 @@ func flagsFromEnvironment(cmd *cobra.Command) error {
 	return first
 }
 
-// flagCause leaves out what pflag says about how the flag would have been written.
+// flagCause returns the reason why a value was refused, without pflag's text about the flag's syntax.
 func flagCause(err error) string {
 	text := flagText(err)
 	if i := strings.LastIndex(text, "flag: "); i >= 0 {
@@ -61,8 +61,8 @@ func flagCause(err error) string {
 	return text
 }
 
-// EnvironmentArguments returns the arguments that stand in variables, up to the first that is empty, and forgets them: a
-// remote may have a secret in it.
+// EnvironmentArguments returns the arguments from the variables with these names, up to the first empty one, and removes
+// the variables from the environment: a remote may contain a secret.
 func EnvironmentArguments(names ...string) (args []string) {
 	for i, name := range names {
 		value := os.Getenv(environmentPrefix + name)
@@ -74,11 +74,11 @@ func EnvironmentArguments(names ...string) (args []string) {
 	return args
 }
 
-// SearchPath is the PATH of a process that was started without one: that of login(1), with root's directories.
+// SearchPath is the PATH for a process that was started without one: that of login(1), with root's directories.
 const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// CompleteEnvironment sets what git and the programs it starts rely on. mount(8) takes PATH and HOME from its helpers, and
-// a service of the system has no HOME.
+// CompleteEnvironment sets PATH and HOME if they are missing; git and the programs it starts need them. mount(8) removes
+// both for its helpers, and a system service has no HOME.
 func CompleteEnvironment() {
 	if os.Getenv("PATH") == "" {
 		os.Setenv("PATH", SearchPath)

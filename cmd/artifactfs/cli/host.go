@@ -8,30 +8,32 @@ import (
 	"github.com/artifactfs/artifactfs/daemon"
 )
 
-// Host serves mounts in this process.
+// Host serves mounts in this process. The methods of the embedded interfaces answer the requests of clients.
 type Host interface {
 	control.Handler
 	control.Lister
 	control.Refresher
 	control.Sessions
 	control.CredentialHolder
-	// Idle is closed while no mount is there or being made; asked again it is a new channel once one has come.
+	// Idle returns a channel that is closed while no mount exists or is being created. After a new mount, Idle returns a
+	// new channel.
 	Idle() <-chan struct{}
-	// WriteMetrics writes figures in the format that Prometheus reads.
+	// WriteMetrics writes the metrics in Prometheus' text format.
 	WriteMetrics(ctx context.Context, out io.Writer) error
-	// Resumed returns when all that a process before this one served is served again, or given up. An error, but that of
-	// ctx, says that another version of this program may be able to serve what this one cannot.
+	// Resumed returns when every mount of the previous process is served again or was given up. An error other than that
+	// of ctx means that another version of this program may be able to serve the mounts that this one cannot.
 	Resumed(ctx context.Context) error
 	// Remount mounts again what was mounted when the machine went down.
 	Remount(ctx context.Context) error
-	// Alive says whether every mount can answer what it has in memory.
+	// Alive returns an error unless every mount can answer requests from memory before ctx ends.
 	Alive(ctx context.Context) error
-	// Close unmounts everything; what is busy is detached.
+	// Close unmounts everything; it detaches busy mounts.
 	Close(ctx context.Context) error
 }
 
 var _ Host = (*daemon.Daemon)(nil)
 
+// NewHost returns the Host of a daemon process.
 func NewHost(c daemon.Config) (Host, error) {
 	d, err := daemon.New(c)
 	if err != nil {

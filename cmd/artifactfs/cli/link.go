@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// AtLink fills a request for a mount from a link: the mount resumes the session that the link names, or shows a checkpoint of it.
+// AtLink fills a mount request from a link, so that the mount resumes the session that the link names, or shows a
+// checkpoint of it. It returns false if word is not a link, and an error if a flag contradicts the link.
 func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
 	l, link, err := LinkIn(cmd.Name(), word)
 	if err != nil || !link {
@@ -27,7 +28,7 @@ func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool
 	return true, nil
 }
 
-// LinkIn reads a word as a link. A path that is there is a path, whatever characters it has.
+// LinkIn parses a word as a link. An existing path is never a link, whatever characters it contains.
 func LinkIn(verb, word string) (control.Link, bool, error) {
 	if IsPath(word) {
 		if _, err := os.Lstat(word); err == nil {
@@ -45,13 +46,13 @@ func LinkIn(verb, word string) (control.Link, bool, error) {
 	return l, ok, err
 }
 
-// NamesPoint says whether a word can only be meant as a checkpoint.
+// NamesPoint reports whether a word can only be the name of a checkpoint.
 func NamesPoint(word string) bool {
 	_, err := session.ParsePointID(word)
 	return err == nil || strings.HasPrefix(word, "@")
 }
 
-// FarRemote checks a session remote that sessions are looked for on, and makes a path absolute; "" stays.
+// FarRemote checks the session remote on which sessions are searched, and makes a path absolute; "" stays "".
 func FarRemote(verb, remote string) (string, error) {
 	switch remote {
 	case "":

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	logSize = 10 << 20 // bytes at which a log file is put aside
-	logOld  = 3        // files put aside: FILE.1 is the youngest
+	logSize = 10 << 20 // size in bytes at which a log file is rotated
+	logOld  = 3        // number of rotated files; FILE.1 is the youngest
 )
 
-// logFile is a file that several processes append to: each rotates it when it has become too large, and continues in
-// the new one when another did so. Our own stdout and stderr, to which a panic is written, follow if they were the
+// logFile is a log file that several processes append to. Each of them rotates it when it is too large, and switches to
+// the new file when another process did. Standard output and error, to which a panic is written, follow if they were the
 // same file.
 type logFile struct {
 	path string
 
 	mu   sync.Mutex
-	file *os.File // nil: it could not be opened again
-	size int64    // at which it is put aside
+	file *os.File // nil: the last attempt to open it failed
+	size int64    // size in bytes at which it is rotated
 }
 
-// openLogFile opens the log file at path, which is made if it is missing. On a full disk that waits for the first Write
-// that finds room: a process that is to go on with mounts must not fail for its log.
+// openLogFile opens the log file at path, and creates it if it is missing. On a full disk it succeeds anyway, and Write
+// opens the file later: a process that takes over mounts must not fail because of its log.
 func openLogFile(path string) (*logFile, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -47,10 +47,12 @@ func openLogFile(path string) (*logFile, error) {
 	return l, err
 }
 
+// appendTo opens a file for appending, and creates it if it is missing.
 func appendTo(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
+// Write appends p, after a rotation if the file is too large. It is safe for concurrent use.
 func (l *logFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +62,8 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return l.file.Write(p)
 }
 
-// turnLocked makes sure that the file is the one that has the name, and not too large. What it cannot do it leaves: a
-// log that is too long is better than none.
+// turnLocked opens the file that has the log's name now, and rotates it if it is too large. Errors are not fatal while a
+// file is open: a log that is too long is better than none. l.mu is held.
 func (l *logFile) turnLocked() error {
 	if here, full := l.lookLocked(); here && !full {
 		return nil
@@ -71,7 +73,7 @@ func (l *logFile) turnLocked() error {
 		return err
 	}
 	defer unlock()
-	here, full := l.lookLocked() // another process may have rotated it meanwhile
+	here, full := l.lookLocked() // another process may have rotated it before the lock was acquired
 	if here && full {
 		for n := logOld; n > 0; n-- {
 			from := l.path
@@ -97,7 +99,7 @@ func (l *logFile) turnLocked() error {
 	return nil
 }
 
-// lookLocked says whether the name still means our file, and whether that is full.
+// lookLocked reports whether the log's name still refers to the open file, and whether that is too large. l.mu is held.
 func (l *logFile) lookLocked() (here, full bool) {
 	if l.file == nil {
 		return false, false
@@ -110,19 +112,20 @@ func (l *logFile) lookLocked() (here, full bool) {
 	return err == nil && os.SameFile(mine, there), mine.Size() >= l.size
 }
 
-// follow sends our standard output and error to another file if they went to the old one.
+// follow redirects standard output and error to the new file if they refer to the old one.
 func follow(old, now *os.File) {
 	was, err := old.Stat()
 	for _, std := range []*os.File{os.Stdout, os.Stderr} {
 		if is, statErr := std.Stat(); err == nil && statErr == nil && os.SameFile(was, is) {
-			_ = unix.Dup3(int(now.Fd()), int(std.Fd()), 0) // what it would say goes to the old file still
+			_ = unix.Dup3(int(now.Fd()), int(std.Fd()), 0) // on an error, later output goes to the old file
 		}
 	}
 }
 
-// Sync has nothing to do: what was written lies with the kernel.
+// Sync does nothing: written data is in the page cache and survives the process.
 func (l *logFile) Sync() error { return nil }
 
+// close closes the file.
 func (l *logFile) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewLog opens the log that the global flags describe; level is what they leave open. close flushes it.
+// NewLog opens the log that the global flags describe; level is the default level. The caller must call close at the
+// end.
 func (a *App) NewLog(level zapcore.Level) (log *zap.Logger, close func(), err error) {
 	if a.LogLevel != "" {
 		if err := level.Set(a.LogLevel); err != nil {
@@ -25,7 +26,7 @@ func (a *App) NewLog(level zapcore.Level) (log *zap.Logger, close func(), err er
 	conf.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	conf.EncodeDuration = zapcore.StringDurationEncoder
 	toJournal := a.LogFile == "" && isJournal(a.Stderr, os.Getenv("JOURNAL_STREAM"))
-	if toJournal { // it has the time and the level in fields of its own
+	if toJournal { // the journal stores time and level in its own fields
 		conf.TimeKey, conf.LevelKey, conf.ConsoleSeparator = "", "", " "
 	}
 	encoder := zapcore.NewConsoleEncoder(conf)
@@ -46,8 +47,8 @@ func (a *App) NewLog(level zapcore.Level) (log *zap.Logger, close func(), err er
 	return zap.New(zapcore.NewCore(encoder, out, level)), close, nil
 }
 
-// isJournal says whether f goes to systemd's journal: JOURNAL_STREAM has its device and inode (systemd.exec(5)). A child
-// whose output was sent elsewhere inherits the variable all the same.
+// isJournal reports whether f is connected to systemd's journal: JOURNAL_STREAM then has its device and inode
+// (systemd.exec(5)). A child process inherits the variable even if its output was redirected.
 func isJournal(f *os.File, variable string) bool {
 	var st unix.Stat_t
 	if variable == "" || unix.Fstat(int(f.Fd()), &st) != nil {
@@ -56,11 +57,14 @@ func isJournal(f *os.File, variable string) bool {
 	return variable == strconv.FormatUint(st.Dev, 10)+":"+strconv.FormatUint(st.Ino, 10)
 }
 
-// journalEncoder puts the priority before every line (sd-daemon(3)): the journal takes each for an entry of its own.
+// journalEncoder writes the priority before every line (sd-daemon(3)), because the journal stores each line as a
+// separate entry.
 type journalEncoder struct{ zapcore.Encoder }
 
+// Clone implements zapcore.Encoder.
 func (e journalEncoder) Clone() zapcore.Encoder { return journalEncoder{e.Encoder.Clone()} }
 
+// EncodeEntry implements zapcore.Encoder.
 func (e journalEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field) (*buffer.Buffer, error) {
 	b, err := e.Encoder.EncodeEntry(entry, fields)
 	if err != nil {
@@ -77,7 +81,7 @@ func (e journalEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field)
 	return b, nil
 }
 
-// priority is a level's in syslog(3).
+// priority returns the syslog(3) priority of a level.
 func priority(l zapcore.Level) int64 {
 	switch {
 	case l <= zapcore.DebugLevel:

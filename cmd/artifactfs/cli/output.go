@@ -15,17 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
 }
 
-// PrintLine writes a label and one line of text.
+// PrintLine writes a label and one line of text, indented.
 func PrintLine(w io.Writer, label, format string, args ...any) {
 	fmt.Fprintf(w, "  %-8s  %s\n", label, (&control.Error{Cause: fmt.Sprintf(format, args...)}).Error())
 }
 
-// Ago writes how long ago something was, with its largest unit.
+// Ago returns the time from t to now as text, in its largest unit.
 func Ago(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
@@ -41,9 +42,10 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%d days ago", d/(24*time.Hour))
 }
 
-// Days is a flag that takes a time, also in days.
+// Days is the value of a flag for a duration that accepts days ("7d") as well as Go's units.
 type Days time.Duration
 
+// String implements pflag.Value.
 func (d *Days) String() string {
 	if *d == 0 {
 		return ""
@@ -51,8 +53,10 @@ func (d *Days) String() string {
 	return strconv.FormatFloat(time.Duration(*d).Hours()/24, 'g', 4, 64) + "d"
 }
 
+// Type implements pflag.Value: it is the placeholder in help texts.
 func (d *Days) Type() string { return "AGE" }
 
+// Set implements pflag.Value. It refuses negative durations and more than 36500 days.
 func (d *Days) Set(text string) error {
 	t, err := time.ParseDuration(text)
 	if number, ok := strings.CutSuffix(text, "d"); ok {
@@ -65,10 +69,11 @@ func (d *Days) Set(text string) error {
 	if err != nil || t < 0 {
 		return errors.New("not a time; examples are 7d and 12h")
 	}
-	*d = Days(max(t, 1)) // none at all is next to nothing: in a request 0 stands for the default
+	*d = Days(max(t, 1)) // in a request 0 means the default, so the user's 0 becomes 1 ns
 	return nil
 }
 
+// First returns the first argument, or "".
 func First(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -76,7 +81,8 @@ func First(args []string) string {
 	return args[0]
 }
 
-// Confirm asks the user whether a session is to be removed. Without a terminal it returns an error.
+// Confirm asks the user whether to remove a session. It returns an error without a terminal on standard input, and if
+// the answer is not yes.
 func Confirm(a *App, verb, what string) error {
 	if !IsTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
@@ -89,14 +95,14 @@ func Confirm(a *App, verb, what string) error {
 	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "it was not confirmed: nothing was deleted"}
 }
 
-// SayStays names the refs that stay on the session remote.
+// SayStays prints the refs that stay on the session remote.
 func SayStays(a *App, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
 	}
 }
 
-// LeftText names a path and why a checkpoint does not hold it.
+// LeftText returns a path with the reason why a checkpoint does not contain it.
 func LeftText(l control.LeftOut) string {
 	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
 	if why == "" {
@@ -105,7 +111,7 @@ func LeftText(l control.LeftOut) string {
 	return fmt.Sprintf("%s (%s)", l.Path, why)
 }
 
-// PushedText returns how much of the work is on the session remote.
+// PushedText describes how much of the session was pushed.
 func PushedText(s control.SessionStatus, now time.Time) string {
 	text := "to " + SessionRemoteText(s)
 	switch {
@@ -127,7 +133,7 @@ func PushedText(s control.SessionStatus, now time.Time) string {
 	return text
 }
 
-// TrafficText says how many bytes the session has moved over the network.
+// TrafficText describes the number of bytes that the session has sent and received.
 func TrafficText(s control.SessionStatus) string {
 	text := fmt.Sprintf("%s sent, %s received", BytesOf(s.Sent), BytesOf(s.Received))
 	if s.Seeded > 0 {
@@ -136,7 +142,7 @@ func TrafficText(s control.SessionStatus) string {
 	return text
 }
 
-// SessionRemoteText names where a session is carried to.
+// SessionRemoteText returns the name of a session's remote.
 func SessionRemoteText(s control.SessionStatus) string {
 	switch {
 	case s.SessionRemote == "":
@@ -171,6 +177,7 @@ func IsPath(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
+// PrintMount prints the result of a mount, as JSON with --json, and nothing with --quiet.
 func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.Quiet {
 		return nil
@@ -186,7 +193,7 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	return err
 }
 
-// RefName is what people call the mounted commit.
+// RefName returns the mounted ref, or else the abbreviated commit; "empty" for an empty repository.
 func RefName(ref, commit string) string {
 	switch {
 	case ref != "":
@@ -197,7 +204,7 @@ func RefName(ref, commit string) string {
 	return "empty"
 }
 
-// SayKept prints on stderr where the work was kept. The result on stdout is complete without it.
+// SayKept prints on stderr which session has the changes. The result on stdout is complete without it.
 func SayKept(a *App, m control.MountStatus, changed int64) {
 	what := Plural(changed, "changed path")
 	if changed == 0 {

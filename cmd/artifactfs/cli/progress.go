@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	quietStart = 150 * time.Millisecond // what is done by then needs no progress
-	redraw     = 100 * time.Millisecond
-	plainPause = time.Second
+	quietStart = 150 * time.Millisecond // a shorter operation shows no progress
+	redraw     = 100 * time.Millisecond // interval between two updates of the line on a terminal
+	plainPause = time.Second            // shortest interval between two plain lines of the same phase
 )
 
-// Progress shows work under way on stderr: one line that changes on a terminal, plain lines elsewhere if verbose.
-// Messages always get a line of their own.
+// Progress shows the progress of an operation on stderr: one line that changes on a terminal, plain lines elsewhere if
+// verbose. Messages always have a line of their own.
 type Progress struct {
 	out      *os.File
 	terminal bool
@@ -29,11 +29,12 @@ type Progress struct {
 
 	mu      sync.Mutex
 	current control.Progress
-	drawn   bool      // there is something on the line
-	printed time.Time // of the last plain line
-	phase   string    // of the last plain line
+	drawn   bool      // the terminal's line has text that must be cleared
+	printed time.Time // time of the last plain line
+	phase   string    // phase of the last plain line
 }
 
+// NewProgress starts the display. The caller must call Stop.
 func (a *App) NewProgress() *Progress {
 	_, err := unix.IoctlGetTermios(int(a.Stderr.Fd()), unix.TCGETS)
 	p := &Progress{out: a.Stderr, terminal: err == nil && os.Getenv("TERM") != "dumb", start: time.Now(), quit: make(chan struct{})}
@@ -44,7 +45,7 @@ func (a *App) NewProgress() *Progress {
 	return p
 }
 
-// tick redraws, so that the clock runs when nothing else does.
+// tick redraws the line regularly, so that the elapsed time advances.
 func (p *Progress) tick() {
 	next := time.After(quietStart)
 	for {
@@ -60,7 +61,7 @@ func (p *Progress) tick() {
 	}
 }
 
-// Show takes a step; it is what a client calls back.
+// Show displays a step. It is the callback of control.Client's methods, and safe for concurrent use.
 func (p *Progress) Show(step control.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +77,7 @@ func (p *Progress) Show(step control.Progress) {
 	}
 }
 
-// Stop leaves the terminal clean.
+// Stop ends the display and clears the line.
 func (p *Progress) Stop() {
 	close(p.quit)
 	p.done.Wait()
@@ -85,18 +86,20 @@ func (p *Progress) Stop() {
 	p.clearLocked()
 }
 
+// drawLocked redraws the line on the terminal. p.mu is held.
 func (p *Progress) drawLocked() {
 	if p.current.Phase == "" {
 		return
 	}
 	line := p.lineLocked()
 	if size, err := unix.IoctlGetWinsize(int(p.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 && len(line) >= int(size.Col) {
-		line = line[:size.Col-1] // a line that wraps could not be taken back
+		line = line[:size.Col-1] // a line that wraps could not be cleared
 	}
 	p.drawn = true
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }
 
+// clearLocked clears the line on the terminal. p.mu is held.
 func (p *Progress) clearLocked() {
 	if p.drawn {
 		fmt.Fprint(p.out, "\r\x1b[K")
@@ -104,11 +107,12 @@ func (p *Progress) clearLocked() {
 	}
 }
 
+// lineLocked returns the current step and the elapsed time. p.mu is held.
 func (p *Progress) lineLocked() string {
 	return describe(p.current) + "  " + Seconds(time.Since(p.start))
 }
 
-// describe writes a step: "trees  12,345 objects", "hydrate  3.0 MiB of 9.1 MiB (33 %)".
+// describe formats a step: "trees  12,345 objects", "hydrate  3.0 MiB of 9.1 MiB (33 %)".
 func describe(s control.Progress) string {
 	number, unit := Count, " "+s.Unit
 	if s.Unit == "bytes" {

@@ -1,7 +1,8 @@
 package cli
 
-// TokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
+// TokenVariable is the environment variable with the token for the remote. It is read once and then removed, so that no
+// child process inherits it.
 const TokenVariable = "ARTIFACTFS_TOKEN"
 
-// SessionTokenVariable is the same for the session remote.
+// SessionTokenVariable is the environment variable with the token for the session remote.
 const SessionTokenVariable = "ARTIFACTFS_SESSION_TOKEN"

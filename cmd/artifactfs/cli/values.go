@@ -11,25 +11,27 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// Choice is a flag that takes one of a few words.
+// Choice is a flag whose value is one of a few words.
 type Choice[T ~string] struct {
 	value *T
 	words []T
 }
 
+// NewChoice returns a flag that sets *value to one of words. *value is set to initial.
 func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 	*value = initial
 	return &Choice[T]{value, words}
 }
 
+// String implements pflag.Value.
 func (c *Choice[T]) String() string {
-	if c.value == nil { // pflag asks a zero value what the default looks like
+	if c.value == nil { // pflag calls String on a zero value to learn the default
 		return ""
 	}
 	return string(*c.value)
 }
 
-// Type is what help shows behind the flag's name.
+// Type returns the placeholder that help shows after the flag's name: the words.
 func (c *Choice[T]) Type() string {
 	names := make([]string, len(c.words))
 	for i, w := range c.words {
@@ -38,6 +40,7 @@ func (c *Choice[T]) Type() string {
 	return strings.Join(names, "|")
 }
 
+// Set implements pflag.Value.
 func (c *Choice[T]) Set(s string) error {
 	if !slices.Contains(c.words, T(s)) {
 		return fmt.Errorf("must be one of %s", c.Type())
@@ -46,9 +49,10 @@ func (c *Choice[T]) Set(s string) error {
 	return nil
 }
 
-// Size is a flag that takes a number of bytes, as in 512M.
+// Size is a flag for a number of bytes, such as 512M.
 type Size int64
 
+// String implements pflag.Value.
 func (s *Size) String() string {
 	if *s == 0 {
 		return ""
@@ -56,8 +60,10 @@ func (s *Size) String() string {
 	return strconv.FormatInt(int64(*s), 10)
 }
 
+// Type implements pflag.Value.
 func (s *Size) Type() string { return "SIZE" }
 
+// Set implements pflag.Value; it accepts what ParseSize accepts.
 func (s *Size) Set(text string) error {
 	n, err := ParseSize(text)
 	if err != nil {
@@ -67,7 +73,7 @@ func (s *Size) Set(text string) error {
 	return nil
 }
 
-// SizeText writes a size the shortest way that parseSize reads as the same.
+// SizeText returns the shortest text that ParseSize parses as n bytes.
 func SizeText(n int64) string {
 	unit := -1
 	for ; n != 0 && n%1024 == 0 && unit < 3; unit++ {
@@ -80,7 +86,7 @@ func SizeText(n int64) string {
 	return text
 }
 
-// ParseSize reads bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
+// ParseSize parses a number of bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
 func ParseSize(text string) (int64, error) {
 	number := strings.ToUpper(strings.TrimSpace(text))
 	number = strings.TrimSuffix(strings.TrimSuffix(number, "B"), "I")
@@ -93,7 +99,7 @@ func ParseSize(text string) (int64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	n = math.Floor(n * float64(int64(1)<<shift))
 	switch {
-	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // 0x1p4 is no size
+	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts 0x1p4, which is no size
 		return 0, fmt.Errorf("not a size; examples are 512M and 20G")
 	case n < 1:
 		return 0, fmt.Errorf("must be at least one byte")
@@ -103,7 +109,7 @@ func ParseSize(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// Count writes a number with commas between thousands.
+// Count formats a number with commas between thousands.
 func Count(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	sign := ""
@@ -116,7 +122,7 @@ func Count(n int64) string {
 	return sign + digits
 }
 
-// Plural writes a number with its noun.
+// Plural formats a number with its noun.
 func Plural(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -124,7 +130,7 @@ func Plural(n int64, noun string) string {
 	return Count(n) + " " + noun + "s"
 }
 
-// BytesOf writes a number of bytes with three digits.
+// BytesOf formats a number of bytes with up to three significant digits.
 func BytesOf(n int64) string {
 	v, unit := float64(n), 0
 	for v >= 999.5 && unit < 4 {
@@ -137,7 +143,7 @@ func BytesOf(n int64) string {
 	return strconv.FormatFloat(v, 'f', digits, 64) + " " + []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit]
 }
 
-// Seconds writes a short time as people compare it.
+// Seconds formats a duration, below a minute in seconds with two decimals.
 func Seconds(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.2f s", d.Seconds())
@@ -145,7 +151,7 @@ func Seconds(d time.Duration) string {
 	return Age(d)
 }
 
-// Age writes how long ago something was, with the two largest units.
+// Age formats a duration in its two largest units.
 func Age(d time.Duration) string {
 	d = d.Round(time.Second)
 	switch {
@@ -159,17 +165,19 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// metricsAddress is a flag that says where metrics are served.
+// metricsAddress is the flag with the address at which metrics are served.
 type metricsAddress struct {
 	Text    string
 	Address metrics.Address
 }
 
+// String implements pflag.Value.
 func (m *metricsAddress) String() string { return m.Text }
 func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
 
+// Set implements pflag.Value.
 func (m *metricsAddress) Set(text string) (err error) {
 	m.Address, err = metrics.ParseAddress(text)
-	m.Text = m.Address.String() // absolute: it is passed to a worker, which may run in another directory
+	m.Text = m.Address.String() // absolute: a worker receives it, and may run in another directory
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/credential"
 )
 
+// CredentialCommand returns the credential command.
 func CredentialCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
@@ -29,6 +30,7 @@ func CredentialCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// credentialSetCommand returns the command credential set.
 func credentialSetCommand(a *cli.App) *cobra.Command {
 	var r control.CredentialRequest
 	cmd := &cobra.Command{
@@ -62,10 +64,11 @@ remote refuses the token. Set tries the token on the remote first; a token that 
 	return cmd
 }
 
-// maxToken is the longest token in bytes.
+// maxToken is the maximum length of a token in bytes.
 const maxToken = 64 << 10
 
-// givenToken returns the token file as an absolute path, or the token.
+// givenToken returns the absolute path of the token file, or the token from the environment or stdin. The token must be
+// one line.
 func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Secret, error) {
 	switch {
 	case file != "" && file != "-":
@@ -93,6 +96,7 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 	return "", control.Secret(b), nil
 }
 
+// setCredential sends the new token to the daemon of the mount at dir, and prints the reply.
 func setCredential(ctx context.Context, a *cli.App, dir string, r control.CredentialRequest) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "credential", dir)
@@ -114,7 +118,7 @@ func setCredential(ctx context.Context, a *cli.App, dir string, r control.Creden
 	return err
 }
 
-// credentialHelperCommand is what git runs, as a credential helper of a mount's git directory, for a login.
+// credentialHelperCommand returns the hidden command that git runs as the credential helper of a mount's git directory.
 func credentialHelperCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "helper GITDIR OPERATION",

@@ -21,20 +21,23 @@ import (
 	"github.com/artifactfs/artifactfs/supervisor"
 )
 
-// defaultWatchdog is longer than a healthy worker is ever silent, and short for a program that waits for an answer.
+// defaultWatchdog is longer than the time between two signs of life of a healthy worker, and short for a program that
+// waits for a reply.
 const defaultWatchdog = 3 * time.Second
 
 const (
-	supervisorMemory = 8 << 20 // bytes, a soft limit
-	supervisorProcs  = 2
+	supervisorMemory = 8 << 20 // soft limit in bytes
+	// supervisorProcs is the maximum GOMAXPROCS of the supervisor.
+	supervisorProcs = 2
 )
 
-// DaemonFlags are those of the daemon command. Its workers get them too.
+// DaemonFlags holds the flags of the daemon command. They are passed on to its workers.
 type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
 }
 
+// addDaemonFlags adds the flags of the daemon and worker commands.
 func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags := cmd.Flags()
 	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
@@ -43,6 +46,7 @@ func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
 }
 
+// check returns a usage error for an invalid duration.
 func (f DaemonFlags) check(cmd *cobra.Command) error {
 	switch {
 	case f.Idle < 0:
@@ -53,7 +57,8 @@ func (f DaemonFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// daemonArguments are those of a process of the daemon, whatever its working directory.
+// daemonArguments returns the arguments to start a process of the daemon. Their paths are absolute, because the process
+// may run in another directory.
 func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error) {
 	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.LogFormat}
 	for flag, path := range map[string]string{"--socket": a.DaemonSocket(), "--log-file": a.LogFile} {
@@ -81,6 +86,7 @@ func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error
 	return args, nil
 }
 
+// DaemonCommand returns the daemon command.
 func DaemonCommand(a *cli.App) *cobra.Command {
 	var f DaemonFlags
 	var upgrade bool
@@ -120,14 +126,14 @@ cannot serve, the old one continues, and the exit code is 1.`,
 	return cmd
 }
 
-// supervise is the daemon command: it starts those who serve.
+// supervise runs the supervisor, which starts the workers. It returns after the daemon has ended.
 func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 	if err := becomeDaemon(a); err != nil {
 		return err
 	}
 	leadGroup()
 	a.Serving = true
-	// It has next to nothing in memory and little to do.
+	// The supervisor has little data and little to do, so it may collect garbage often.
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(supervisorMemory)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), supervisorProcs))
@@ -155,19 +161,19 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 		Log:    log,
 	})
 	if code != 0 {
-		return cli.ExitCode(code) // the worker has said why
+		return cli.ExitCode(code) // the worker has printed the reason
 	}
 	return nil
 }
 
-// becomeDaemon settles what is the same for all processes of a daemon.
+// becomeDaemon does the setup that supervisor and worker have in common.
 func becomeDaemon(a *cli.App) error {
-	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
+	// A process that was started through a descriptor is named after its number. The name is that of the first thread.
 	_ = proc.SetName("artifactfs")
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	// It must not keep a directory busy that a user wants to unmount, least of all one of its own.
+	// The process must not keep a directory busy that a user wants to unmount, in particular one of its own mounts.
 	for _, path := range []*string{&a.Socket, &a.LogFile} {
 		if *path == "" {
 			continue
@@ -184,8 +190,8 @@ func becomeDaemon(a *cli.App) error {
 	return nil
 }
 
-// leadGroup has all processes of a daemon in a process group of their own, so that they can be signalled together. Where there
-// is a terminal it stays in its caller's: Ctrl-C is for it as well.
+// leadGroup moves all processes of a daemon to a process group of their own, so that they can be signalled together.
+// With a terminal the daemon stays in its caller's group: Ctrl-C must reach it, too.
 func leadGroup() {
 	if unix.Getpgrp() == os.Getpid() {
 		return

@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// metricsTime is how long a process that just died may still have the address that its successor wants.
+	// metricsTime is how long a successor tries to get the address that a process which just died may still hold.
 	metricsTime = 5 * time.Second
 	metricsPoll = 20 * time.Millisecond
 )
 
-// serveMetrics answers in the background until end is called; end waits for that. Without the flag it does nothing. A
-// successor runs without metrics if it must, and does not wait until its dead predecessor has released the address.
+// serveMetrics serves metrics in the background until end is called; end waits for its end. Without the flag it does
+// nothing. A successor starts even if the address is not free, and retries in the background until its dead predecessor
+// has released the address.
 func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end func(), _ error) {
 	if a.Metrics.Text == "" {
 		return func() {}, nil

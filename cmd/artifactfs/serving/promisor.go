@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// PromisorCommand is what git runs, as upload-pack of a remote in a mount's git directory, to ask for missing objects.
+// PromisorCommand returns the hidden command that git runs, as upload-pack of a remote in a mount's git directory, to
+// fetch missing objects.
 func PromisorCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "upload-pack-helper GITDIR",
@@ -20,6 +21,6 @@ func PromisorCommand(a *cli.App) *cobra.Command {
 			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git reports a failure
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory, which git's caller may lack
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory, and the environment of git may not name one
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HideSecrets writes over the secrets this process was given: /proc shows arguments and environment for as long as it runs,
-// to ps and to whatever it starts. What the program itself sees of them stays as it was.
+// HideSecrets overwrites the secrets in this process's arguments and environment: /proc shows them to ps and to child
+// processes for as long as the process runs. os.Args and os.Environ keep their values.
 func HideSecrets() {
 	given := func(s string) bool {
 		from, to := Hidden(s)
@@ -25,14 +25,15 @@ func HideSecrets() {
 	}
 	args := make([]string, len(os.Args))
 	for i, arg := range os.Args {
-		args[i] = strings.Clone(arg) // it lies in the memory that is written to; the environment is a copy already
+		args[i] = strings.Clone(arg) // os.Args points to the memory that is overwritten; os.Environ is a copy already
 	}
 	os.Args = args
-	if err := overwriteSecrets(); err != nil { // all works without, only less discreetly
+	if err := overwriteSecrets(); err != nil { // not fatal: the secrets only stay visible
 		fmt.Fprintf(os.Stderr, "artifactfs: hide secrets from the process list: %v\n", err)
 	}
 }
 
+// overwriteSecrets replaces the secrets in the argument area by asterisks, through /proc/self/mem.
 func overwriteSecrets() error {
 	start, end, err := argumentArea()
 	if err != nil {
@@ -59,8 +60,9 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// Hidden returns the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
-// URL all of USER:PASSWORD, since a token may stand for the user; of other URLs the password.
+// Hidden returns the part of an argument, or of a variable with its name, that must be hidden: the value of a token
+// variable; for an http URL all of USER:PASSWORD, since a token may be in place of the user; for other URLs the
+// password.
 func Hidden(s string) (from, to int) {
 	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {
@@ -86,7 +88,7 @@ func Hidden(s string) (from, to int) {
 	return from + colon + 1, to
 }
 
-// argumentArea returns the addresses between which the kernel has put arguments and environment, one behind the other.
+// argumentArea returns the addresses between which the kernel has stored the arguments, followed by the environment.
 func argumentArea() (start, end int64, err error) {
 	stat, err := proc.Self.Stat()
 	if err == nil && (stat.ArgStart <= 0 || stat.EnvEnd < stat.ArgStart) {
@@ -95,7 +97,8 @@ func argumentArea() (start, end int64, err error) {
 	return stat.ArgStart, stat.EnvEnd, err
 }
 
-// KeepMemory keeps what is in this process's memory, secrets too, out of core files and from other processes of its user.
+// KeepMemory makes the process undumpable: its memory, which contains secrets, then appears in no core file and is
+// unreadable for other processes of the user.
 func KeepMemory() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)

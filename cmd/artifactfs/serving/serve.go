@@ -1,5 +1,5 @@
-// Package serving holds the commands whose process serves mounts: the shared daemon with its supervisor and worker, its upgrade, a mount in
-// the foreground, and the helpers that git starts (promisor, credential).
+// Package serving holds the commands whose process serves mounts: the shared daemon with its supervisor and worker, its
+// upgrade, a mount in the foreground, and the helpers that git starts (promisor, credential).
 package serving
 
 import (
@@ -21,20 +21,23 @@ import (
 )
 
 const (
+	// closeTime is the timeout for unmounting everything.
 	closeTime = 30 * time.Second
 
-	// A daemon is mostly idle, and hosts run many: its heap grows by less than Go's 100 % between collections, and what
-	// a burst took goes back to the system. The limit, in bytes, is soft: more is used where more is alive.
+	// A daemon is mostly idle, and hosts run many: its heap grows by less than Go's default of 100 % between
+	// collections, so that memory used in a burst returns to the system. The limit, in bytes, is soft: live data may
+	// exceed it.
 	gcPercent   = 40
 	memoryLimit = 64 << 20
 
-	// Its threads mostly sit in a read of the kernel's requests. With as few processors as a small host has, Go takes
-	// the processor from such a thread after 20 microseconds and has to find it one when the request comes: with 4, 10,000
-	// creates cost a quarter less processor time and half the futex calls than with 2; 8 gain nothing.
+	// The threads mostly block in reads of the kernel's requests. With as few processors as a small host has, Go takes
+	// the processor from such a thread after 20 microseconds and must assign one again when the request arrives. With 4,
+	// 10,000 creates need a quarter less processor time and half the futex calls than with 2; 8 bring no further
+	// improvement.
 	leastProcs = 4
 )
 
-// ServeMount is mount --foreground: a daemon for one mount, until it is unmounted or a signal ends the process.
+// ServeMount runs mount --foreground: it serves one mount until that is unmounted or a signal ends the process.
 func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
 	prepareToServe(a)
 	if err := KeepMemory(); err != nil {
@@ -80,20 +83,20 @@ func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	return nil
 }
 
-// alone is a host without a supervisor.
+// alone is the control.Handler of a process without a supervisor.
 type alone struct {
 	cli.Host
 	since time.Time
 }
 
-// Status adds what is known of this process.
+// Status returns the Host's status and adds the data of this process.
 func (p alone) Status(ctx context.Context) (control.Status, error) {
 	s, err := p.Host.Status(ctx)
 	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: cli.Version, Protocol: control.Protocol, Since: p.since}
 	return s, err
 }
 
-// sayWhatIsKept prints which work a mount in the foreground has kept.
+// sayWhatIsKept prints which session has the changes of a mount in the foreground.
 func sayWhatIsKept(a *cli.App, dir string) {
 	kept, _ := daemon.Kept(a.State)
 	for _, k := range kept {
@@ -103,7 +106,7 @@ func sayWhatIsKept(a *cli.App, dir string) {
 	}
 }
 
-// serveUntilClosed answers in the background; the returned function closes the server and waits for its end.
+// serveUntilClosed serves in the background; the returned function closes the server and waits for its end.
 func serveUntilClosed(server *control.Server) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -112,7 +115,7 @@ func serveUntilClosed(server *control.Server) (end func()) {
 		close(ended)
 	}()
 	return func() {
-		server.Close() // the caller whose unmount ends this process still gets the answer
+		server.Close() // the caller whose unmount ends this process still receives its reply
 		select {
 		case <-ended:
 		case <-time.After(closeTime):
@@ -122,7 +125,7 @@ func serveUntilClosed(server *control.Server) (end func()) {
 	}
 }
 
-// closeWhenIdle closes the server when there was no mount for that long.
+// closeWhenIdle closes the server when no mount existed for the duration idle.
 func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle time.Duration) {
 	isIdle := func() bool {
 		select {
@@ -149,13 +152,14 @@ func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle
 	}
 }
 
+// closeHost unmounts everything, with the timeout closeTime.
 func closeHost(h cli.Host) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	return h.Close(ctx)
 }
 
-// prepareToServe makes this process one whose death others would notice.
+// prepareToServe sets up the Go runtime and the environment of a process that serves mounts.
 func prepareToServe(a *cli.App) {
 	a.Serving = true
 	debug.SetGCPercent(gcPercent)
@@ -164,13 +168,13 @@ func prepareToServe(a *cli.App) {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
 	}
 	ForgetRepository()
-	// A reader of our output that goes away must not take the mounts along. Caught, not ignored: git inherits what is
-	// ignored.
+	// A reader of this process's output that exits must not end the mounts. SIGPIPE is caught instead of ignored,
+	// because git would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
-// ForgetRepository removes the variables in which git passes the caller's repository to hooks and aliases: a mount started there
-// would have git processes of the daemon work in it.
+// ForgetRepository removes the variables in which git passes a repository to hooks and aliases: after a mount from a
+// hook the daemon's git processes would work in the caller's repository.
 func ForgetRepository() {
 	for _, name := range gitcmd.LocalVariables {
 		os.Unsetenv(name)

@@ -10,11 +10,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// askTime is how long the service manager may take to say what it does with us.
+// askTime is the timeout for systemctl.
 const askTime = 3 * time.Second
 
-// isRestarted says whether the service manager ends us to start us anew: then it gives back what it keeps for us. It tells
-// services nothing but to end, so it is asked for the job that it has for our unit.
+// isRestarted reports whether the service manager stops this service in order to start it again; the new process then
+// receives the stored descriptors. A stop signal does not show the reason, so isRestarted queries the manager for the
+// job of this unit.
 func isRestarted() bool {
 	groups, err := proc.Self.Cgroups()
 	if err != nil {
@@ -36,8 +37,8 @@ func isRestarted() bool {
 	return err == nil && HasRestart(string(out), unit)
 }
 
-// UnitOf returns the service that a process belongs to, by its control groups, of which systemd makes one for each service; "" if
-// there is none. user reports that it is a service of a user's manager.
+// UnitOf returns the service that a process belongs to, from its control groups: systemd creates one for each service.
+// It returns "" if there is none. user reports whether the service belongs to a user's manager.
 func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 	for _, g := range groups {
 		if g.Controllers != "" && g.Controllers != "name=systemd" {
@@ -45,7 +46,7 @@ func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 		}
 		for at := g.Path; at != "/" && at != "." && at != ""; at = path.Dir(at) {
 			if strings.HasSuffix(at, ".service") {
-				// The user's manager is a service itself, below which the user's services are.
+				// The user's manager is itself a service, and the user's services are below it.
 				return path.Base(at), strings.Contains(path.Dir(at), "/user@")
 			}
 		}
@@ -53,7 +54,8 @@ func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 	return "", false
 }
 
-// HasRestart reads what list-jobs prints: lines of number, unit, type and state.
+// HasRestart reports whether the output of systemctl list-jobs has a restart of unit. Its lines have a number, a unit, a
+// type and a state.
 func HasRestart(jobs, unit string) bool {
 	for line := range strings.Lines(jobs) {
 		fields := strings.Fields(line)

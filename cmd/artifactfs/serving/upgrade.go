@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	upgradeTime = 2 * time.Minute // the supervisor's patience with a new executable, and then with the old one
+	upgradeTime = 2 * time.Minute // timeout for the supervisor to start the new executable and, if that fails, the old one again
+	// upgradePoll is the interval between two checks whether the upgrade is complete.
 	upgradePoll = 5 * time.Millisecond
 )
 
-// upgradeReply is what `daemon --upgrade --json` prints.
+// upgradeReply is the output of `daemon --upgrade --json`.
 type upgradeReply struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Mounts int    `json:"mounts"`
-	Took   int64  `json:"took_ms"` // until all of them were served again
+	Took   int64  `json:"took_ms"` // time until all mounts were served again
 }
 
-// upgrade has the daemon go on as the executable that runs now.
+// upgradeDaemon replaces the running daemon's executable by that of this process, and prints the result.
 func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	executable, err := os.Executable()
 	if err == nil {
@@ -51,7 +52,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 		return cli.Failure("upgrade", "daemon", err)
 	}
 	start := time.Now()
-	// The one that is asked dies of it. Only bad news are an answer.
+	// The worker that receives the request ends during a successful upgrade, so only a failed one has a reply.
 	if err := client.Upgrade(ctx, control.UpgradeRequest{Executable: executable}); !errors.Is(err, control.ErrNoServer) {
 		if err == nil {
 			err = errors.New("the daemon did nothing")
@@ -74,7 +75,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	return err
 }
 
-// awaitUpgrade waits until another process serves all that the one before did, or has given up on it.
+// awaitUpgrade waits until another process serves or has given up every mount of the previous one.
 func awaitUpgrade(ctx context.Context, client *control.Client, before control.Status) (control.Status, error) {
 	for {
 		now, err := client.Status(ctx)
@@ -92,6 +93,7 @@ func awaitUpgrade(ctx context.Context, client *control.Client, before control.St
 	}
 }
 
+// allServed reports whether no mount is being prepared.
 func allServed(s control.Status) bool {
 	for _, m := range s.Mounts {
 		if m.State == control.StatePreparing {
@@ -101,8 +103,8 @@ func allServed(s control.Status) bool {
 	return true
 }
 
-// CheckExecutable refuses a file in a mount of ours, without touching it: a daemon that needs what it serves to run waits for
-// itself.
+// CheckExecutable returns an error if path is in a mount of artifactfs. It does not access the file: a daemon that runs
+// from a mount that it serves would wait for itself.
 func CheckExecutable(path string) error {
 	table, err := mountinfo.Self()
 	if err != nil {

@@ -25,17 +25,18 @@ import (
 )
 
 const (
-	beatPause    = 500 * time.Millisecond // of a worker that is well
-	resumeTime   = 10 * time.Second       // for the mounts of the worker before to be served again, until it counts as started
-	resurrection = time.Second            // between tries to start a supervisor
+	beatPause    = 500 * time.Millisecond // interval between two signs of life of a healthy worker
+	resumeTime   = 10 * time.Second       // time that a new worker has to serve its predecessor's mounts again before it reports READY
+	resurrection = time.Second            // pause between attempts to start a supervisor
 
-	// Names of what is kept of the control socket.
+	// Names under which the supervisor keeps the descriptors of the control socket and its lock.
 	KeptSocket = "control"
 	KeptLock   = "control-lock"
 
-	maxStacks = 256 << 10 // bytes of the log about a worker that hangs
+	maxStacks = 256 << 10 // maximum bytes of goroutine stacks in the log of a worker that hangs
 )
 
+// WorkerCommand returns the hidden command that the supervisor starts.
 func WorkerCommand(a *cli.App) *cobra.Command {
 	var f DaemonFlags
 	cmd := &cobra.Command{
@@ -54,7 +55,7 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 			if err := becomeDaemon(a); err != nil {
 				return err
 			}
-			// The supervisor gets the signals that end a daemon, and says what is to be done.
+			// The supervisor handles the signals that end a daemon and sends the worker a message.
 			return RunWorker(context.WithoutCancel(cmd.Context()), a, conn, f)
 		},
 	}
@@ -62,25 +63,27 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// worker serves the mounts, as long as it lives. It is the Handler of the control socket.
+// worker serves the mounts. It is the Handler of the control socket.
 type worker struct {
+	// Host is valid once the daemon was created.
 	cli.Host
 	conn  *keeper.Conn
 	start keeper.Start
 	since time.Time
 	log   *zap.Logger
 
-	ending atomic.Bool // by a signal, or idle: a failure of the supervisor no longer matters
+	ending atomic.Bool // stopped by a signal or idle: a failure of the supervisor no longer matters
 
-	mu     sync.Mutex    // also for start.Reason
-	failed string        // why the last upgrade was not made
+	mu     sync.Mutex    // guards failed, news and start.Reason
+	failed string        // reason why the last upgrade failed
 	news   chan struct{} // closed when failed changes
 }
 
-// RunWorker waits until it is this process's turn and serves.
+// RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns nil.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
-	// What starts has little garbage, and a small heap is collected often: a third of the processor time until READY.
+	// The start produces little garbage, but a small heap is collected often: that would take a third of the processor
+	// time until READY.
 	debug.SetGCPercent(-1)
 	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
 	if err != nil {
@@ -89,7 +92,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer closeLog()
 	start, kept, err := conn.AwaitStart(cli.Version)
 	if errors.Is(err, io.EOF) {
-		return nil // it was a spare one
+		return nil // a spare worker that was not needed
 	} else if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -111,10 +114,10 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer func() {
 		w.ending.Store(true)
 		if err != nil && start.Count > 0 {
-			return // another may be able to go on with the mounts
+			return // another worker may be able to continue the mounts
 		}
 		err = errors.Join(err, closeHost(w.Host))
-		conn.Tell(keeper.Stopping, "1") // from here on no successor is needed
+		conn.Tell(keeper.Stopping, "1") // from now on no successor is needed
 	}()
 	endMetrics, err := serveMetrics(a, w.Host, log, start.Count > 0)
 	if err != nil {
@@ -140,7 +143,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	return nil
 }
 
-// serveWorker returns when the server has ended.
+// serveWorker serves requests, reports READY after the mounts were resumed, and returns when the server has ended.
 func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *worker, server *control.Server, f DaemonFlags) {
 	var beside sync.WaitGroup
 	beside.Go(func() {
@@ -150,7 +153,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, context.DeadlineExceeded):
 			w.log.Warn("mounts are not served again yet", zap.Error(err))
-		default: // in an upgrade it is the old executable's turn
+		default: // during an upgrade the old executable then continues
 			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
 		}
@@ -174,7 +177,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 	w.conn.Drop(KeptLock)
 }
 
-// take takes a file out of what is kept.
+// take removes the descriptor with a name from *kept and returns it, or nil.
 func take(kept *[]keeper.Kept, name string) *os.File {
 	for i, k := range *kept {
 		if k.Name == name {
@@ -185,7 +188,7 @@ func take(kept *[]keeper.Kept, name string) *os.File {
 	return nil
 }
 
-// keepServer has another process go on with the control socket after us.
+// keepServer stores the control socket and its lock with the supervisor, so that a successor can continue to use them.
 func keepServer(conn *keeper.Conn, server *control.Server) error {
 	listener, lock, err := server.Files()
 	if err != nil {
@@ -196,7 +199,7 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(KeptSocket, listener), conn.Keep(KeptLock, lock))
 }
 
-// beat sends the supervisor signs of life while the locks of all mounts answer. patience is how long its locks may take to answer.
+// beat sends the supervisor signs of life while all mounts respond. patience is the timeout for their response.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	told := false
 	for {
@@ -210,12 +213,12 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 		case err == nil:
 			w.conn.Tell(keeper.Watchdog, "1")
 			told = false
-		case !told && ctx.Err() == nil: // logs which mount hangs, once
+		case !told && ctx.Err() == nil: // log the hang only once
 			told = true
 			stacks := make([]byte, maxStacks)
 			w.log.Error("the daemon hangs", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
-		if ctx.Err() != nil { // while everything is unmounted, which has a limit of its own
+		if ctx.Err() != nil { // everything is being unmounted, which has its own timeout
 			w.conn.Tell(keeper.Watchdog, "1")
 		}
 		select {
@@ -226,7 +229,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 	}
 }
 
-// listen does what the supervisor says, and does without one when there is none.
+// listen handles the supervisor's messages. If the supervisor dies, it calls goOnAlone.
 func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	for {
 		m, _, err := w.conn.Receive()
@@ -251,7 +254,8 @@ func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	}
 }
 
-// goOnAlone has another supervisor started, which has another worker started. This one serves until then.
+// goOnAlone starts another supervisor, which starts another worker. This worker serves until then. Under a service
+// manager it exits instead: the manager has the descriptors and restarts the service.
 func goOnAlone(a *cli.App, w *worker, f DaemonFlags) {
 	if w.ending.Load() {
 		return
@@ -273,7 +277,7 @@ func goOnAlone(a *cli.App, w *worker, f DaemonFlags) {
 	}
 }
 
-// Status adds what is known of this process.
+// Status returns the Host's status and adds the data of this process.
 func (w *worker) Status(ctx context.Context) (control.Status, error) {
 	s, err := w.Host.Status(ctx)
 	w.mu.Lock()
@@ -287,7 +291,7 @@ func (w *worker) Status(ctx context.Context) (control.Status, error) {
 
 var _ control.Upgrader = (*worker)(nil)
 
-// Upgrade implements control.Upgrader: this process does not live to see it succeed.
+// Upgrade implements control.Upgrader. It returns only if the upgrade fails: a successful one ends this process.
 func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
 	if err := CheckExecutable(r.Executable); err != nil {
 		return err
