@@ -69,6 +69,7 @@ is writing. It never removes data that exists only on this host.`,
 	return cmd
 }
 
+// cacheStat prints the sizes of the state directory. Without a state directory it prints an empty report.
 func cacheStat(ctx context.Context, a *cli.App) error {
 	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,6 +90,7 @@ func cacheStat(ctx context.Context, a *cli.App) error {
 	return errors.Join(err, asked)
 }
 
+// printCache prints a table of the remotes and one of the mounts and sessions.
 func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 	fmt.Fprintf(a.Stdout, "contents: %s, %s, evictable", cli.Plural(st.Blobs.Blobs, "blob"), cli.BytesOf(st.Blobs.Bytes))
 	if st.Blobs.Quota > 0 {
@@ -137,6 +139,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 	return nil
 }
 
+// orDash returns s on one line, or "-" if it is empty.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -144,6 +147,7 @@ func orDash(s string) string {
 	return (&control.Error{Cause: s}).Error()
 }
 
+// cacheGC evicts contents and removes unused stores. Without a quota it uses the largest quota of the running daemons.
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
 		found, _ := a.Survey(ctx) // status reports daemons that do not answer

@@ -60,7 +60,7 @@ See artifactfs session --help for the commands that use checkpoints.`,
 	return cmd
 }
 
-// here is the directory of commands that take one or none.
+// here returns the directory argument of a command, by default the current directory.
 func here(args []string) string {
 	if len(args) > 0 {
 		return args[0]
@@ -68,6 +68,7 @@ func here(args []string) string {
 	return "."
 }
 
+// makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID.
 func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.CheckpointRequest) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "checkpoint", dir)
@@ -94,10 +95,10 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 	return err
 }
 
-// leftShown is how many paths are named.
+// leftShown is the maximum number of paths that sayLeft prints without --verbose.
 const leftShown = 5
 
-// sayLeft names what a checkpoint does not hold. Who ignores a path knows that.
+// sayLeft prints the paths that a checkpoint does not contain. Ignored paths are printed only with --verbose.
 func sayLeft(a *cli.App, c control.CheckpointReply) {
 	if a.Verbose {
 		what := "nothing has changed since"
@@ -130,6 +131,7 @@ func sayLeft(a *cli.App, c control.CheckpointReply) {
 	fmt.Fprintln(a.Stderr, (&control.Error{Verb: "artifactfs: left out", Cause: text}).Error())
 }
 
+// milliseconds formats a number of milliseconds.
 func milliseconds(ms float64) string {
 	if ms < 1000 {
 		return fmt.Sprintf("%.3g ms", ms)
@@ -168,6 +170,7 @@ retries the push.`,
 	return cmd
 }
 
+// syncSessions requests a push of the session at dir, waits at most timeout, and prints the result.
 func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Duration) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "sync", dir)
@@ -185,7 +188,7 @@ func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Dura
 	}
 	s := reply.Session
 	warnDiverged(a, "sync", m.Dir, s.SessionRemote, s.DivergedRefs)
-	if err == nil && s.Pending > 0 && s.Error != "" { // else it was made after all else was there
+	if err == nil && s.Pending > 0 && s.Error != "" { // without an error, the pending refs were created after the sync
 		err = unsynced("sync", m.Dir, s)
 	}
 	if err == nil && !a.JSON {
@@ -199,20 +202,20 @@ func printSynced(w io.Writer, s control.SessionStatus) error {
 	return err
 }
 
-// unsynced says that work is not on the session remote, and why.
+// unsynced returns the error with exit code 5 that reports refs missing on the session remote, with the reason.
 func unsynced(verb, dir string, s control.SessionStatus) error {
 	cause := cli.Plural(s.Pending, "ref") + " not on the session remote yet"
 	if s.Error != "" {
 		cause += ": " + sentence(s.Error)
 	}
 	hint := "the work is kept on this host, and the push is retried automatically"
-	if verb != "sync" { // no daemon is there to try
+	if verb != "sync" { // no daemon retries the push
 		hint = "the work is kept here, and is sent when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
 }
 
-// warnDiverged prints a warning for each ref that the session remote has under another name than its own.
+// warnDiverged prints a warning for each ref that the session remote stores under another name.
 func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedRef) {
 	for _, d := range refs {
 		cause, hint := divergedText(d, remote)
@@ -220,7 +223,7 @@ func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedR
 	}
 }
 
-// divergedText says what has become of a ref that could not be moved on the session remote, and what to do about it.
+// divergedText describes a ref that could not be updated on the session remote, and the remedy.
 func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 	switch {
 	case d.BlockedBy != "":
@@ -233,5 +236,5 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", cli.ShellWord(remote), d.RemoteRef)
 }
 
-// sentence puts several errors, a line each, on one.
+// sentence joins several errors, one per line, to one line.
 func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }

@@ -17,33 +17,35 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// stoppedFor is how long CMD must stay stopped before we stop as well.
+// stoppedFor is how long CMD must stay stopped before this process stops, too.
 const stoppedFor = 50 * time.Millisecond
 
-// forwarded are the signals that CMD gets from us. It shares our process group, as a child of a shell script does, so that
-// a pipeline with run in it stays one job: what the terminal sends comes to both, and must not come twice.
+// forwarded lists the signals that are passed on to CMD. CMD is in the process group of this process, like a child of a
+// shell script, so that a pipeline with run in it is one job. Signals from the terminal therefore reach both processes,
+// and must not be delivered to CMD twice.
 var forwarded = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 }
 
-// fromTerminal are those that the terminal sends to everybody in its foreground.
+// fromTerminal reports whether the terminal sends a signal to its whole foreground process group.
 func fromTerminal(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGWINCH
 }
 
-// runChild runs a command in a directory of the mount and returns its exit code. The error is the reason if it did not run.
+// runChild runs a command in a directory of the mount and returns its exit code, or 128 plus the number of the signal
+// that killed it. If the command did not run, it returns an error and its exit code.
 func runChild(a *cli.App, command []string, dir string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.Stdout, a.Stderr
-	if errors.Is(cmd.Err, exec.ErrDot) { // a relative directory of PATH means one below CMD's own
+	if errors.Is(cmd.Err, exec.ErrDot) { // a relative directory in PATH is relative to CMD's working directory
 		cmd.Err = nil
 	}
 	cmd.Env = childEnvironment(dir)
 
 	var wanted []os.Signal
 	for _, s := range forwarded {
-		if !signal.Ignored(s) { // what our parent had ignored stays so, in CMD too
+		if !signal.Ignored(s) { // CMD inherits ignored signals, so they stay ignored
 			wanted = append(wanted, s)
 		}
 	}
@@ -76,7 +78,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 	}
 }
 
-// childEnvironment is ours with the directory's name in PWD.
+// childEnvironment returns this process's environment with PWD set to dir.
 func childEnvironment(dir string) []string {
 	env := make([]string, 0, len(os.Environ())+1)
 	for _, v := range os.Environ() {
@@ -87,12 +89,14 @@ func childEnvironment(dir string) []string {
 	return append(env, "PWD="+filepath.Clean(dir))
 }
 
-// terminal is the controlling one, if there is one.
+// terminal is the controlling terminal; file is nil if there is none.
 type terminal struct {
-	file  *os.File
+	file *os.File
+	// state has the settings when this process started.
 	state *unix.Termios
 }
 
+// openTerminal opens the controlling terminal and saves its settings.
 func openTerminal() terminal {
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -102,18 +106,21 @@ func openTerminal() terminal {
 	return terminal{f, state}
 }
 
+// close closes the terminal's file.
 func (t terminal) close() {
 	if t.file != nil {
 		t.file.Close()
 	}
 }
 
-// ours says whether we are in the terminal's foreground: then its signals come to CMD without us.
+// ours reports whether this process is in the terminal's foreground group: then CMD receives the terminal's signals
+// directly.
 func (t terminal) ours() bool {
 	group, ok := t.foreground()
 	return ok && group == unix.Getpgrp()
 }
 
+// foreground returns the foreground process group of the terminal; ok is false without a terminal.
 func (t terminal) foreground() (group int, ok bool) {
 	if t.file == nil {
 		return 0, false
@@ -122,11 +129,12 @@ func (t terminal) foreground() (group int, ok bool) {
 	return group, err == nil
 }
 
-// wait waits until CMD has ended. One that stops itself alone, as a shell does with `suspend`, would have no process
-// to wake it: this process stops as well, so that its parent takes the terminal back, and CMD continues when it does.
+// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, no process
+// could wake it. So this process stops, too: its parent then gets the terminal, and CMD continues when this process
+// does.
 func (t terminal) wait(pid int) unix.WaitStatus {
 	any := pid
-	if os.Getpid() == 1 { // of a container: what lost its parent is ours to bury
+	if os.Getpid() == 1 { // process 1 of a container must reap all orphans
 		any = -1
 	}
 	for {
@@ -145,8 +153,8 @@ func (t terminal) wait(pid int) unix.WaitStatus {
 	}
 }
 
-// stopAlong stops this process if CMD is stopped, and not just about to be woken together with us. When we go on, CMD gets
-// the terminal back, if it had it to itself, and continues too.
+// stopAlong stops this process if CMD stays stopped. After SIGCONT it returns the terminal to CMD if CMD was in the
+// foreground, and continues CMD.
 func (t terminal) stopAlong(pid int) {
 	time.Sleep(stoppedFor)
 	if t.file == nil || !isStopped(pid) {
@@ -158,42 +166,43 @@ func (t terminal) stopAlong(pid int) {
 	group, had := t.foreground()
 	t.give(unix.Getpgrp())
 	unix.Kill(os.Getpid(), unix.SIGSTOP)
-	<-continued // the stop may come a moment after the call
+	<-continued // SIGSTOP may take effect after the call has returned
 	if had && group != unix.Getpgrp() && t.ours() {
 		t.give(group)
 	}
 	unix.Kill(pid, unix.SIGCONT)
 }
 
-// isStopped reports whether a signal or a debugger has stopped a process.
+// isStopped reports whether a process was stopped by a signal or a debugger.
 func isStopped(pid int) bool {
 	stat, err := proc.Of(pid).Stat()
 	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
-// give puts a group into the terminal's foreground, if it is not there. A shell, which has a group of its own, may go without
-// giving the terminal back.
+// give makes a process group the terminal's foreground group. It is needed after CMD, because a shell with a process
+// group of its own may exit without doing so.
 func (t terminal) give(to int) {
 	if group, ok := t.foreground(); !ok || group == to {
 		return
 	}
-	// Whoever is in the background and sets the foreground is stopped, unless he ignores the signal. CMD runs already, and
-	// inherits nothing of this.
+	// The kernel stops a background process that sets the foreground group, unless the process ignores SIGTTOU. CMD is
+	// already running and does not inherit this.
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
 	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to)
 }
 
-// restore restores the state that the terminal had when this process started.
+// restore makes this process's group the foreground group again. If CMD was killed, it also restores the terminal's
+// settings.
 func (t terminal) restore(status unix.WaitStatus) {
 	if t.file == nil {
 		return
 	}
 	if group, ok := t.foreground(); !ok || unix.Kill(-group, 0) == nil && group != unix.Getpgrp() {
-		return // another job's: we run in the background
+		return // another job is in the foreground: this process runs in the background
 	}
 	t.give(unix.Getpgrp())
-	if status.Signaled() && t.state != nil { // it had no time to
+	if status.Signaled() && t.state != nil { // CMD could not restore the settings itself
 		unix.IoctlSetTermios(int(t.file.Fd()), unix.TCSETS, t.state)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/doctor"
 )
 
-// examination is what a doctor command is asked for.
+// examination holds the arguments of the doctor command.
 type examination struct {
 	fix, deep, offline bool
 	remotes            []string
@@ -54,6 +54,7 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 	return cmd
 }
 
+// examine runs all checks and prints the findings. It returns an error if a problem is left.
 func examine(ctx context.Context, a *cli.App, e examination) error {
 	findings := doctor.ExamineHost(ctx, a.State, e.fix)
 	found, asked := a.Survey(ctx)
@@ -94,7 +95,7 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	return err
 }
 
-// daemonFindings tells how the processes are that serve.
+// daemonFindings returns the findings about the running daemons; asked is the error of the survey.
 func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	say := func(level doctor.Level, object, what, hint string) {
 		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})
@@ -124,7 +125,8 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	return all
 }
 
-// mountFindings tells of mounts that are not as they should be.
+// findingsOfMounts returns the findings about failed and degraded mounts. With fix it removes the records of failed
+// mounts.
 func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Finding) {
 	for _, m := range found.Mounts {
 		switch m.State {
@@ -148,6 +150,7 @@ func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Find
 	return all
 }
 
+// printFindings prints the findings, one per line, with repairs and hints.
 func printFindings(a *cli.App, findings []doctor.Finding) error {
 	for _, f := range findings {
 		sign := string(f.Level)

@@ -19,13 +19,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// mount(8) and umount(8) run a helper for the type fuse.artifactfs, which is this program by another name:
+// mount(8) and umount(8) run a helper for the type fuse.artifactfs, which is this program under another name:
 //
 //	mount.fuse.artifactfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 //	umount.fuse.artifactfs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
 //
-// (libmount, exec_helper in context_mount.c and context_umount.c). So lines of /etc/fstab and mount units work, and umount
-// of what has other mounts in it, as redirected directories, ends those, too.
+// (libmount, exec_helper in context_mount.c and context_umount.c). So lines of /etc/fstab and mount units work, and
+// umount also unmounts the mounts inside a mount, such as those of redirected directories.
 const (
 	mountHelper   = "mount.fuse.artifactfs"
 	unmountHelper = "umount.fuse.artifactfs"
@@ -37,7 +37,7 @@ const (
 	helperFailed = 32
 )
 
-// helper is the name of the helper that the program was started as; "": none.
+// helper returns the name of the helper that the program was started as, or "".
 func helper(name string) string {
 	if name = filepath.Base(name); name == mountHelper || name == unmountHelper {
 		return name
@@ -45,7 +45,7 @@ func helper(name string) string {
 	return ""
 }
 
-// runHelper runs the mount helper and returns the exit code.
+// runHelper runs the helper and returns its exit code.
 func runHelper(a *cli.App, name string, args []string) int {
 	h, err := parseHelper(name, args)
 	switch {
@@ -55,7 +55,7 @@ func runHelper(a *cli.App, name string, args []string) int {
 		err = helperUnmount(a, h)
 	case h.fake:
 	default:
-		a.Quiet, a.Passing = !h.verbose, true // the line of /etc/fstab, or the unit, is the record
+		a.Quiet, a.Passing = !h.verbose, true // /etc/fstab or the mount unit mounts it again after a restart
 		if a.Through, err = h.openAutomount(); err != nil {
 			break
 		}
@@ -72,9 +72,9 @@ func runHelper(a *cli.App, name string, args []string) int {
 	return helperCode(e.Code)
 }
 
-// openAutomount returns a way to an automount point, if the directory is one. Only what the automounter has started may go
-// there while others wait for the mount (autofs_oz_mode): the daemon goes through a descriptor of ours, which has to stay
-// open as long as this process lives.
+// openAutomount returns a path to the directory through a descriptor of this process if the directory is an automount
+// point, and "" otherwise. While other processes wait for the mount, only processes started by the automounter may enter
+// the directory (autofs_oz_mode); the daemon uses the descriptor, which stays open until this process ends.
 func (h helperRun) openAutomount() (through string, err error) {
 	dir, err := filepath.Abs(h.dir)
 	if err != nil {
@@ -94,6 +94,7 @@ func (h helperRun) openAutomount() (through string, err error) {
 	return proc.Of(os.Getpid()).FDPath(fd), nil
 }
 
+// helperCode translates an exit code of artifactfs to one of mount(8).
 func helperCode(code int) int {
 	switch code {
 	case control.ExitDone:
@@ -104,8 +105,8 @@ func helperCode(code int) int {
 	return helperFailed
 }
 
-// helperUnmount has the daemon unmount, and does it alone where none knows of the directory: it is that of another state
-// directory, or gone.
+// helperUnmount unmounts through the daemon. If no daemon serves the directory, because the mount is dead or belongs to
+// another state directory, or if flags of umount(2) are set, it calls umount(2) itself.
 func helperUnmount(a *cli.App, h helperRun) error {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
@@ -127,14 +128,16 @@ func helperUnmount(a *cli.App, h helperRun) error {
 }
 
 // helperRun is one run of a helper.
+// unmount selects the helper of umount(8).
 type helperRun struct {
 	unmount       bool
 	source, dir   string
 	command       []string // arguments of artifactfs mount
-	flags         uintptr  // of mount(2), to be added; of umount(2), which is then called directly
+	flags         uintptr  // mount(2) flags to add, or umount(2) flags for a direct call
 	fake, verbose bool
 }
 
+// parseHelper parses the arguments of a helper.
 func parseHelper(name string, args []string) (h helperRun, err error) {
 	h.unmount = name == unmountHelper
 	var names, options []string
@@ -146,7 +149,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			continue
 		}
 		for j, letter := range arg[1:] {
-			if strings.ContainsRune("oNt", letter) { // with a value, here or in the next argument
+			if strings.ContainsRune("oNt", letter) { // the value follows directly or is the next argument
 				value := arg[2+j:]
 				if value == "" {
 					if i++; i == len(args) {
@@ -163,7 +166,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			case 's':
 				sloppy = true
 			case 'f': // fake, or force
-				if h.unmount {
+				if h.unmount { // -f means force for umount and fake for mount
 					h.flags |= unix.MNT_FORCE
 				} else {
 					h.fake = true
@@ -172,7 +175,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 				h.verbose = true
 			case 'l':
 				h.flags |= unix.MNT_DETACH
-			case 'n', 'r', 'i', 'w': // about tables that no longer exist, or asked for in options as well
+			case 'n', 'r', 'i', 'w': // mtab is obsolete, and -r and -w are also passed as options
 			default:
 				return h, helperError(name, fmt.Sprintf("unknown flag -%c", letter))
 			}
@@ -191,11 +194,12 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 	return h, h.translate(name, options, sloppy)
 }
 
+// helperError returns the error for invalid arguments of a helper.
 func helperError(name, cause string) error {
 	return &control.Error{Code: control.ExitUsage, Verb: name, Cause: cause, Hint: "options are the flags of artifactfs mount: ref=NAME, session=NAME, prefetch=none, allow_other, ..., and those of mount(8)"}
 }
 
-// splitOptions splits at commas outside of double quotes, and takes the quotes away (libmount, ul_optstr_next).
+// splitOptions splits a list at commas outside of double quotes, and removes the quotes (libmount, ul_optstr_next).
 func splitOptions(list string) (all []string) {
 	var one strings.Builder
 	quoted := false
@@ -213,20 +217,21 @@ func splitOptions(list string) (all []string) {
 	return append(all, one.String())
 }
 
-// mountFlags are the generic mount options and their flags of mount(2).
+// mountFlags maps generic mount options to flags of mount(2).
 var mountFlags = map[string]uintptr{
 	"noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
 }
 
-// generic are options for mount(8), init systems and people, and what holds or means nothing here: a mount is nosuid and
-// nodev, and has no access times.
+// generic lists the options that are ignored: they are for mount(8) and init systems, or always in effect, or
+// meaningless for artifactfs. A mount is nosuid and nodev, and has no access times.
 var generic = []string{
 	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
 	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync", "mand", "nomand", "iversion", "noiversion",
 	"silent", "loud", "nonempty", "default_permissions", "auto_unmount", "noauto_unmount", "symfollow",
 }
 
-// translate makes of options the arguments of artifactfs mount.
+// translate converts mount options to the arguments of artifactfs mount and flags of mount(2). sloppy ignores unknown
+// options.
 func (h *helperRun) translate(name string, options []string, sloppy bool) error {
 	known := mounts.MountCommand((&cli.App{})).Flags()
 	var own []string
@@ -235,7 +240,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 		flag := strings.ReplaceAll(key, "_", "-")
 		switch {
 		case key == "" || key == "user" || slices.Contains(generic, key) || strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "X-") || key == "comment":
-		case key == "exec": // takes back what user implies
+		case key == "exec": // cancels the noexec that user implies
 			h.flags &^= unix.MS_NOEXEC
 		case mountFlags[key] != 0:
 			h.flags |= mountFlags[key]
@@ -262,7 +267,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 	return nil
 }
 
-// restrict has the kernel enforce what goes beyond what every mount has.
+// restrict adds the mount flags of the options to the mount, by a bind remount.
 func (h *helperRun) restrict() error {
 	if h.flags == 0 {
 		return nil
@@ -270,12 +275,12 @@ func (h *helperRun) restrict() error {
 	var st unix.Statfs_t
 	err := unix.Statfs(h.dir, &st)
 	if err == nil {
-		// The flags that statfs returns have the numbers of mount(2) as far as they matter here (include/linux/statfs.h).
+		// The flags used here have the same numbers in statfs(2) and mount(2) (include/linux/statfs.h).
 		flags := h.flags | uintptr(st.Flags)&(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
 		err = unix.Mount("", h.dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 	}
 	if errors.Is(err, unix.EPERM) && h.flags&unix.MS_NOEXEC == 0 {
-		return nil // a user's mount keeps times as it does; that is no promise to anybody
+		return nil // without privileges the flags about access times cannot be set; they have no effect on artifactfs
 	}
 	if err != nil {
 		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir, Cause: "it is mounted, but not as restricted as the options say: " + err.Error(),

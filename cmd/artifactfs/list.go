@@ -25,6 +25,7 @@ of the latter is unmounted; mount resumes them. With --json it prints the same a
 	}
 }
 
+// listMounts prints a table of mounts and unmounted sessions.
 func listMounts(ctx context.Context, a *cli.App) error {
 	found, asked := a.Survey(ctx)
 	all := found.Mounts
@@ -35,7 +36,7 @@ func listMounts(ctx context.Context, a *cli.App) error {
 		return asked
 	}
 	if len(all) == 0 {
-		return asked // an empty table is the one thing a script can read
+		return asked // scripts rely on empty output for no mounts
 	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tFETCHED\tCHANGED\tSESSION\tPENDING\tREMOTE")

@@ -1,7 +1,7 @@
-// Command artifactfs mounts git repositories: the whole tree in about one network round trip, contents when they
-// are read.
+// Command artifactfs mounts git repositories: the whole tree after about one network round trip, contents when they are
+// read.
 //
-// One file holds one command: its flags, its help, and what it asks of a daemon. The work is done in package daemon.
+// Each file contains one command: its flags, its help, and its requests to a daemon. Package daemon does the work.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	if query.IsHook(os.Args[0]) { // where the small program for it is not installed
+	if query.IsHook(os.Args[0]) { // fallback if the separate hook program is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
 	serving.HideSecrets()
@@ -72,8 +72,8 @@ func run(a *cli.App, args []string) int {
 	return e.Code
 }
 
-// asksForJSON reports whether arguments that could not be read as flags have --json among them. What follows -- is another
-// program's.
+// asksForJSON reports whether unparsed arguments contain --json before "--". Arguments after "--" belong to another
+// program.
 func asksForJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -81,7 +81,8 @@ func asksForJSON(args []string) bool {
 	return slices.Contains(args, "--json")
 }
 
-// deadlySignals leaves out what our parent wants ignored, as nohup and non-interactive shells do.
+// deadlySignals returns the signals that end a command, without those that the parent process ignores, as nohup and
+// non-interactive shells arrange.
 func deadlySignals() []os.Signal {
 	signals := []os.Signal{syscall.SIGTERM}
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {
@@ -92,6 +93,7 @@ func deadlySignals() []os.Signal {
 	return signals
 }
 
+// rootCommand returns the root command with all commands and global flags.
 func rootCommand(a *cli.App) *cobra.Command {
 	var showVersion bool
 	root := &cobra.Command{
@@ -132,7 +134,7 @@ session; 5 success, but not everything is on the session remote yet. With --json
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		// Cobra's own distance; SuggestionsFor ignores everything at zero.
+		// Cobra's default distance; with 0, SuggestionsFor would return nothing.
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetOut(a.Stdout)
@@ -157,6 +159,7 @@ session; 5 success, but not everything is on the session remote yet. With --json
 	return root
 }
 
+// usageTemplate replaces cobra's template of help texts.
 const usageTemplate = `Usage:
   {{.UseLine}}
 {{- if .HasExample}}

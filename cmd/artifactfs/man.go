@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 )
 
-// manCommand writes the manual pages; `make install` runs it. It is hidden because no user of an installed program needs it.
+// manCommand returns the hidden command that writes the manual pages; `make install` runs it.
 func manCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",

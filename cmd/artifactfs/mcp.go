@@ -34,7 +34,7 @@ commands print with --json.`,
 			}
 			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, cli.First(args)), os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {
-				return nil // a signal is how agents end it
+				return nil // agents end the server by a signal
 			}
 			return err
 		},
@@ -42,7 +42,7 @@ commands print with --json.`,
 	}
 }
 
-// findSession returns how to look up the mount of a session, which is named as for -C.
+// findSession returns a function that looks up the mount of a session at each call; of names the session as -C does.
 func findSession(a *cli.App, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
 		w, err := sessions.SessionOf(ctx, a, verb, of)
@@ -53,7 +53,7 @@ func findSession(a *cli.App, of string) mcp.Find {
 		if err != nil || verb != "status" {
 			return mcp.Session{Client: m.Client, Mount: m.MountStatus}, err
 		}
-		// The look-up leaves out what has to be counted.
+		// SessionOf omits the numbers that take the daemon time to count, so the status is requested again.
 		status, err := m.Client.Status(ctx)
 		for _, s := range status.Mounts {
 			if s.Dir == m.Dir {

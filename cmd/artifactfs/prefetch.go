@@ -42,6 +42,7 @@ commits changed). The command returns when the contents are there.`,
 	return cmd
 }
 
+// prefetchPaths requests a prefetch from the daemon of the mount at dir, and prints the result.
 func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, wait bool, commits []string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "prefetch", dir)
@@ -73,7 +74,8 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 	return err
 }
 
-// pathsInMount makes the pathspecs relative to the mount's root; dir is the root or lies below it.
+// pathsInMount converts pathspecs relative to dir to paths relative to the mount's root; dir is the root or a directory
+// below it. It returns no paths if everything is selected.
 func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
 	for _, spelling := range cli.Spellings(dir) {

@@ -19,17 +19,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// Exit codes of run for a command that could not be started, as shells have them.
+// Exit codes of run for a command that could not be started, the same as in shells.
 const (
 	exitCannotRun = 126
 	exitNotFound  = 127
 )
 
 const (
-	busyTime = 2 * time.Second // for what CMD left running to let go of the mount
-	busyPoll = 50 * time.Millisecond
+	busyTime = 2 * time.Second       // how long processes left by CMD may still use the mount
+	busyPoll = 50 * time.Millisecond // interval between attempts to unmount
 )
 
+// runOptions holds the arguments of the run command.
 type runOptions struct {
 	mounts.MountOptions
 	dir     string
@@ -74,6 +75,7 @@ be saved, 5 if they are not all on the session remote yet.`,
 	return cmd
 }
 
+// runIn parses the arguments of run, creates the directory, and runs the command there.
 func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	remote := cli.EnvironmentArguments("REMOTE")
 	switch at := cmd.ArgsLenAtDash(); {
@@ -94,7 +96,8 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	if a.JSON {
 		return cli.Usage(cmd, errors.New("--json makes no sense: the output is CMD's"))
 	}
-	// What is certainly not there is said before anything is mounted; a path may be one of the mount.
+	// A missing command is reported before anything is mounted; a path may be one in the mount, so only names are
+	// checked.
 	if !strings.Contains(o.command[0], "/") {
 		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 			return cannotRun(o.command[0], err)
@@ -105,25 +108,26 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 		return err
 	}
 	defer place.remove()
-	a.Passing = true // it is not mounted again after a restart of the machine
+	a.Passing = true // do not mount it again after a restart of the machine
 	if err := o.Complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
 	return runMounted(cmd.Context(), a, o)
 }
 
-// place is where run mounts.
+// place is the directory that run mounts at.
 type place struct {
 	dir    string
-	parent string // was made for it; "": none
+	parent string // temporary directory created for it; "": none
 }
 
+// makePlace returns the directory of --dir, or creates a temporary one.
 func makePlace(o runOptions, remote string) (place, error) {
 	if o.dir != "" {
 		return place{dir: o.dir}, nil
 	}
 	parent, err := os.MkdirTemp("", "artifactfs-run-")
-	if err == nil && o.Request.AllowOther { // others are to get there
+	if err == nil && o.Request.AllowOther { // other users need access to the mount
 		err = os.Chmod(parent, 0o755)
 	}
 	if err != nil {
@@ -136,15 +140,16 @@ func makePlace(o runOptions, remote string) (place, error) {
 	return place{dir: filepath.Join(parent, name), parent: parent}, nil
 }
 
+// remove removes the temporary directory.
 func (p place) remove() {
 	if p.parent != "" {
-		os.Remove(p.parent) // what is still mounted there keeps it
+		os.Remove(p.parent) // fails while a mount is still in it
 	}
 }
 
-// runMounted mounts, runs, and unmounts.
+// runMounted mounts the remote, runs the command, and unmounts.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
-	if err := serving.KeepMemory(); err != nil { // CMD is a process of the same user
+	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user and must not read the secrets in this process
 		return cli.Failure("run", o.Request.Dir, err)
 	}
 	p := a.NewProgress()
@@ -153,13 +158,13 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err != nil {
 		return cli.Failure("run", o.Request.Dir, err)
 	}
-	a.Serving = true // from here on a signal is the command's, and a second one too
+	a.Serving = true // from here on all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
-	if err == nil && !mountedAt(reply.Dir) { // CMD would run in an empty directory
+	if err == nil && !mountedAt(reply.Dir) { // in another mount namespace, CMD would run in an empty directory
 		err = &control.Error{Verb: "run", Object: reply.Dir, Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
 			Hint: "--state DIR with a state directory of this namespace's own has a daemon started here"}
 	}
-	if err == nil { // no signal has arrived at the last moment
+	if err == nil { // no signal arrived after the mount
 		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {
@@ -179,6 +184,7 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	return cli.ExitCode(code)
 }
 
+// cannotRun returns the error for a command that could not be started, with the exit code of a shell.
 func cannotRun(name string, err error) error {
 	code := exitCannotRun
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
@@ -195,7 +201,8 @@ func cannotRun(name string, err error) error {
 	return &control.Error{Code: code, Verb: "run", Object: name, Cause: cause.Error()}
 }
 
-// endRun unmounts what a command has left, and says what is kept. What is in use is waited for, and then detached.
+// endRun unmounts after the command, and prints which session has the changes. It waits busyTime for processes that
+// still use the mount, and then detaches it.
 func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
@@ -227,12 +234,13 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 	return nil
 }
 
+// mountedAt reports whether artifactfs is mounted at dir in this mount namespace; true if that is unknown.
 func mountedAt(dir string) bool {
 	table, err := mountinfo.Self()
 	return err != nil || cli.HasMount(table, dir)
 }
 
-// sayKeptByRun says how to go on: the place was of this run, the session has a name.
+// sayKeptByRun prints how to resume the session: by its name, because the temporary directory is gone.
 func sayKeptByRun(a *cli.App, m control.MountReply, reply control.UnmountReply) {
 	what := cli.Plural(reply.Kept, "changed path")
 	if reply.Kept == 0 {

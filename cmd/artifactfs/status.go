@@ -51,6 +51,7 @@ one such line each time.`,
 	return cmd
 }
 
+// showStatus prints the status of the mount that args names, or of all mounts and daemons.
 func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	all, asked := a.Survey(ctx)
 	if len(args) > 0 {
@@ -89,7 +90,7 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny returns the mount at dir or above it, or the session that was mounted there last.
+// findAny returns the mount at dir or above it, or else the session that was last mounted there.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
@@ -100,20 +101,20 @@ func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	return m, err
 }
 
-// printAll writes the status of all mounts, whichever process serves them, as one control.Status. The daemon is the
-// shared one, if it runs.
+// printAll writes the status of all mounts of all daemons as one control.Status. Its daemon is the shared one, if it
+// runs.
 func printAll(w io.Writer, all cli.Survey) error {
 	s := control.Status{Mounts: make([]control.MountStatus, len(all.Mounts))}
 	for i, m := range all.Mounts {
 		s.Mounts[i] = m.MountStatus
 	}
-	if len(all.Daemons) > 0 { // it is asked first
+	if len(all.Daemons) > 0 { // the shared daemon is first in the list
 		s.Daemon, s.Cache = all.Daemons[0].DaemonStatus, all.Daemons[0].Cache
 	}
 	return cli.PrintJSON(w, s)
 }
 
-// printDaemon writes a block about a process that serves.
+// printDaemon writes a block of lines about a daemon.
 func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	fmt.Fprintln(w, "daemon")
 	line := func(label, format string, args ...any) { cli.PrintLine(w, label, format, args...) }
@@ -147,7 +148,7 @@ func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	}
 }
 
-// printStatus writes a block for people: what matters first, and nothing that says nothing.
+// printStatus writes a block of lines about a mount, the most important first. Lines without information are left out.
 func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	fmt.Fprintln(w, m.Dir)
 	line := func(label, format string, args ...any) { cli.PrintLine(w, label, format, args...) }
@@ -175,7 +176,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("refused", "and %s more (--json shows all)", cli.Count(int64(n)))
 	}
 	if m.State == control.StatePreparing {
-		return // nothing else is known yet
+		return // the daemon does not know the rest yet
 	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
@@ -218,7 +219,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	}
 }
 
-// changedLines print the changes and the session.
+// changedLines prints the lines about changes and the session.
 func changedLines(m control.MountStatus, now time.Time, line func(label, format string, args ...any)) {
 	switch {
 	case m.Overlay.Changed < 0:
@@ -231,7 +232,7 @@ func changedLines(m control.MountStatus, now time.Time, line func(label, format 
 	}
 }
 
-// sessionLines print the session, its checkpoints, and how much of it is on the session remote.
+// sessionLines prints the lines about the session, its checkpoints, and the state of its push.
 func sessionLines(s control.SessionStatus, now time.Time, line func(label, format string, args ...any)) {
 	what := s.Name
 	if s.State != "" && s.State != string(session.Active) {
@@ -270,6 +271,7 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	}
 }
 
+// refAndCommit returns the mounted ref with its abbreviated commit.
 func refAndCommit(m control.MountStatus) string {
 	name := cli.RefName(m.Ref, m.Commit)
 	if m.Ref == "" || m.Commit == "" {
@@ -278,6 +280,7 @@ func refAndCommit(m control.MountStatus) string {
 	return name + " at " + m.Commit[:min(12, len(m.Commit))]
 }
 
+// historyText returns the mount's history mode, and whether git can be used yet.
 func historyText(m control.MountStatus) string {
 	if m.GitReady {
 		return string(m.History)
@@ -285,7 +288,7 @@ func historyText(m control.MountStatus) string {
 	return string(m.History) + ", git is not ready yet"
 }
 
-// share is how much of the blobs is here, never rounded up to everything.
+// share returns the fetched part of the blobs in percent, rounded down so that 100 % means all.
 func share(b control.BlobStatus) string {
 	if b.Total == 0 {
 		return ""
@@ -293,10 +296,10 @@ func share(b control.BlobStatus) string {
 	return fmt.Sprintf(" (%d %%)", b.Fetched*100/b.Total)
 }
 
-// maxRefused is how many refused objects a status for people names.
+// maxRefused is the maximum number of refused objects in a status text.
 const maxRefused = 5
 
-// refusedText names an object whose answer was refused, and says when the remote is asked again.
+// refusedText describes a refused object and when it is requested again.
 func refusedText(r control.RefusedObject, now time.Time) string {
 	name := "history"
 	switch {
@@ -311,7 +314,7 @@ func refusedText(r control.RefusedObject, now time.Time) string {
 	return fmt.Sprintf("%s: %s; asked for again in %s", name, r.Cause, cli.Age(max(r.Next.Sub(now), 0)))
 }
 
-// followText says how far a mount that follows has got.
+// followText describes the state of a mount that follows its branch.
 func followText(f control.FollowStatus, now time.Time) string {
 	text := "origin/" + f.Branch
 	if f.Commit == "" {

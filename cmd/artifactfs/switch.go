@@ -45,6 +45,7 @@ with git switch. Git's own switch and checkout work too; they download every fil
 	return cmd
 }
 
+// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook.
 func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "no branch given", Hint: "artifactfs switch --help shows how"}
@@ -72,7 +73,7 @@ func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchReque
 	return errors.Join(err, postCheckout(ctx, a, reply))
 }
 
-// printSwitch says what git switch says.
+// printSwitch prints the messages of git switch.
 func printSwitch(w io.Writer, s control.SwitchReply) {
 	for _, path := range s.Kept {
 		fmt.Fprintf(w, "changed meanwhile, and left as it is: %s\n", path)
@@ -92,7 +93,7 @@ func printSwitch(w io.Writer, s control.SwitchReply) {
 	}
 }
 
-// postCheckout runs the hook that git runs, if there is one, as the user who switched.
+// postCheckout runs the repository's post-checkout hook, if it exists, as the user who runs this command.
 func postCheckout(ctx context.Context, a *cli.App, s control.SwitchReply) error {
 	out, err := gitcmd.AsUser(ctx, "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
 	hook := strings.TrimSuffix(string(out), "\n")

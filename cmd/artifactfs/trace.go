@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// traceAgain is how long a mount may be without a process that serves it before following it is given up.
+	// traceAgain is how long trace waits for a new worker to serve the mount after the previous one has ended.
 	traceAgain = 10 * time.Second
-	tracePoll  = 50 * time.Millisecond
+	// tracePoll is the interval between attempts to connect to it.
+	tracePoll = 50 * time.Millisecond
 )
 
 func traceCommand(a *cli.App) *cobra.Command {
@@ -43,6 +44,8 @@ mount down: if the output is read too slowly, events are dropped, and stderr sta
 	return cmd
 }
 
+// printTrace prints the events of the mount at dir until ctx ends or the mount is unmounted. It reconnects after a
+// takeover.
 func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 	mounts, asked := a.Mounts(ctx)
 	m, err := cli.Find(mounts, asked, "trace", dir)
@@ -56,7 +59,7 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
-			t.broken() // in the middle: another worker continues the mount, or none does
+			t.broken() // the stream broke: another worker continues the mount, or none does
 		case t.again.IsZero():
 			return cli.Failure("trace", m.Dir, err)
 		}
@@ -71,14 +74,15 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 	}
 }
 
-// follower prints one stream after the other.
+// follower prints the trace streams of successive workers.
 type follower struct {
 	app   *cli.App
 	out   *bufio.Writer
-	pid   int       // of the process that serves
-	again time.Time // until when another one is waited for; zero while one serves
+	pid   int       // process that serves the mount; 0: not known yet
+	again time.Time // deadline for the next worker; zero while one serves
 }
 
+// broken starts the wait for the next worker.
 func (f *follower) broken() {
 	if f.again.IsZero() {
 		f.again = time.Now().Add(traceAgain)
@@ -86,6 +90,7 @@ func (f *follower) broken() {
 	}
 }
 
+// show prints the events of one message.
 func (f *follower) show(t control.Trace) error {
 	if f.pid != 0 && t.PID != f.pid {
 		fmt.Fprintf(f.app.Stderr, "artifactfs: process %d has taken over the mount; events in between were missed\n", t.PID)
@@ -111,7 +116,7 @@ func (f *follower) show(t control.Trace) error {
 	return nil
 }
 
-// printEvent writes a line for people; the path, which may be of any length, comes last.
+// printEvent writes a line for one event; the path is last, because its length varies.
 func printEvent(w io.Writer, e control.TraceEvent) error {
 	command := e.Command
 	if e.PID == 0 {
@@ -141,7 +146,7 @@ func printEvent(w io.Writer, e control.TraceEvent) error {
 	return nil
 }
 
-// waitText writes microseconds.
+// waitText formats a number of microseconds.
 func waitText(us int64) string {
 	switch {
 	case us < 1000:

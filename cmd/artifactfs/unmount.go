@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
+// unmountOptions holds the arguments of the unmount command.
 type unmountOptions struct {
 	dirs, sessions []string
 	all, discard   bool
@@ -88,21 +89,22 @@ names them. With --detach it unmounts anyway: everything written so far is kept,
 	return cmd
 }
 
-// unmountTime is how long an unmount waits for the session remote if nothing else is said.
+// unmountTime is the default of --timeout.
 const unmountTime = 30 * time.Second
 
-// unmounted is what became of one mount or session.
+// unmounted is the result for one mount or session.
 type unmounted struct {
 	control.UnmountReply
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// unmount continues after a failure; the first one decides the exit code and the others are printed before it.
+// unmountMounts unmounts the selected mounts. It continues after a failure; the first error determines the exit code,
+// and the others are printed before it.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
-	var late []control.UnmountReply // that may not have everything on the session remote
+	var late []control.UnmountReply // replies that may report refs missing on the session remote
 	for _, m := range targets {
 		if o.discard && !o.yes {
 			if err := cli.Confirm(a, "discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
@@ -112,7 +114,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		reply, err := unmountOne(ctx, a, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
-			continue // another process has just unmounted it
+			continue // another process has unmounted it meanwhile
 		}
 		if err != nil {
 			errs = append(errs, cli.Failure("unmount", m.Dir, err))
@@ -158,7 +160,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	return cli.ReportAll(a, errs)
 }
 
-// choose finds what is named.
+// choose returns the mounts and sessions that the arguments select, and an error for each argument that selects none.
 func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
 		m, err := cli.Find(mounts, asked, "unmount", dir)
@@ -193,7 +195,7 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 	}
 	if o.all {
 		for _, m := range mounts {
-			if m.Mounted() && m.SubmoduleOf == "" { // submodules go with what is around them
+			if m.Mounted() && m.SubmoduleOf == "" { // submodules are unmounted with their parent
 				targets = append(targets, m)
 			}
 		}
@@ -202,6 +204,7 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 	return targets, errs
 }
 
+// unmountOne unmounts one mount, or discards one unmounted session.
 func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions) (unmounted, error) {
 	if !m.Mounted() {
 		until, err := discardKept(ctx, a, m.Session.Name)
@@ -211,7 +214,8 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 	return unmounted{reply, o.discard}, err
 }
 
-// discardKept removes a session that is not mounted. The daemon is needed where it has a session remote.
+// discardKept moves a session that is not mounted to the trash, and returns when the trash is emptied. If the session
+// has a remote, the daemon does it.
 func discardKept(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !daemon.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), daemon.Discard(a.State, name)
@@ -227,12 +231,12 @@ func discardKept(ctx context.Context, a *cli.App, name string) (until time.Time,
 	return reply.Until, err
 }
 
-// sayTrashed says how a discarded session comes back.
+// sayTrashed prints how to restore a discarded session.
 func sayTrashed(a *cli.App, name string, until time.Time) {
 	fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 
-// unmountWait is a time as a request has it, where none at all is negative.
+// unmountWait converts --timeout to the value of a request, in which a negative value means no wait.
 func unmountWait(t time.Duration) time.Duration {
 	if t == 0 {
 		return -1
@@ -240,7 +244,7 @@ func unmountWait(t time.Duration) time.Duration {
 	return t
 }
 
-// sayKeptInside is sayKept of a submodule.
+// sayKeptInside prints which session has the changes of a submodule.
 func sayKeptInside(a *cli.App, around control.MountStatus, sub control.UnmountReply) {
 	what := cli.Plural(sub.Kept, "changed path")
 	if sub.Kept == 0 {
@@ -250,7 +254,7 @@ func sayKeptInside(a *cli.App, around control.MountStatus, sub control.UnmountRe
 		what, sub.Dir, sub.Session, cli.ResumeCommand(around))
 }
 
-// endDaemon ends the shared daemon, if there is one; those in the foreground end with their mount.
+// endDaemon ends the shared daemon, if it runs. Daemons in the foreground end with their mount.
 func endDaemon(ctx context.Context, a *cli.App) error {
 	client, err := control.Dial(ctx, a.DaemonSocket())
 	if err == nil {
@@ -262,6 +266,7 @@ func endDaemon(ctx context.Context, a *cli.App) error {
 	return err
 }
 
+// isDir reports whether dir is a spelling of the mount's directory, and not one below it.
 func isDir(mounted, dir string) bool {
 	for _, spelling := range cli.Spellings(dir) {
 		if spelling == mounted {

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// The Makefile sets these: what git describe prints, the whole commit id, and the time of the commit in UTC (RFC 3339).
+// The Makefile sets these variables: the output of git describe, the full commit ID, and the time of the commit in UTC
+// (RFC 3339).
 var version, commit, date string
 
 func versionCommand(a *cli.App) *cobra.Command {
@@ -28,6 +29,7 @@ built from, the time of that commit, and the platform.`,
 	}
 }
 
+// printVersion prints the version, as JSON with --json.
 func printVersion(a *cli.App) error {
 	if a.JSON {
 		built, when := buildCommit()
@@ -39,17 +41,18 @@ func printVersion(a *cli.App) error {
 	return err
 }
 
-// versionReport is what `version --json` prints.
+// versionReport is the output of `version --json`.
 type versionReport struct {
 	Version  string `json:"version"`
-	Commit   string `json:"commit"` // "": not known
-	Date     string `json:"date"`   // of the commit, RFC 3339; "": not known
+	Commit   string `json:"commit"` // "": unknown
+	Date     string `json:"date"`   // time of the commit, RFC 3339; "": unknown
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Protocol int    `json:"protocol"`
 }
 
-// versionText returns the version that the Makefile has set, else the beginning of the commit id that the go command recorded.
+// versionText returns the version that the Makefile has set, or else the abbreviated commit ID that the go command
+// recorded.
 func versionText() string {
 	if version != "" {
 		return version
@@ -63,8 +66,8 @@ func versionText() string {
 	return "unknown"
 }
 
-// buildCommit returns the commit that this program was built from and the time of that commit: what the Makefile has set, else
-// what the go command recorded.
+// buildCommit returns the commit that this program was built from and the time of that commit: the values that the
+// Makefile has set, or else those that the go command recorded.
 func buildCommit() (id, when string) {
 	if commit != "" {
 		return commit, date

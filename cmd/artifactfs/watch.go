@@ -19,12 +19,13 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// leastInterval is how often a watched status is asked for at most: counting what is hydrated takes the daemon time.
+// leastInterval is the shortest interval of --watch: a daemon needs time to count fetched files.
 const leastInterval = 100 * time.Millisecond
 
-// interval is a flag that takes a number of seconds.
+// interval is the value of a flag for a number of seconds.
 type interval time.Duration
 
+// String implements pflag.Value.
 func (i *interval) String() string {
 	if *i == 0 {
 		return ""
@@ -32,8 +33,10 @@ func (i *interval) String() string {
 	return strconv.FormatFloat(time.Duration(*i).Seconds(), 'g', -1, 64)
 }
 
+// Type implements pflag.Value.
 func (i *interval) Type() string { return "SECONDS" }
 
+// Set implements pflag.Value.
 func (i *interval) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)
 	d := time.Duration(n * float64(time.Second))
@@ -47,8 +50,8 @@ func (i *interval) Set(text string) error {
 	return nil
 }
 
-// take makes an argument the flag's value if that is what it looks like: "--watch 5" reads like "--watch" and a directory,
-// because the number may be left out.
+// take uses a number among the arguments as the flag's value and returns the other arguments: because --watch may have
+// no value, pflag parses "--watch 5" as the flag and a directory. An existing path is never used as a number.
 func (i *interval) take(args []string) []string {
 	for n, arg := range args {
 		if *i == 0 {
@@ -61,13 +64,14 @@ func (i *interval) take(args []string) []string {
 	return args
 }
 
-// watcher remembers what was seen last, by the mount's directory.
+// watcher remembers the previous status of each mount, by directory, to compute rates.
 type watcher struct {
+	// at is the time of the previous status.
 	at     time.Time
 	before map[string]control.MountStatus
 }
 
-// watch shows the status again and again until ctx ends.
+// watchStatus prints the status every interval until ctx ends.
 func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
 	screen := cli.IsTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
@@ -99,6 +103,7 @@ func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Dura
 	}
 }
 
+// showAll prints the status once: as JSON, as a screen, or as lines.
 func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen bool) error {
 	var b bytes.Buffer
 	now := time.Now()
@@ -108,7 +113,7 @@ func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen 
 			return err
 		}
 	case screen:
-		b.WriteString("\x1b[H") // what is there is overwritten: to clear it first would flicker
+		b.WriteString("\x1b[H") // overwrite the screen: clearing it first would flicker
 		width, height := 0, 0
 		if size, err := unix.IoctlGetWinsize(int(a.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
 			width, height = int(size.Col), int(size.Row)
@@ -130,7 +135,7 @@ func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen 
 	return nil
 }
 
-// head writes what is said of all together.
+// head writes the lines about all mounts and the daemons.
 func (w *watcher) head(out io.Writer, all cli.Survey, asked error, now time.Time) {
 	fmt.Fprintf(out, "artifactfs  %s  %s\n", now.Format("15:04:05"), cli.Plural(int64(len(all.Mounts)), "mount"))
 	for _, d := range all.Daemons {
@@ -144,7 +149,8 @@ func (w *watcher) head(out io.Writer, all cli.Survey, asked error, now time.Time
 	fmt.Fprintln(out)
 }
 
-// table writes a line for each mount. Rates are those since the last time; a process that took a mount over counts anew.
+// table writes a line for each mount. Rates are averages since the previous call; after a takeover the counters start at
+// 0.
 func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -187,7 +193,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	io.WriteString(out, text)
 }
 
-// fit writes as much of a text as a terminal shows: a line that wraps, or one too many, would make it scroll.
+// fit writes the part of text that fits the terminal: a wrapped line or one too many would make it scroll.
 func fit(out io.Writer, text string, width, height int) {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {
