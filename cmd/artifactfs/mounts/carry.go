@@ -16,18 +16,22 @@ import (
 	"github.com/artifactfs/artifactfs/session/capture"
 )
 
-// policy is a flag that takes a control.Policy.
+// policy is the value of a flag for a control.Policy.
 type policy control.Policy
 
+// policyWords lists the values of policy for error texts.
 const policyWords = "off|idle|before-risk|interval=DURATION"
 
-// leastPolicyInterval is how often checkpoints are made at most.
+// leastPolicyInterval is the shortest interval between automatic checkpoints.
 const leastPolicyInterval = time.Second
 
+// String implements pflag.Value.
 func (p *policy) String() string { return string(*p) }
 
+// Type implements pflag.Value.
 func (p *policy) Type() string { return "WHEN" }
 
+// Set implements pflag.Value.
 func (p *policy) Set(text string) error {
 	if every, ok := strings.CutPrefix(text, string(control.PolicyInterval)); ok {
 		if d, err := time.ParseDuration(every); err != nil {
@@ -42,10 +46,10 @@ func (p *policy) Set(text string) error {
 	return nil
 }
 
-// baseMode is a flag that takes a control.BaseMode.
+// baseMode is the value of a flag for a control.BaseMode.
 type baseMode control.BaseMode
 
-// baseWords are the values of baseMode.
+// baseWords lists the values of baseMode.
 var baseWords = func() (words []string) {
 	for _, b := range control.BaseModes {
 		words = append(words, string(b))
@@ -53,10 +57,13 @@ var baseWords = func() (words []string) {
 	return words
 }()
 
+// String implements pflag.Value.
 func (b *baseMode) String() string { return string(*b) }
 
+// Type implements pflag.Value.
 func (b *baseMode) Type() string { return "MODE" }
 
+// Set implements pflag.Value.
 func (b *baseMode) Set(text string) error {
 	if !slices.Contains(baseWords, text) {
 		return fmt.Errorf("must be one of %s", strings.Join(baseWords, "|"))
@@ -65,20 +72,23 @@ func (b *baseMode) Set(text string) error {
 	return nil
 }
 
-// commandWords is a flag that takes a command and its arguments.
+// commandWords is the value of a flag for a command with its arguments.
 type commandWords []string
 
+// String implements pflag.Value.
 func (c *commandWords) String() string { return strings.Join(*c, " ") }
 
+// Type implements pflag.Value.
 func (c *commandWords) Type() string { return "COMMAND" }
 
+// Set implements pflag.Value; it accepts what splitWords accepts.
 func (c *commandWords) Set(text string) (err error) {
 	*c, err = splitWords(text)
 	return err
 }
 
-// splitWords splits a command line at blanks. Single quotes, double quotes and backslashes keep what they enclose together, as in
-// a shell; nothing else means anything.
+// splitWords splits a command line at white space. Single quotes, double quotes and backslashes protect characters as in
+// a shell; no other character is special.
 func splitWords(text string) (words []string, err error) {
 	var word strings.Builder
 	inside, quote, escaped := false, rune(0), false
@@ -120,7 +130,7 @@ func splitWords(text string) (words []string, err error) {
 	return words, nil
 }
 
-// addCarryFlags adds those that say how work is carried to the session remote.
+// addCarryFlags adds the flags about checkpoints and the push to the session remote.
 func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.Request, &o.Request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "", "push the session to the git repository `URL`, or to a path, which is created\nif it does not exist; origin: push to REMOTE itself; embedded: to a repository\nbelow the state directory; none: do not push (default embedded)")
@@ -140,7 +150,7 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
 }
 
-// completeCarry checks what the flags say together, and makes paths absolute.
+// completeCarry checks the combination of these flags, and makes paths absolute.
 func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	s := &r.SessionOptions
 	if r.At != "" {
@@ -158,7 +168,7 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	if err := session.ValidBranches(s.Branches); err != nil {
 		return cli.Usage(cmd, fmt.Errorf("--session-branches: %w", err))
 	}
-	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") { // the daemon's directory is another one
+	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") { // the daemon runs in another directory
 		abs, err := filepath.Abs(r.CreateRemote[0])
 		if err != nil {
 			return fmt.Errorf("%s: %w", cmd.Name(), err)

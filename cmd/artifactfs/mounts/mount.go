@@ -1,5 +1,5 @@
-// Package mounts holds the commands that make mounts and keep them at their branch: mount and refresh. The flags of mount (MountOptions)
-// are also those of session fork, session resume and run.
+// Package mounts holds the commands that create mounts and update them: mount and refresh. Session fork, session resume
+// and run have the same flags (MountOptions).
 package mounts
 
 import (
@@ -22,14 +22,17 @@ import (
 	"github.com/artifactfs/artifactfs/daemon"
 )
 
+// MountOptions holds the flags of commands that mount, and the request that results from them.
 type MountOptions struct {
+	// Request is complete after Complete.
 	Request       control.MountRequest
 	budget, cache cli.Size
 	foreground    bool
-	follow        string // branch; followMounted: that which is mounted
-	device        int    // descriptor of an opened /dev/fuse; -1: none
+	follow        string // branch to follow; followMounted: the mounted branch
+	device        int    // descriptor of an open /dev/fuse; -1: none
 }
 
+// MountCommand returns the mount command.
 func MountCommand(a *cli.App) *cobra.Command {
 	var o MountOptions
 	cmd := &cobra.Command{
@@ -119,7 +122,7 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 	return cmd
 }
 
-// AddFlags adds those that all commands have which mount.
+// AddFlags adds the flags that all commands that mount have in common.
 func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	r, f := &o.Request, cmd.Flags()
 	o.device = -1
@@ -152,7 +155,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "prefetch", "auto", "all", "none")
 }
 
-// Complete makes the request of what flags and arguments say.
+// Complete fills o.Request from flags and arguments.
 func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) error {
 	r := &o.Request
 	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.Token
@@ -163,7 +166,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	r.Passing, r.Through, r.ExactOwner = a.Passing, a.Through, true
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
-		r.GitDir = "" // what a daemon of an earlier version understands, too
+		r.GitDir = "" // daemons of earlier versions do not know the value "outside"
 	}
 	if o.device >= 0 && !o.foreground {
 		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground: the descriptor is this process's"))
@@ -184,7 +187,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	if err := o.completeFollow(cmd); err != nil {
 		return err
 	}
-	if link { // the session says of which remote it is
+	if link { // the session determines the remote
 		dir := r.Session
 		if len(args) > 1 {
 			dir = args[1]
@@ -194,7 +197,8 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	return completeRequest(r, args)
 }
 
-// InheritedDevice takes the descriptor that a more privileged program has left open for us.
+// InheritedDevice returns the descriptor of /dev/fuse that a more privileged program left open for this process. It
+// returns a usage error if fd is another file.
 func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -205,17 +209,17 @@ func InheritedDevice(fd int) (*os.File, error) {
 		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
 			Hint: "the program that mounts must pass the descriptor through exec (no close-on-exec), and its number in --fuse-fd"}
 	}
-	unix.CloseOnExec(fd) // a child of ours that held it would keep the mount alive
+	unix.CloseOnExec(fd) // a child process that inherited it would keep the mount alive
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// completeRequest fills in what the arguments say: a daemon has another working directory, so paths become absolute.
+// completeRequest fills in the arguments. It makes paths absolute, because the daemon runs in another directory.
 func completeRequest(r *control.MountRequest, args []string) error {
 	fail := func(object, cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
 	}
 	r.Remote = args[0]
-	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // what is there says of which remote it is
+	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the remote
 	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
@@ -263,8 +267,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	// The mount table knows the directory by its real name, and so shall status. What is mounted with our device answers
-	// nobody yet.
+	// Status must show the real path of the directory, because the mount table has it. A directory that is already
+	// mounted through the inherited device must not be accessed: no process answers requests there yet.
 	real := ""
 	if r.Device == nil {
 		real, _ = filepath.EvalSymlinks(abs)
@@ -278,7 +282,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	return nil
 }
 
-// completeRedirects cleans what the flag says; without it the user's configuration speaks.
+// completeRedirects checks the paths of --redirect; without the flag it reads them from the user's configuration.
 func completeRedirects(r *control.MountRequest) error {
 	if r.ReadOnly && len(r.Redirects) > 0 {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect makes no sense with --read-only"}
@@ -300,10 +304,10 @@ func completeRedirects(r *control.MountRequest) error {
 	return nil
 }
 
-// RepositoryName is the name git clone would give the directory; "" if there is none.
+// RepositoryName returns the directory name that git clone would choose; "" if there is none.
 func RepositoryName(remote string) string {
 	if _, rest, ok := strings.Cut(remote, "://"); ok {
-		_, remote, _ = strings.Cut(rest, "/") // the host is no name for a directory
+		_, remote, _ = strings.Cut(rest, "/") // the host is not used as a directory name
 	} else if !cli.IsPath(remote) {
 		_, remote, _ = strings.Cut(remote, ":")
 	}
@@ -316,6 +320,7 @@ func RepositoryName(remote string) string {
 	return name
 }
 
+// mountRemote mounts through a daemon, or in this process with --foreground, and prints the result.
 func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	if o.foreground {
 		return serving.ServeMount(ctx, a, o.Request)
@@ -330,6 +335,7 @@ func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	return cli.PrintMount(a, reply, time.Since(start))
 }
 
+// MountInBackground requests a mount from the shared daemon, which it starts if necessary. show receives the progress.
 func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
 		client, err := a.EnsureDaemon(ctx)
@@ -338,7 +344,7 @@ func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, 
 		}
 		reply, err := client.Mount(ctx, r, show)
 		if again && errors.Is(err, control.ErrNoServer) {
-			continue // it was idle and ended just now
+			continue // the daemon was idle and has just ended
 		}
 		return reply, err
 	}

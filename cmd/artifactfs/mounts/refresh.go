@@ -11,10 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// followMounted is the value of --follow alone.
+// followMounted is the value of --follow without an argument.
 const followMounted = "HEAD"
 
-// completeFollow puts --follow into the request.
+// completeFollow checks --follow and adds it to the request.
 func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	r := &o.Request
 	fail := func(cause, hint string) error {
@@ -38,6 +38,7 @@ func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	return nil
 }
 
+// RefreshCommand returns the refresh command.
 func RefreshCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
@@ -61,6 +62,7 @@ mounts do not wait for --follow-interval. Refresh also retries objects that were
 	}
 }
 
+// refreshMounts requests a refresh from the daemon of the mount at dir, and prints the result.
 func refreshMounts(ctx context.Context, a *cli.App, dir string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "refresh", dir)
@@ -80,7 +82,7 @@ func refreshMounts(ctx context.Context, a *cli.App, dir string) error {
 	return nil
 }
 
-// printRefresh says where the mount is, and what to do if it was left where it was.
+// printRefresh prints the old and new commit, and a hint if the mount was not updated.
 func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 	switch {
 	case r.Moved:

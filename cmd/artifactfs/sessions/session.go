@@ -1,4 +1,4 @@
-// Package sessions holds the commands below artifactfs session. Each file holds one command, or a few of one kind.
+// Package sessions holds the commands below artifactfs session. Each file holds one command or several related ones.
 package sessions
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// SessionCommand returns the session command with its subcommands.
 func SessionCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
@@ -74,15 +75,16 @@ names session remote, session and checkpoint.`,
 	return cmd
 }
 
-// work is a session that a command is about.
+// work is the session that a command works on.
+// client is connected to the daemon that serves the session, or to the shared one.
 type work struct {
 	client *control.Client
-	of     string      // as requests name it
-	remote string      // session remote that it is looked for on; "": it is of this host
-	mount  *cli.Served // nil: it is not mounted
+	of     string      // name of the session, or directory of its mount, for requests
+	remote string      // session remote to look it up on; "": this host
+	mount  *cli.Served // nil: the session is not mounted
 }
 
-// name is what people call it.
+// name returns the session's name for errors: the directory of the mount, if it is mounted.
 func (w work) name() string {
 	if w.mount != nil {
 		return w.mount.Dir
@@ -90,8 +92,9 @@ func (w work) name() string {
 	return "session " + w.of
 }
 
-// SessionOf finds the session that is called name: by a session's name, or as the directory of a mount or one inside; "":
-// the mount around the current directory. Who serves it is asked; of what is not mounted, the shared daemon.
+// SessionOf finds a session by its name, or by the directory of its mount or one inside; "": the mount around the
+// current directory. The client is that of the daemon that serves the mount, or of the shared daemon for an unmounted
+// session.
 func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
 	all, asked := a.Mounts(ctx)
 	if name == "" {
@@ -118,13 +121,13 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
-		return work{}, noSession(verb, of) // no daemon has to be started to report that
+		return work{}, noSession(verb, of) // do not start a daemon for this error
 	}
 	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: of}, err
 }
 
-// isDirectory says whether a name is meant as that of a directory.
+// isDirectory reports whether a name means a directory: it has a slash, or it is an existing directory.
 func isDirectory(name string) bool {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return true
@@ -133,7 +136,7 @@ func isDirectory(name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// rank is low of mounts that work in a session, and not only show it.
+// rank orders the mounts of a session: writable ones, then read-only ones, then unmounted ones.
 func rank(m cli.Served) int {
 	switch {
 	case m.Mounted() && !m.ReadOnly:
@@ -153,15 +156,15 @@ func (w work) Mounted(verb string) (cli.Served, error) {
 	return *w.mount, nil
 }
 
-// ofFlag adds the flag that says which session is meant.
+// ofFlag adds the flag -C, which selects the session.
 func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	cmd.Flags().StringVarP(of, "of", "C", "", "the session, by its mount or its name (`DIR|SESSION`; default: that of\nthe current directory)")
 	if err := cmd.RegisterFlagCompletionFunc("of", CompleteSessions(a, 1<<10)); err != nil {
-		panic(err) // as in completeFlag
+		panic(err) // only for a flag that does not exist, as in cli.CompleteFlag
 	}
 }
 
-// CompleteSessions offers the sessions' names to the shell.
+// CompleteSessions completes the names of sessions, for at most most arguments.
 func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
@@ -199,8 +202,8 @@ undelete can restore.`,
 	return cmd
 }
 
-// sessions lists the sessions of this host. A daemon that was killed can be connected to until the kernel has closed its socket:
-// if no other answers either, sessions looks again who is there.
+// sessions returns the sessions of this host. A socket of a killed daemon accepts connections until the kernel has
+// closed it: if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
 func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	for until := time.Now().Add(cli.StatusTime); ; {
 		all, err := askSessions(ctx, a)
@@ -215,8 +218,8 @@ func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	}
 }
 
-// askSessions asks all daemons at once: each knows all sessions, and those that it serves better than the others. Those that have
-// ended since they were listed say nothing; if all have, it is control.ErrNoServer.
+// askSessions queries all daemons concurrently. Every daemon knows all sessions, but has more details of those that it
+// serves. Daemons that have ended since they were listed are ignored; if all have, it returns control.ErrNoServer.
 func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	sockets, err := a.Sockets(ctx)
 	if err != nil {
@@ -225,9 +228,9 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	if len(sockets) == 0 {
 		kept, err := a.Mounts(ctx)
 		if err != nil || len(kept) == 0 {
-			return nil, err // no daemon has to be started to report that
+			return nil, err // do not start a daemon for an empty list
 		}
-		if len(kept) == 1 && kept[0].Mounted() { // this process is a guest in it
+		if len(kept) == 1 && kept[0].Mounted() { // this process is in the mount's container
 			reply, err := kept[0].Client.Sessions(ctx)
 			return reply.Sessions, err
 		}
@@ -270,6 +273,7 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	return all, errors.Join(errs...)
 }
 
+// sessionList prints a table of sessions.
 func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	all, asked := sessionsAt(ctx, a, remote)
 	if a.JSON {
@@ -300,7 +304,7 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	return asked
 }
 
-// sessionsAt lists the sessions of a session remote; "": of this host.
+// sessionsAt returns the sessions on a session remote; "": of this host.
 func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.SessionInfo, error) {
 	remote, err := cli.FarRemote("list", remote)
 	if err != nil {
@@ -320,7 +324,7 @@ func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.Sessi
 	return reply.Sessions, nil
 }
 
-// stateText is a session's state, and that it was not asked for if so.
+// stateText returns a session's state, with remarks such as an interruption or a takeover by another machine.
 func stateText(s control.SessionInfo) string {
 	state := cmp.Or(s.State, "-")
 	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {

@@ -10,17 +10,17 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// addressHelp describes how commands name checkpoints of other sessions.
+// addressHelp is the part of several help texts about checkpoints of other sessions.
 const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest one. With --session-remote URL, sessions are
 looked up in that git repository, and nothing needs to be mounted here; a link, URL#session=SESSION@ID, names both.`
 
-// farFlag adds the flag that says that sessions are those of a session remote.
+// farFlag adds the flag --session-remote, which looks up sessions on a session remote.
 func farFlag(cmd *cobra.Command, remote *string) {
 	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions in the git repository `URL` instead of on this host")
 }
 
-// workAt finds the session that a checkpoint is of, and what the checkpoint is called within it. A word that names no session
-// is a checkpoint of the session that -C says; on a session remote it is the name of a session if -C says none.
+// workAt parses a word that names a checkpoint, and returns its session and its name in that session. A word without a
+// session means a checkpoint of the session of -C; on a session remote without -C, it is the name of a session.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
 	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too", Hint: "artifactfs session " + verb + " --help"}
 	l, isLink, err := cli.LinkIn(verb, word)
@@ -57,14 +57,14 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 	return w, point, err
 }
 
-// farWork is a session on a session remote, which the shared daemon looks at.
+// farWork returns a session on a session remote, which the shared daemon reads.
 func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error) {
 	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: name, remote: remote}, err
 }
 
-// otherPoint reads the name of a checkpoint that a mount is to have something of: the session that it is of, "" for that of the
-// mount, where that session is, and what the checkpoint is called in it.
+// otherPoint parses a word that names a checkpoint for an operation on a mount. It returns the session ("": that of the
+// mount), the session remote to look it up on ("": this host), and the name of the checkpoint.
 func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
@@ -87,7 +87,7 @@ func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 	return of, at, point, nil
 }
 
-// namesSession says whether a word says which session it is of.
+// namesSession reports whether a word names a session, alone or with a checkpoint.
 func namesSession(word string) bool {
 	if _, link, err := cli.LinkIn("", word); link || err != nil {
 		return true
@@ -120,6 +120,7 @@ session remote. It contains no secret.
 	return cmd
 }
 
+// sessionLink prints the link to a checkpoint.
 func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 	w, id, err := workAt(ctx, a, "link", of, remote, id)
 	if err != nil {

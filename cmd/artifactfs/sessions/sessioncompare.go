@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	tableWidth = 100 // columns of what compare prints
-	mostAlone  = 40  // paths that only one side changed, in the table
+	tableWidth = 100 // maximum width of the output in columns
+	mostAlone  = 40  // maximum number of paths in the table that only one side changed
 )
 
 func sessionCompareCommand(a *cli.App) *cobra.Command {
@@ -55,7 +55,8 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 	return cmd
 }
 
-// compared finds the checkpoints that words name, and the daemon to ask: that of the first mount among them.
+// comparedSessions parses the words that name checkpoints. It returns the request, and a client of the daemon of the
+// first mounted session among them, or of the shared daemon.
 func comparedSessions(ctx context.Context, a *cli.App, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
 	around, aroundErr := SessionOf(ctx, a, "compare", "")
 	if aroundErr == nil && around.mount != nil {
@@ -94,6 +95,7 @@ func comparedSessions(ctx context.Context, a *cli.App, remote string, words []st
 	return r, client, err
 }
 
+// sessionCompare requests the comparison and prints it.
 func sessionCompare(ctx context.Context, a *cli.App, remote string, words []string) error {
 	r, client, err := comparedSessions(ctx, a, remote, words)
 	if err != nil {
@@ -109,7 +111,7 @@ func sessionCompare(ctx context.Context, a *cli.App, remote string, words []stri
 	return printCompared(a.Stdout, reply)
 }
 
-// printCompared writes a table of the sides and one of the paths, in lines of at most tableWidth columns.
+// printCompared prints a table of the sides and one of the paths, at most tableWidth columns wide.
 func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -167,7 +169,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	return nil
 }
 
-// changedPaths lists what any side changed: first what two or more did, or what is in conflict, then the rest.
+// changedPaths returns the changed paths of all sides: first the shared ones, whose number it also returns, then the
+// others.
 func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, shared int) {
 	paths = append(paths, r.Shared...)
 	seen := map[string]bool{}
@@ -186,7 +189,7 @@ func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, sh
 	return paths, len(r.Shared)
 }
 
-// verdictText says which sides are in conflict, or what the sides of a path have in common.
+// verdictText returns the verdict on a path; for a conflict it names the sides.
 func verdictText(p control.SharedPath) string {
 	if p.Verdict != control.VerdictConflict {
 		return string(p.Verdict)
@@ -200,9 +203,10 @@ func verdictText(p control.SharedPath) string {
 	return text
 }
 
+// sideName returns the letter of side i.
 func sideName(i int) string { return string(rune('A' + i)) }
 
-// beginning and ending cut a text to a number of characters, with three dots where something is left out.
+// beginning returns the first characters of a text, with "..." if it was cut to width; ending returns the last ones.
 func beginning(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-3]) + "..."

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// diffOptions holds the flags of session diff.
 type diffOptions struct {
 	of, remote                 string
 	stat, nameOnly, nameStatus bool
@@ -64,8 +65,8 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 	return cmd
 }
 
-// ends finds the sessions of the two ends of a comparison, and what the ends are called in them. An end without a name is the
-// beginning of the session, or its working tree.
+// diffEnds finds the sessions and checkpoints of both ends of a comparison. An empty name means the start of the session
+// or its working tree.
 func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
 	x, fromPoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
@@ -77,7 +78,7 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 		if w, to, err = workAt(ctx, a, "diff", o.of, o.remote, to); err != nil {
 			return r, w, err
 		}
-	case namesSession(from) && o.remote == "": // compared with the work at hand, if there is any
+	case namesSession(from) && o.remote == "": // compare with the working tree around the current directory, if there is one
 		if around, err := SessionOf(ctx, a, "diff", ""); err == nil {
 			w = around
 		}
@@ -89,6 +90,7 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 	return r, w, nil
 }
 
+// sessionDiff requests the comparison and prints it in the selected format.
 func sessionDiff(ctx context.Context, a *cli.App, o diffOptions, words []string) error {
 	r, w, err := diffEnds(ctx, a, o, words)
 	if err != nil {
@@ -126,7 +128,7 @@ func sessionDiff(ctx context.Context, a *cli.App, o diffOptions, words []string)
 	return nil
 }
 
-// printStat writes what git diff --stat does, without its bars.
+// printStat prints the line counts of git diff --stat, without its bars.
 func printStat(out io.Writer, changes []control.PathChange) error {
 	if len(changes) == 0 {
 		return nil

@@ -59,6 +59,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 	return cmd
 }
 
+// sessionErase erases records of a session and of its forks on this host, and prints the numbers.
 func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionEraseRequest) error {
 	w, err := SessionOf(ctx, a, "erase", of)
 	if err != nil {
@@ -84,7 +85,8 @@ func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionE
 	return err
 }
 
-// eraseForks erases the same records from the sessions of this host that were forked from one, and from their forks.
+// eraseForks erases the records ids from all sessions on this host that were forked, directly or indirectly, from
+// origin. It continues after an error.
 func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
 	if len(ids) == 0 {
 		return nil, nil

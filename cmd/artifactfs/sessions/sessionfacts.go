@@ -130,7 +130,7 @@ func sessionHandoffCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// sessionFacts asks for facts and handoff, and prints them if that is for a program.
+// sessionFacts requests a change or the list of facts and handoff, and prints the reply with --json.
 func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// forkOptions holds the flags of session fork.
 type forkOptions struct {
 	mounts.MountOptions
 	of string
@@ -50,7 +51,7 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		ValidArgsFunction: completePoints(a, &o.of, 1),
 	}
 	o.AddFlags(cmd)
-	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint says it
+	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint determines these values
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			panic(err)
 		}
@@ -59,6 +60,7 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 	return cmd
 }
 
+// sessionFork creates a session from a checkpoint, mounts it and prints the result.
 func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) error {
 	for _, name := range []string{"ref", "at", "take-over"} {
 		if cmd.Flags().Changed(name) {
@@ -90,7 +92,7 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
 	}
-	if w.remote != "" { // the session says of which remote it is
+	if w.remote != "" { // the session on the session remote determines the remote
 		o.Request.Remote = ""
 	}
 	start := time.Now()
@@ -106,8 +108,8 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	return printWork(a, "forked session "+reply.Session, reply, time.Since(start))
 }
 
-// workToFork finds the session that a fork begins with, and what the checkpoint is called within it. With --session-remote, a
-// word that is no checkpoint's is a session there, unless that is mounted here.
+// workToFork finds the parent session of a fork, and the name of the checkpoint in it. With --session-remote, a word
+// that is not a checkpoint's is a session on that remote, unless such a session is mounted on this host.
 func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (work, string, error) {
 	_, link, err := cli.LinkIn("fork", word)
 	if err != nil {
@@ -125,7 +127,7 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 		if point != "" {
 			return workAt(ctx, a, "fork", "", "", word)
 		}
-		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // of the mount around the current directory it is a checkpoint
+		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // in a mount, the word names a checkpoint of its session
 			return w, word, nil
 		}
 		w, err := SessionOf(ctx, a, "fork", name)
@@ -138,7 +140,7 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 	}
 }
 
-// originOf is the remote that a session is of.
+// originOf returns the mounted remote of a session.
 func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 	if w.mount != nil {
 		return w.mount.Remote, nil
@@ -152,6 +154,7 @@ func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 	return "", cmp.Or[error](err, noSession("fork", w.of))
 }
 
+// noSession returns the error for a name without a session.
 func noSession(verb, name string) *control.Error {
 	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb, Object: "session " + name, Cause: "there is no such session",
 		Hint: "artifactfs session list shows what there is"}
@@ -193,6 +196,7 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 	return cmd
 }
 
+// sessionResume mounts a session of this host or of a session remote.
 func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args []string) error {
 	name := args[0]
 	l, link, err := cli.LinkIn("resume", name)
@@ -244,7 +248,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
 }
 
-// printWork is printMount with what became of the session in front.
+// printWork prints the result of a mount, preceded by the change to the session.
 func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
 	if !a.JSON && !a.Quiet {
 		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// sessionHookCommand is what agents run; people run `session hooks`.
+// sessionHookCommand returns the hidden command that coding agents run; users run `session hooks`.
 func sessionHookCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",
@@ -25,7 +25,7 @@ func sessionHookCommand(a *cli.App) *cobra.Command {
 		Short:  "Record an event of a coding agent, which is read from stdin",
 		Args:   cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// An exit code other than 0 would be shown to the user of the agent, or stop its tool.
+			// Agents show an exit code other than 0 to the user, or stop the tool.
 			if err := sessionHook(cmd.Context(), a, args[0]); err != nil {
 				fmt.Fprintf(a.Stderr, "artifactfs: record an event of %s: %s\n", args[0], control.AsError(err).Error())
 			}
@@ -34,6 +34,8 @@ func sessionHookCommand(a *cli.App) *cobra.Command {
 	}
 }
 
+// sessionHook reads one event from stdin and records it in the session of the event's directory. It does nothing outside
+// of mounts.
 func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
 	defer cancel()
@@ -42,7 +44,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return err
 	}
 	if agent == agenthook.Gemini {
-		defer fmt.Fprintln(a.Stdout, "{}") // it reads JSON from a hook's stdout
+		defer fmt.Fprintln(a.Stdout, "{}") // Gemini expects JSON on a hook's stdout
 	}
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, agenthook.MaxEvent+1))
 	if err != nil {
@@ -59,18 +61,19 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "record", dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
-		return nil // the agent works elsewhere: a configuration can hold for many directories
+		return nil // not in a mount: one configuration may apply to many directories
 	}
 	if err != nil {
 		return err
 	}
 	if m.Session.Name == "" {
-		return nil // a read-only mount has none
+		return nil // a read-only mount has no session
 	}
 	return recordEvent(ctx, a, m, dir, event)
 }
 
-// recordEvent does all that belongs to an event, even when a part of it fails.
+// recordEvent makes a checkpoint, appends the record, and annotates commits, as far as the event requires. It continues
+// after an error.
 func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
@@ -96,11 +99,11 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 }
 
 const (
-	maxNotedPrompt = 500 // bytes of the prompt in a note
-	maxNoted       = 100 // commits that get a note after one event; a rebase of more is no work of one turn
+	maxNotedPrompt = 500 // maximum length of the prompt in a note, in bytes
+	maxNoted       = 100 // maximum number of commits that get a note after one event; more come from a rebase, not from the work of a turn
 )
 
-// commitNote is what a commit of an agent is annotated with.
+// commitNote is the git note on a commit of an agent.
 type commitNote struct {
 	Agent      agenthook.Agent `json:"agent"`
 	Session    string          `json:"agent_session,omitempty"`
@@ -109,7 +112,8 @@ type commitNote struct {
 	Checkpoint string          `json:"checkpoint,omitempty"`
 }
 
-// noteCommits annotates the commits that were made since the event before, and remembers the prompt for the next ones.
+// noteCommits annotates the commits that were made since the previous event, and stores the prompt for the notes on
+// later ones.
 func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event, checkpoint string) error {
 	gitDir, err := gitDirOf(ctx, dir)
 	if err != nil {
@@ -128,7 +132,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		return err
 	}
 	if e.Kind == agenthook.Prompt || e.Kind == agenthook.SessionStart {
-		made = nil // they were made between two turns, by the user
+		made = nil // commits between two turns are the user's
 	}
 	for _, commit := range made[:min(len(made), maxNoted)] {
 		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, checkpoint})
@@ -140,7 +144,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		}
 	}
 	if e.Kind == agenthook.Prompt {
-		prompt, _ := transcript.Redact(e.Text) // before it is cut, so that no part of a secret is left
+		prompt, _ := transcript.Redact(e.Text) // before it is cut, so that no part of a secret remains
 		turn.Prompt = strings.ToValidUTF8(prompt[:min(len(prompt), maxNotedPrompt)], "")
 	}
 	if known && turn == before {

@@ -47,12 +47,12 @@ this machine. Other settings in an existing file are preserved.`,
 	return cmd
 }
 
-// dirFlag adds the directory whose agents are configured.
+// dirFlag adds the flag --dir, which selects the directory to configure.
 func dirFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the top of the git working tree around the current directory)")
 }
 
-// completeAgents completes the one argument of commands that take an agent.
+// completeAgents completes the argument of commands that take an agent.
 func completeAgents(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if len(args) == 0 {
@@ -63,12 +63,12 @@ func completeAgents(cmd *cobra.Command, args []string, _ string) ([]string, cobr
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// hooksChange is what `session hooks install|uninstall --json` prints.
+// hooksChange is the output of `session hooks install|uninstall --json`.
 type hooksChange struct {
 	Agent   string `json:"agent"`
 	File    string `json:"file"`
 	Changed bool   `json:"changed"`
-	Tracked bool   `json:"tracked"` // git tracks the file
+	Tracked bool   `json:"tracked"` // git tracks the configuration file
 }
 
 func hooksInstallCommand(a *cli.App) *cobra.Command {
@@ -142,6 +142,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// printHooks prints a change of an agent's configuration.
 func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done string) error {
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})
@@ -153,12 +154,12 @@ func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done stri
 	return err
 }
 
-// hookStatus is a line of `session hooks status --json`.
+// hookStatus is one element of the output of `session hooks status --json`.
 type hookStatus struct {
 	Agent     string `json:"agent"`
 	File      string `json:"file"`
 	Installed bool   `json:"installed"`
-	Error     string `json:"error,omitempty"` // why the file cannot be read
+	Error     string `json:"error,omitempty"` // reason why the file cannot be read
 }
 
 func hooksStatusCommand(a *cli.App) *cobra.Command {
@@ -204,6 +205,7 @@ func hooksStatusCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// anyInstalled reports whether an agent's hooks are installed in dir, or may be.
 func anyInstalled(dir string) bool {
 	for _, agent := range agenthook.Agents() {
 		if _, yes, err := agenthook.Installed(dir, agent); yes || err != nil {
@@ -213,6 +215,7 @@ func anyInstalled(dir string) bool {
 	return false
 }
 
+// hooksOf parses an agent's name and finds the directory to configure.
 func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
 	agent, err := agenthook.ParseAgent(name)
 	if err != nil {
@@ -222,7 +225,8 @@ func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
 	return agent, dir, err
 }
 
-// hooksDir returns the directory that is configured, absolute.
+// hooksDir returns the absolute path of the directory to configure: dir, or else the top of the git working tree around
+// the current directory.
 func hooksDir(dir string) (string, error) {
 	if dir == "" {
 		dir = "."
@@ -240,7 +244,8 @@ func hooksDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// hookProgram returns this program as sh runs it: by its name if that finds it, so that hooks go on after an upgrade.
+// hookProgram returns the command with which sh runs this program: its name if PATH leads to this program, so that the
+// hooks still work after an upgrade, and else its path.
 func hookProgram() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -256,7 +261,7 @@ func hookProgram() (string, error) {
 	return cli.ShellWord(self), nil
 }
 
-// gitDirOf returns the git directory of a working tree, absolute.
+// gitDirOf returns the absolute path of a working tree's git directory.
 func gitDirOf(ctx context.Context, dir string) (string, error) {
 	out, err := gitcmd.AsUser(ctx, "-C", dir, "rev-parse", "--absolute-git-dir").Output()
 	return strings.TrimSuffix(string(out), "\n"), err

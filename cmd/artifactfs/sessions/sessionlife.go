@@ -64,6 +64,7 @@ func sessionUnpinCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// sessionSet requests a change of a session's state or pins, and prints done with the session's name.
 func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {
@@ -81,7 +82,7 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 	return err
 }
 
-// sessionStates are the commands that change the state of a session.
+// sessionStates lists the commands that change the state of a session.
 var sessionStates = []struct{ verb, state, done, short, long, example string }{
 	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died",
 		`Pause releases the claim on a session whose mount has died, so that another machine can resume it. Unmounting a session
@@ -96,6 +97,7 @@ The session must not be mounted.`, `  artifactfs session archive fix-login && ar
 		`Reopen makes a closed or archived session mountable again.`, `  artifactfs session reopen fix-login`},
 }
 
+// sessionStateCommands returns the commands of sessionStates.
 func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	for _, s := range sessionStates {
 		var of, reason string
@@ -159,6 +161,7 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 	return cmd
 }
 
+// sessionGC drops old checkpoints of a session and prints the result.
 func sessionGC(ctx context.Context, a *cli.App, of string, r control.SessionGCRequest) error {
 	w, err := SessionOf(ctx, a, "gc", of)
 	if err != nil {

@@ -53,7 +53,7 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
 	return cmd
 }
 
-// atMostOne checks the arguments of commands that take the session as an argument, too.
+// atMostOne checks the arguments of commands that accept the session either as an argument or by -C.
 func atMostOne(cmd *cobra.Command, args []string, of string) error {
 	if of != "" && len(args) > 0 {
 		return errors.New("names the session twice")
@@ -61,6 +61,7 @@ func atMostOne(cmd *cobra.Command, args []string, of string) error {
 	return cli.Arguments(0, 1, "[DIR|SESSION]")(cmd, args)
 }
 
+// sessionLog prints the checkpoints of a session.
 func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) error {
 	_, link, err := cli.LinkIn("log", of)
 	if err != nil {
@@ -88,6 +89,7 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	return printPoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
+// printPoints prints a table of checkpoints. An asterisk marks those that were not pushed.
 func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) error {
 	if len(points) == 0 {
 		return nil
@@ -158,7 +160,7 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
 	return cmd
 }
 
-// completePoints offers checkpoints to the shell.
+// completePoints completes the IDs and pins of a session's latest checkpoints.
 func completePoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)
@@ -186,6 +188,7 @@ func completePoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
 	}
 }
 
+// sessionShow prints the details of a checkpoint.
 func sessionShow(ctx context.Context, a *cli.App, of, remote, id string) error {
 	w, id, err := workAt(ctx, a, "show", of, remote, id)
 	if err != nil {
@@ -202,9 +205,10 @@ func sessionShow(ctx context.Context, a *cli.App, of, remote, id string) error {
 	return nil
 }
 
-// pathsShown is how many paths of a kind are listed for people.
+// pathsShown is the maximum number of paths in each list of printShow.
 const pathsShown = 100
 
+// printShow prints the details of a checkpoint as text.
 func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	fmt.Fprintln(out, s.ID)
 	line := func(label, format string, args ...any) { cli.PrintLine(out, label, format, args...) }
@@ -278,6 +282,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	}
 }
 
+// printChanges prints a title and a list of changed paths, or nothing if there are none.
 func printChanges(out io.Writer, title string, changes []control.PathChange) {
 	if len(changes) == 0 {
 		return

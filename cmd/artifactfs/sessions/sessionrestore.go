@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// restoreOptions holds the flags of session restore.
 type restoreOptions struct {
 	of      string
 	remote  string
@@ -44,7 +45,7 @@ This replaces files by those of the other session; artifactfs session merge comb
   artifactfs session restore -C /srv/app before-rename --staged`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("turn") {
-				return nil // they are PATHs
+				return nil // all arguments are PATHs
 			}
 			return cli.Arguments(1, -1, "ID [PATH...]")(cmd, args)
 		},
@@ -66,6 +67,7 @@ This replaces files by those of the other session; artifactfs session merge comb
 	return cmd
 }
 
+// sessionRestore restores paths from a checkpoint and prints the result.
 func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string, paths []string) error {
 	w, err := SessionOf(ctx, a, "restore", o.of)
 	if err != nil {
@@ -102,7 +104,8 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	return nil
 }
 
-// pathsIn returns paths that are relative to a directory, or absolute, as paths relative to the mount.
+// pathsIn converts paths, absolute or relative to from, to paths relative to the mount. An empty list means the whole
+// mount.
 func pathsIn(mount, from string, paths []string) ([]string, error) {
 	inMount := []string{}
 	for _, p := range paths {
@@ -117,7 +120,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 				break
 			}
 		}
-		if real, err := filepath.EvalSymlinks(from); err == nil && !found && !filepath.IsAbs(p) { // the way to the directory leads over links
+		if real, err := filepath.EvalSymlinks(from); err == nil && !found && !filepath.IsAbs(p) { // the path of the directory contains symbolic links
 			if real, err = filepath.Abs(real); err == nil {
 				r, err := filepath.Rel(mount, filepath.Join(real, p))
 				rel, found = r, err == nil && filepath.IsLocal(r)
@@ -128,13 +131,14 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 				Hint: "PATHs are relative to the current directory, or to that of -C"}
 		}
 		if rel == "." {
-			return []string{}, nil // all of it
+			return []string{}, nil // the whole mount
 		}
 		inMount = append(inMount, rel)
 	}
 	return inMount, nil
 }
 
+// printRestore prints the changes of a restore, and how to undo it.
 func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	changes := cli.Plural(int64(len(r.Changes)), "path")
 	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, cli.Ago(r.Checkpoint.Time, now))

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// transcriptOptions holds the flags of session transcript.
 type transcriptOptions struct {
 	of               string
 	turn             int
@@ -64,15 +65,16 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 	return cmd
 }
 
-// followPause is how long --follow waits before it asks again.
+// followPause is the interval at which --follow requests new records.
 const followPause = 300 * time.Millisecond
 
+// sessionTranscript prints the transcript, and with --follow continues until ctx ends.
 func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
 	w, err := SessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
 		return err
 	}
-	printed := map[string]bool{} // erasing begins the transcript anew, and ids stay
+	printed := map[string]bool{} // erasing rewrites the transcript, but records keep their IDs
 	request := control.SessionTranscriptRequest{Of: w.of, Turn: o.turn}
 	for {
 		reply, err := w.client.SessionTranscript(ctx, request)
@@ -84,7 +86,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 			request.Head = reply.Head
 		case !o.follow || ctx.Err() != nil || !errors.Is(err, control.ErrNoServer) && len(printed) == 0 && request.Head == "":
 			return cli.Failure("transcript", w.name(), err)
-		} // else the daemon is being replaced: the next one knows as much
+		} // during a takeover: the next worker has the same records
 		if !o.follow {
 			return nil
 		}
@@ -96,6 +98,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 	}
 }
 
+// printTranscript prints the records whose ID is not in printed yet, and adds them.
 func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
 	if o.markdown {
 		if _, err := fmt.Fprintf(a.Stdout, "# Session %s\n", reply.Session); err != nil {
@@ -123,13 +126,14 @@ func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcr
 	return nil
 }
 
+// printLineJSON prints a record as JSON on one line.
 func printLineJSON(out io.Writer, r control.TranscriptRecord) error {
 	e := json.NewEncoder(out)
 	e.SetEscapeHTML(false)
 	return e.Encode(r)
 }
 
-// said is what the usual members of a record hold.
+// said contains the common members of an agent's record.
 type said struct {
 	Type    string          `json:"type"`
 	Role    string          `json:"role"`
@@ -141,10 +145,10 @@ type said struct {
 	Failed  bool            `json:"failed"`
 }
 
-// maxShown is how many bytes of a tool call are printed for people.
+// maxShown is the maximum length in bytes of one part of a tool call in texts.
 const maxShown = 200
 
-// readRecord returns the kind of a record and its text for people.
+// readRecord returns the kind of a record and its text.
 func readRecord(r control.TranscriptRecord) (kind, text string) {
 	if r.Erased != nil {
 		text = "erased by " + r.Erased.By
@@ -188,6 +192,7 @@ func readRecord(r control.TranscriptRecord) (kind, text string) {
 	return kind, text
 }
 
+// shortened returns text on one line, cut to maxShown bytes.
 func shortened(text string) string {
 	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "?")
 	if len(text) > maxShown {
@@ -196,6 +201,7 @@ func shortened(text string) string {
 	return text
 }
 
+// printRecord prints a record as text. The first record of a turn is preceded by a heading.
 func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	kind, text := readRecord(r)
 	if r.Begins {
@@ -205,12 +211,13 @@ func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, l := range lines {
-		lines[i] = (&control.Error{Cause: l}).Error() // without control characters
+		lines[i] = (&control.Error{Cause: l}).Error() // removes control characters
 	}
 	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind, strings.Join(lines, "\n    "))
 	return err
 }
 
+// dashed returns text on one line, or "-" if it is empty.
 func dashed(text string) string {
 	if text == "" {
 		return "-"
@@ -218,6 +225,7 @@ func dashed(text string) string {
 	return (&control.Error{Cause: text}).Error()
 }
 
+// printMarkdown prints a record as Markdown.
 func printMarkdown(out io.Writer, r control.TranscriptRecord) error {
 	kind, text := readRecord(r)
 	if r.Begins {

@@ -46,7 +46,7 @@ Git does not delete a branch that HEAD of the session remote points to; delete p
 	return cmd
 }
 
-// absRemote makes a path of a session remote absolute.
+// absRemote makes a session remote absolute if it is a path.
 func absRemote(remote string) string {
 	if remote == "" || !cli.IsPath(remote) {
 		return remote
@@ -57,6 +57,7 @@ func absRemote(remote string) string {
 	return remote
 }
 
+// sessionDelete moves a session to the trash, after a confirmation, and prints how to restore it.
 func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, takeOver bool) error {
 	var w work
 	if remote == "" || of == "" || isDirectory(of) {
@@ -131,7 +132,7 @@ session resume to mount it.`,
 	return cmd
 }
 
-// sessionListDeleted lists the sessions that session undelete can restore.
+// sessionListDeleted prints the sessions that session undelete can restore.
 func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
@@ -159,7 +160,7 @@ func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
 	return nil
 }
 
-// sessionGCAll is session gc of each session of the state directory. It continues after a failure.
+// sessionGCAll runs session gc on every session of the state directory. It continues after an error.
 func sessionGCAll(ctx context.Context, a *cli.App, r control.SessionGCRequest) error {
 	all, asked := sessions(ctx, a)
 	errs := []error{asked}

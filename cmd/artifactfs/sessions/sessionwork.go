@@ -58,9 +58,10 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
 	return cmd
 }
 
-// maxNote is the longest note in bytes: a request has room for it.
+// maxNote is the maximum length of a note in bytes; it fits in a request.
 const maxNote = 512 << 10
 
+// sessionNote writes a git note with the JSON in text, or in stdin if text is "-".
 func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNoteRequest, text string) error {
 	content := []byte(text)
 	if text == "-" {
@@ -100,6 +101,7 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	return err
 }
 
+// sayRedacted prints how many texts were removed because they looked like secrets.
 func sayRedacted(a *cli.App, n int64) {
 	if n > 0 {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was taken out\n", cli.Plural(n, "text"))
@@ -129,12 +131,14 @@ While its input stays open, record writes pending lines at every pause in the in
 }
 
 const (
-	recordPause   = 200 * time.Millisecond // without a line; what was read is written then
-	recordLines   = 1000                   // of one request, at most
-	recordBytes   = 256 << 10              // that a request begins no other line with; quoting at most doubles them
+	recordPause = 200 * time.Millisecond // pause in the input after which pending lines are sent
+	recordLines = 1000                   // maximum number of lines in a request
+	recordBytes = 256 << 10              // a request with so many bytes gets no further line; quoting at most doubles them
+	// MaxRecordLine is the maximum length of a line in bytes.
 	MaxRecordLine = 256 << 10
 )
 
+// sessionRecord appends the lines of a file, or of stdin, to the transcript.
 func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	in := io.Reader(os.Stdin)
 	if from != "" && from != "-" {
@@ -180,12 +184,13 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	return nil
 }
 
-// Batches returns lines to write in turn, as many at a time as there are at once.
+// Batches calls write with the lines of in. A batch contains all lines that are available, up to recordLines and
+// recordBytes; it is written at the latest after recordPause without a new line.
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lines, failed := make(chan string, recordLines), make(chan error, 1)
-	go func() { // it ends with its input, or with the process
+	go func() { // blocked in a read, the goroutine lives until the input or the process ends
 		failed <- readRecords(ctx, in, lines)
 		close(lines)
 	}()
@@ -224,7 +229,7 @@ func Batches(ctx context.Context, in io.Reader, write func(lines []string) error
 	}
 }
 
-// readRecords checks the lines that it reads.
+// readRecords sends the lines of in to lines. It returns an error for a line that is not a JSON object.
 func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 	scanner := bufio.NewScanner(in)
 	scanner.Buffer(nil, MaxRecordLine)
