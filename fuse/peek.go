@@ -12,16 +12,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A GETATTR does not say what for. Whoever asked is blocked in a system call, and /proc says which (proc(5), syscall):
-// many calls check permissions only, and must not wait for a size that may have to come from far. What cannot be read
-// (a thread in a namespace that hides it, a process that may not be traced, an io_uring) waits. So does another file
-// system that lies over this one: in the same calls it may read attributes to copy a file (overlayfs, copy up).
+// A GETATTR request does not contain its purpose. The thread that caused it is blocked in a system call, which /proc
+// shows (proc(5), syscall): many calls only check permissions, and must not wait for a size that may have to be fetched.
+// If the call is unknown, the request waits for the size: for a thread in a namespace that hides it, a process that may
+// not be traced, or an io_uring. It also waits if another file system is stacked on this one: in the same system calls
+// that file system may read attributes to copy a file (overlayfs, copy up).
 
-// sysCall is a system call that a thread is blocked in.
+// sysCall is the system call that a thread is blocked in.
 type sysCall proc.SystemCall
 
-// needsSize says whether a thread that makes the kernel ask for the attributes of a file of this mode may look at
-// its size.
+// needsSize reports whether a thread that causes a GETATTR for a file with this mode may use the file's size.
 func needsSize(tid, mode uint32) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
@@ -42,8 +42,8 @@ func needsSize(tid, mode uint32) bool {
 	return true
 }
 
-// asksForAttribute says whether a thread is in a system call that asks for an extended attribute. The kernel then asks
-// for the length of "security.capability" first, as it does before a write (security/commoncap.c,
+// asksForAttribute reports whether a thread is in a system call that reads an extended attribute. The kernel then first
+// requests the length of "security.capability", as it also does before a write (security/commoncap.c,
 // cap_inode_getsecurity).
 func asksForAttribute(tid uint32) bool {
 	c, ok := blockedIn(proc.Of(int(tid)))
@@ -57,8 +57,8 @@ func asksForAttribute(tid uint32) bool {
 	return false
 }
 
-// blockedIn returns the system call that a thread is blocked in. One that has sent its request may still be on its way
-// to sleep, and is "running" for a moment.
+// blockedIn returns the system call that a thread is blocked in. A thread that has just sent its request may still be
+// running, so blockedIn waits up to 50 ms for it to block.
 func blockedIn(thread proc.Process) (sysCall, bool) {
 	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
 		c, running, ok := thread.SystemCall()
@@ -70,8 +70,9 @@ func blockedIn(thread proc.Process) (sysCall, bool) {
 	return sysCall{}, false
 }
 
-// checksPermission says whether it is to check permissions that the kernel asks, and not for another file system.
-// Its stack says so, which only root may read; others see whether there is another file system where the caller is.
+// checksPermission reports whether the kernel needs the attributes to check permissions, and not for a stacked file
+// system. The thread's kernel stack shows that, but only root may read it; other users check whether the caller's mount
+// table has a stacked file system.
 func checksPermission(thread proc.Process) bool {
 	stack, err := thread.Stack()
 	if err == nil {
@@ -81,38 +82,38 @@ func checksPermission(thread proc.Process) bool {
 	return err == nil && !stacks(mounts)
 }
 
-// stacks says whether a mountinfo lists a file system that shows files of another one as its own.
+// stacks reports whether a mountinfo lists a file system that shows files of another one as its own.
 func stacks(mountinfo []byte) bool {
 	for line := range bytes.Lines(mountinfo) {
 		_, source, _ := bytes.Cut(line, []byte(" - "))
 		kind, _, _ := bytes.Cut(source, []byte(" "))
 		switch string(kind) {
-		case "overlay", "ecryptfs", "": // or it is no mountinfo
+		case "overlay", "ecryptfs", "": // "": the text is no mountinfo
 			return true
 		}
 	}
 	return false
 }
 
-// indifferent says whether a program calls stat for a file only to see of what kind it is, before it removes, moves,
-// changes or overwrites it, and neither shows nor uses a size that stat told (mv and cp, when they have to copy, ask
-// again once they have the file open, which waits). Without this rm would fail when the network is down.
+// indifferent reports whether a program calls stat only to determine a file's type before it removes, moves, changes or
+// overwrites the file, and neither prints nor uses the size. (When mv and cp copy a file, they call fstat on the open
+// file, which waits.) Without this rule rm would fail while the network is down.
 func indifferent(thread proc.Process, mode uint32) bool {
 	name, err := thread.Name()
 	if err != nil {
 		return false
 	}
 	switch name {
-	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // touch and unlink need no name: their system calls say it
+	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // touch and unlink are recognized by their system calls
 		return true
-	case "rm": // "remove regular empty file?" is what it asks when told to ask, or before it removes what is read-only
+	case "rm": // rm prints the size class ("regular empty file") when it prompts: with an option, or before it removes a read-only file
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
 	return false
 }
 
-// asks says whether one of rm's arguments may be an option to ask (-i, -I, --interactive).
+// asks reports whether one of rm's arguments may be an option to prompt (-i, -I, --interactive).
 func asks(args []string) bool {
 	for _, arg := range args {
 		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg, "iI") {
@@ -122,19 +123,20 @@ func asks(args []string) bool {
 	return false
 }
 
-// use is what a system call wants a file's attributes for.
+// use is the purpose for which a system call needs a file's attributes.
 type use int
 
 const (
-	useAny     use = iota // its size too, perhaps
-	useNone               // others than the size (statx says which)
+	useAny     use = iota // possibly the size
+	useNone               // not the size (the mask of statx excludes it)
 	useChange             // permissions
-	useOpenHow            // as the flags in memory say (openat2)
-	useStat               // whatever the program that calls stat does with it
+	useOpenHow            // depends on the flags in the caller's memory (openat2)
+	useStat               // depends on the program that calls stat
 )
 
+// use returns the purpose of the system call, from its number and arguments.
 func (c sysCall) use() use {
-	// Programs of 32 bits have other numbers for their calls. Their stacks lie below 4 GiB, those of others above.
+	// 32-bit programs have other system call numbers. Their stacks are below 4 GiB, those of 64-bit programs above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}
@@ -164,6 +166,7 @@ func (c sysCall) use() use {
 	return useAny
 }
 
+// openUse returns the purpose of an open with these flags.
 func openUse(flags uint64) use {
 	if writes(flags) {
 		return useChange
@@ -171,7 +174,7 @@ func openUse(flags uint64) use {
 	return useAny
 }
 
-// statUse is that of a stat with these flags. A stat of an open file is not made to see of what kind it is.
+// statUse returns the purpose of a stat with these flags. An fstat of an open file is not made to determine its type.
 func statUse(flags uint64) use {
 	if flags&unix.AT_EMPTY_PATH != 0 {
 		return useAny
@@ -179,13 +182,13 @@ func statUse(flags uint64) use {
 	return useStat
 }
 
-// writes says whether an open needs no size: for writing alone, where each write asks again, or to empty the file.
-// With O_RDWR a mapping may follow, which does not ask.
+// writes reports whether an open does not need the size: for writing only, where each write requests it again, or with
+// truncation. After O_RDWR the file may be mapped, which makes no request.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_TRUNC != 0
 }
 
-// openHow reads the flags of an openat2(2), the first field of a struct open_how in the caller's memory.
+// openHow reads the flags of an openat2(2): the first field of a struct open_how in the caller's memory.
 func openHow(thread proc.Process, addr uint64) (flags uint64, ok bool) {
 	mem, err := thread.Memory(os.O_RDONLY)
 	if err != nil {

@@ -10,31 +10,33 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// sizes knows which files of the base tree the kernel was told the size of.
+// sizes records which files of the base tree have their size in the kernel.
 //
-// A look-up must not wait for a size: the kernel holds the directory meanwhile (fs/namei.c, lookup_slow), and who
-// wants to remove, rename or overwrite the file needs none. So a LOOKUP of an unknown size says 0 with attributes that
-// are no longer valid, and whoever needs the size makes the kernel ask again: stat, open for reading
-// (fs/fuse/dir.c, fuse_permission), reading and writing (fs/fuse/file.c, fuse_cache_read_iter, fuse_cache_write_iter).
-// That GETATTR waits. But with a writeback cache the kernel keeps its own size of a file whatever we answer
-// (fs/fuse/inode.c, fuse_change_attributes); it has to be grown by storing the last byte into its page cache, which
-// moves the end of the file (fuse_notify_store). That page stays to be read as a whole, unless the byte is the only one
-// in it: then it counts as read, and the byte must be the right one.
+// A LOOKUP must not wait for a size: the kernel holds the directory's lock meanwhile (fs/namei.c, lookup_slow), and
+// removing, renaming or overwriting the file does not need it. So the reply to a LOOKUP of a file with unknown size has
+// size 0 with attributes that are already expired. System calls that need the size make the kernel request the
+// attributes again: stat, open for reading (fs/fuse/dir.c, fuse_permission), reading and writing (fs/fuse/file.c,
+// fuse_cache_read_iter, fuse_cache_write_iter). That GETATTR waits. But with a writeback cache the kernel keeps its own
+// size of a file whatever the reply contains (fs/fuse/inode.c, fuse_change_attributes). To change it, this package
+// stores the last byte of the file in the kernel's page cache, which moves the end of the file (fuse_notify_store). The
+// page of that byte is still read from this process, unless the byte is the only one in it: then the page counts as
+// read, and the byte must be the right one.
 //
-// The first answer that shows a file decides how it is told for as long as the mount is there, even if the kernel forgets
-// the file between: of an answer of the one kind and one of the other that cross each other, the kernel would keep the
-// wrong half of each.
+// The first reply that shows a file determines how its size is reported for the lifetime of the mount, even if the
+// kernel forgets the file in between: from a reply with and a reply without the size that arrive in the wrong order, the
+// kernel would keep an inconsistent mixture.
 //
-// A statx(2) that asks for what is cached (AT_STATX_DONT_SYNC) makes no request and shows the 0; it asked for that.
+// A statx(2) for cached attributes (AT_STATX_DONT_SYNC) makes no request and returns the size 0, as the caller asked
+// for.
 //
-// Storing makes the reply to the GETATTR itself out of date (fuse_write_update_attr raises the version of the
-// attributes), so the kernel asks once more; the reply is used for the stat that it answers.
+// Storing the byte also expires the attributes in the reply to the GETATTR itself (fuse_write_update_attr raises the
+// version of the attributes), so the kernel requests them once more; the reply is used for the stat that caused it.
 //
-// What the kernel was told outlives this process if another takes the mount over: it is kept in the bits that a Tree has
-// for it (worktree.Tree.Shown), of which the lower two are a sizeState and the upper two the generation (resized).
+// The state must survive a takeover, because the kernel keeps its sizes: it is stored in the bits that a Tree has for it
+// (worktree.Tree.Shown). The lower two bits are a sizeState, the upper two the generation (resized).
 type sizes struct {
 	tree    *worktree.Tree
-	telling [64]sync.Mutex // by node: held while the kernel is being told a size
+	telling [64]sync.Mutex // by node: held while a size is sent to the kernel
 }
 
 const (
@@ -44,23 +46,25 @@ const (
 	generationShift = 2
 )
 
+// sizeState is the state of a file's size in the kernel.
 type sizeState uint32
 
 const (
-	sizeFresh  sizeState = iota // no answer has shown the file
-	sizeUntold                  // the kernel has 0, or will have
-	sizeTold
+	sizeFresh  sizeState = iota // no reply has shown the file
+	sizeUntold                  // the kernel has size 0, or will after the reply
+	sizeTold                    // the kernel has the size
 )
 
+// state returns the state of a node.
 func (s *sizes) state(n worktree.Node) sizeState {
-	if n.Own() {
+	if n.Own() { // files of the overlay always have a known size
 		return sizeTold // what the overlay made has a size
 	}
 	w, shift := s.tree.Shown(n)
 	return sizeState(w.Load() >> shift & sizeBits)
 }
 
-// set moves a node from one state to the next, and says false if it was not in the former.
+// set changes a node's state, and returns false if the state was not from.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	w, shift := s.tree.Shown(n)
 	for {
@@ -74,7 +78,8 @@ func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	}
 }
 
-// untold says how a file is to be shown: without its size, or with it.
+// untold reports whether a reply must show a file without its size; known states whether the size is known. The first
+// call for a node decides.
 func (s *sizes) untold(n worktree.Node, known bool) bool {
 	if n.Own() {
 		return false
@@ -87,21 +92,21 @@ func (s *sizes) untold(n worktree.Node, known bool) bool {
 	return s.state(n) == sizeUntold
 }
 
-// told notes that the kernel has the size, by whatever way.
+// told records that the kernel has the size, from any kind of reply.
 func (s *sizes) told(n worktree.Node) {
 	if !n.Own() && !s.set(n, sizeUntold, sizeTold) {
 		s.set(n, sizeFresh, sizeTold)
 	}
 }
 
-// tell waits for a file's size and makes the kernel have it. It gives the attributes that go with it.
+// tell waits for a file's size, sends it to the kernel, and returns the file's attributes with it.
 func (f *writable) tell(w *waiter, n worktree.Node) (worktree.Attr, error) {
 	return f.tree.Told(w, n, func(size int64, last func() (byte, error)) error {
 		turn := &f.sizes.telling[n%worktree.Node(len(f.sizes.telling))]
 		turn.Lock()
 		defer turn.Unlock()
 		if f.sizes.state(n) == sizeTold {
-			return nil // by another request, and before it was answered
+			return nil // another request has sent it and was not answered yet
 		}
 		if size > 0 {
 			var end [1]byte
@@ -111,8 +116,8 @@ func (f *writable) tell(w *waiter, n worktree.Node) (worktree.Attr, error) {
 					return err
 				}
 			}
-			// The page cannot be locked for a READ that waits: nothing is read behind the end of a file. Not even
-			// ENOENT is to be expected, since who waits for the answer holds the inode.
+			// The page cannot be locked by a READ that waits: the kernel reads nothing behind the end of a file. ENOENT
+			// is not possible either, since the thread that waits for the reply holds the inode.
 			if status := f.server.InodeNotifyStoreCache(uint64(n), size-1, end[:]); status != raw.OK {
 				return fmt.Errorf("tell size: %w", syscall.Errno(status))
 			}
@@ -122,6 +127,6 @@ func (f *writable) tell(w *waiter, n worktree.Node) (worktree.Attr, error) {
 	})
 }
 
-// pageSize is the unit of the kernel's page cache. A larger one than the host's makes us ask for the last byte of a
-// file less often than needed, so it is the host's.
+// pageSize is the unit of the kernel's page cache in bytes, that of the host. A larger value would skip last bytes that
+// the kernel needs.
 var pageSize = int64(syscall.Getpagesize())

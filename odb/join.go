@@ -15,47 +15,47 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// JoinOptions say when and how Join works.
+// JoinOptions configures Join.
 type JoinOptions struct {
-	Above  int                             // no fewer promisor packs than these and one more are joined
-	Keep   int                             // promisor packs that are left at most
-	Pace   func(ctx context.Context) error // asked between pieces of work; it may wait
-	Reader func(pid int) bool              // processes that notice by themselves that packs were replaced; nil: none
-	Crowd  int                             // with more packs than these old ones go soon, whoever may be reading them
+	Above  int                             // Join does nothing with at most this many promisor packs
+	Keep   int                             // number of promisor packs that remain at most
+	Pace   func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
+	Reader func(pid int) bool              // reports whether a process detects replaced packs itself, so that Join need not wait for it; nil: none
+	Crowd  int                             // number of packs above which old ones are removed soon, even if processes may be reading them
 }
 
-// JoinResult is what Join has done.
+// JoinResult is the result of Join.
 type JoinResult struct {
-	Name    string // of the new pack; "" if there was nothing to join
-	Packs   int    // that were joined
-	Objects int    // in the new pack
-	Bytes   int64  // of the new pack
-	Removed int    // packs that went
+	Name    string // name of the new pack; "" if nothing was joined
+	Packs   int    // number of joined packs
+	Objects int    // number of objects in the new pack
+	Bytes   int64  // size of the new pack
+	Removed int    // number of removed packs
 }
 
-// Joining touches only packs that carry the mark of a promisor remote, and copies their entries as they are: an OFS
-// delta names its base by distance, which holds wherever a body is copied to as a whole, a REF delta by id. What is
-// in several packs is kept once, where it comes first. Then the bodies behind are no longer whole, and a delta whose
-// distance to its base changes, or whose base is the copy in an earlier body, gets a new header in front of
-// its old data. Bases stay before their OFS deltas, and no circle can arise: the objects of the first bodies never
-// refer to later ones.
+// Join reads only packs with the mark of a promisor remote, and copies their entries unchanged: an OFS delta names its
+// base by distance, which stays valid when a whole pack body is copied, and a REF delta by ID. An object in several
+// packs is copied once, from the first one. The bodies of later packs are then incomplete: a delta whose distance to its
+// base changes, or whose base is the copy from an earlier body, gets a new header in front of its old data. Bases stay
+// before their OFS deltas, and no cycle can arise: objects of earlier bodies never refer to later ones.
 //
-// The new pack is complete, on disk and found by git before an old one goes. A git process reads the directory once,
-// opens indexes when it first needs them and packs later still. What it finds gone it looks for once more in a fresh
-// list, so it misses nothing; but commands that list all promised objects (fsck, gc, rev-list) skip an index that is
-// gone. So old packs stay until the git processes that may have seen the directory without the new one are gone.
+// The new pack is complete, on disk and visible to git before an old one is removed. A git process reads the directory
+// once, opens indexes when it first needs them and packs even later. If a file is missing, git reads the directory again
+// and finds the new pack, so it misses no object; but commands that list all promised objects (fsck, gc, rev-list) skip
+// a missing index. So old packs stay until all git processes have ended that may have read the directory without the new
+// pack.
 //
-// A join that was killed leaves packs all of whose objects are elsewhere. The next one finds them by that.
+// A killed join leaves packs whose objects are all in other packs. The next join recognizes and removes them.
 
-// candidate is a pack that may be joined.
+// candidate is an open pack that may be joined.
 type candidate struct {
 	*pack
 	idx  *Index
-	size int64 // of the pack in bytes
+	size int64 // size of the pack in bytes
 }
 
-// Join makes few packs of many if there are many. It does nothing while another process joins or git tidies up. An
-// error leaves all objects where they were.
+// Join replaces many promisor packs by few if there are more than o.Above. It does nothing while another process joins
+// packs or git runs maintenance. After an error all objects are still in the store.
 func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	res, err := s.join(ctx, o)
 	if err != nil {
@@ -64,6 +64,7 @@ func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	return res, nil
 }
 
+// join does the work of Join. It holds the file lock artifactfs-join.lock.
 func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err error) {
 	names, err := joinable(s.dir)
 	if err != nil || len(names) <= o.Above {
@@ -84,7 +85,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if tidying(filepath.Dir(s.dir), time.Now()) {
 		return res, nil
 	}
-	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // somebody else has just done it
+	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // another process has just joined them
 		return res, err
 	}
 	if err := removeOrphans(s.dir, time.Now()); err != nil {
@@ -109,15 +110,15 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if len(old) == 0 {
 		return res, nil
 	}
-	err = s.Refresh() // our own readers need not notice by themselves
+	err = s.Refresh() // readers of this process need not detect the change themselves
 	if err == nil {
 		res.Removed, err = s.retire(ctx, old, left, res.Name, o)
 	}
 	return res, errors.Join(err, s.Refresh())
 }
 
-// joinable lists the finished packs that carry the promisor mark and that nobody wants to keep as they are, by their
-// paths without suffix.
+// joinable returns the paths, without suffix, of the complete packs in dir that have a promisor mark and neither .keep
+// nor .mtimes.
 func joinable(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -137,7 +138,8 @@ func joinable(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// candidates opens packs, the largest first. What cannot be opened is gone, or no business of ours.
+// candidates opens packs and returns them, the largest first. It skips packs that cannot be opened: they were removed or
+// are damaged.
 func (s *Store) candidates(paths []string) []candidate {
 	var packs []candidate
 	for _, path := range paths {
@@ -154,13 +156,14 @@ func (s *Store) candidates(paths []string) []candidate {
 	return packs
 }
 
-// damaged reports whether a pack has already made a join fail.
+// damaged reports whether a pack has made an earlier join fail.
 func (s *Store) damaged(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unjoinable[path]
 }
 
+// setDamaged excludes a pack from later joins.
 func (s *Store) setDamaged(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,9 +173,9 @@ func (s *Store) setDamaged(path string) {
 	s.unjoinable[path] = true
 }
 
-// redundant parts packs into those all of whose objects are in others, and the rest. Both keep their order.
+// redundant separates the packs whose objects are all in other packs from the rest. Both lists keep their order.
 func redundant(packs []candidate) (old, rest []candidate) {
-	for _, c := range packs { // the largest first: only they can hold all of another
+	for _, c := range packs { // largest first: only a larger pack can contain all objects of another
 		if contained(c.idx, rest) {
 			old = append(old, c)
 		} else {
@@ -182,7 +185,7 @@ func redundant(packs []candidate) (old, rest []candidate) {
 	return old, rest
 }
 
-// contained says whether each object of x is in one of packs.
+// contained reports whether every object of x is in one of packs.
 func contained(x *Index, packs []candidate) bool {
 	for i := range x.n {
 		if !slices.ContainsFunc(packs, func(c candidate) bool { _, ok := c.idx.lookup(x.name(i)); return ok }) {
@@ -192,9 +195,9 @@ func contained(x *Index, packs []candidate) bool {
 	return true
 }
 
-// choose takes the packs to join from the end of packs, the smallest: as many as leave o.Keep, and further ones as long
-// as they are less than twice of what they are joined with. So a pack is rewritten only when there is half as much to
-// add, and large ones hardly ever.
+// choose returns the packs to join, from the end of packs, which has the smallest: as many as necessary to leave o.Keep
+// packs, and further ones while they are smaller than twice the sum so far. So a pack is rewritten only when the packs
+// to add have at least half its size, and large packs are rewritten rarely.
 func choose(packs []candidate, o JoinOptions) []candidate {
 	if len(packs) <= o.Above {
 		return nil
@@ -211,7 +214,7 @@ func choose(packs []candidate, o JoinOptions) []candidate {
 	return packs[first:]
 }
 
-// joinPacks writes one pack of the objects of all packs, which are in the order of their sizes, the largest first.
+// joinPacks writes one pack with the objects of all packs, which are sorted by size, the largest first.
 func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions) (res JoinResult, err error) {
 	mark, err := joinMarks(packs)
 	if err != nil {
@@ -245,7 +248,7 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	}
 	sum, at, err := w.check()
 	if err != nil {
-		if at >= 0 { // an entry was not what its index says
+		if at >= 0 { // an entry differed from its CRC in the index
 			s.setDamaged(plan.sourceOf(at))
 		}
 		return res, err
@@ -264,13 +267,13 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	return res, err
 }
 
-// errOvertaken means that somebody else has removed what was to be joined.
+// errOvertaken means that another process has removed packs that were being joined.
 var errOvertaken = errors.New("packs were replaced meanwhile")
 
-// publishJoined returns the new pack its name, with its mark before it and its index behind.
+// publishJoined renames the new pack to its final name: first its promisor mark, then the pack, then its index.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
-		if !whole(c.path) { // git has repacked: our copy would be one too many
+		if !whole(c.path) { // git has repacked: the new pack would be superfluous
 			return errOvertaken
 		}
 	}
@@ -292,7 +295,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 		return f, errors.Join(fill(f), f.Chmod(0o444), f.Sync())
 	}
 	idx, err := write(func(f *os.File) error { return writeIndex(f, s.format, t, sum) })
-	if idx != nil {
+	if idx != nil { // keep the file locked until it is renamed
 		defer idx.Close() // it is locked until it has its name
 	}
 	if err != nil {
@@ -315,7 +318,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	return settle()
 }
 
-// whole reports whether a pack with its index and mark is there.
+// whole reports whether a pack exists together with its index and its promisor mark.
 func whole(path string) bool {
 	for _, suffix := range []string{".pack", ".idx", ".promisor"} {
 		if _, err := os.Lstat(path + suffix); err != nil {
@@ -325,6 +328,7 @@ func whole(path string) bool {
 	return true
 }
 
+// pace calls o.Pace, and returns an error if ctx has ended.
 func (o *JoinOptions) pace(ctx context.Context) error {
 	if err := ctx.Err(); err != nil || o.Pace == nil {
 		return err
@@ -332,11 +336,11 @@ func (o *JoinOptions) pace(ctx context.Context) error {
 	return o.Pace(ctx)
 }
 
-// maxMark is what the mark of one pack may be long, in bytes. Git lists the refs in it that a pack was fetched for, and
-// reads it never.
+// maxMark is the maximum size in bytes of one pack's promisor mark. Git writes the refs into it for which the pack was
+// fetched, and never reads them.
 const maxMark = 8 << 20
 
-// joinMarks returns the lines of all marks, each once.
+// joinMarks returns the lines of all promisor marks without duplicates.
 func joinMarks(packs []candidate) ([]byte, error) {
 	var all []byte
 	seen := map[string]bool{}
@@ -357,7 +361,7 @@ func joinMarks(packs []candidate) ([]byte, error) {
 	return all, nil
 }
 
-// appendLines appends the lines of text that are not seen yet.
+// appendLines appends the lines of text that are not in seen, and adds them to it.
 func appendLines(all []byte, seen map[string]bool, text []byte) []byte {
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")

@@ -14,28 +14,29 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// joinPlan says where each entry goes in the pack that several are joined to.
+// joinPlan assigns the entries of the joined packs their offsets in the new pack.
 type joinPlan struct {
 	format    object.Format
-	table     *table // of the new pack, in the order of its entries
-	size      int64  // of the new pack so far, without its trailer
+	table     *table // objects of the new pack, in the order of its entries
+	size      int64  // size of the new pack so far in bytes, without its trailer
 	steps     []joinStep
-	rewritten []int // records of entries that got another header
+	rewritten []int // positions in table of the entries with a new header
 }
 
-// joinStep copies n bytes of a pack from off on, behind head if there is one.
+// joinStep writes head, if any, and copies n bytes at offset off of a pack.
 type joinStep struct {
 	from   candidate
 	head   []byte
 	off, n int64
 }
 
+// size returns the number of bytes that the step writes.
 func (s *joinStep) size() int64 { return int64(len(s.head)) + s.n }
 
-// maxEntries is how many entries a pack can state that it has.
+// maxEntries is the maximum number of entries in a pack: its header has 32 bits for it.
 const maxEntries = 1<<32 - 1
 
-// add plans the entries of a pack behind those that are there, without the objects that are there already.
+// add plans the entries of a pack behind the existing ones, without objects that the plan already has.
 func (p *joinPlan) add(c candidate) error {
 	b, err := readBody(c, p)
 	if err != nil {
@@ -51,7 +52,7 @@ func (p *joinPlan) add(c candidate) error {
 	return p.addParts(b)
 }
 
-// addWhole copies all entries as they are.
+// addWhole plans a copy of all entries of a pack, unchanged.
 func (p *joinPlan) addWhole(b *oldBody) {
 	shift := p.size - packHeaderSize
 	for _, i := range b.order {
@@ -60,7 +61,8 @@ func (p *joinPlan) addWhole(b *oldBody) {
 	p.step(joinStep{from: b.candidate, off: packHeaderSize, n: b.size - packHeaderSize})
 }
 
-// addParts leaves out entries whose objects are there, and points deltas to where their bases went.
+// addParts plans the entries whose objects the plan does not have yet, and new headers for deltas whose distance to
+// their base changes.
 func (p *joinPlan) addParts(b *oldBody) error {
 	r := &packReader{src: b.pack, buf: make([]byte, 4<<10)}
 	b.moved = make([]int64, len(b.order))
@@ -105,7 +107,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 	return nil
 }
 
-// newPlace returns the new offset of the base at off, which must be an entry before the k-th of b.
+// newPlace returns the new offset of the delta base at off, which must be an entry before the k-th of b.
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
@@ -114,17 +116,18 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	if b.moved[at] >= 0 {
 		return b.moved[at], nil
 	}
-	rec, _ := p.table.find(b.id(int(b.order[at]))) // it was left out because it is there
+	rec, _ := p.table.find(b.id(int(b.order[at]))) // left out because the plan already has the object
 	return p.table.offset(rec), nil
 }
 
+// record adds the object at position i of b's index to the table, with its offset and CRC in the new pack.
 func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	rec := p.table.add(off, crc)
 	p.table.name(rec, b.id(i), 0, 0)
 	return rec
 }
 
-// step plans a copy, as part of the one before if it goes on where that ends.
+// step plans a copy. It extends the previous step if the copy continues where that step ends.
 func (p *joinPlan) step(s joinStep) {
 	p.size += s.size()
 	if n := len(p.steps); n > 0 && s.head == nil {
@@ -136,7 +139,7 @@ func (p *joinPlan) step(s joinStep) {
 	p.steps = append(p.steps, s)
 }
 
-// sourceOf returns the path of the pack that the bytes at off come from.
+// sourceOf returns the path of the pack from which the byte at off of the new pack was copied.
 func (p *joinPlan) sourceOf(off int64) string {
 	at := int64(packHeaderSize)
 	for _, s := range p.steps {
@@ -147,15 +150,15 @@ func (p *joinPlan) sourceOf(off int64) string {
 	return ""
 }
 
-// oldBody is the body of a pack that is to be joined.
+// oldBody is the body of a pack that is being joined.
 type oldBody struct {
 	candidate
-	order   []uint32 // positions in the index, in the order of the entries
-	moved   []int64  // new offsets in the same order; -1: left out. Nil if all are copied
-	dropped int      // objects that are there already
+	order   []uint32 // positions in the index, sorted by offset of the entry
+	moved   []int64  // new offsets in the same order; -1: left out. Nil if the whole body is copied
+	dropped int      // number of objects that the plan already has
 }
 
-// readBody checks that a pack's index describes its whole body, and counts what the plan has already.
+// readBody checks that a pack's index describes its whole body, and counts the objects that the plan already has.
 func readBody(c candidate, p *joinPlan) (*oldBody, error) {
 	b := &oldBody{candidate: c, order: make([]uint32, c.idx.n)}
 	for i := range b.order {
@@ -181,12 +184,13 @@ func readBody(c candidate, p *joinPlan) (*oldBody, error) {
 	return b, nil
 }
 
+// id returns the object ID at position i of the index.
 func (b *oldBody) id(i int) object.ID {
 	id, _ := object.FromBytes(b.idx.name(i))
 	return id
 }
 
-// extent returns where the k-th entry starts and ends.
+// extent returns the start and end offsets of the k-th entry.
 func (b *oldBody) extent(k int) (off, end int64) {
 	off, end = b.idx.offset(int(b.order[k])), b.size
 	if k+1 < len(b.order) {
@@ -195,7 +199,7 @@ func (b *oldBody) extent(k int) (off, end int64) {
 	return off, end
 }
 
-// rewrittenCRC gives the CRC of the entry with head in place of its own header, after it has checked the old one.
+// rewrittenCRC returns the CRC of the entry with head instead of its old header. It first verifies the old CRC, was.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
 	crc.Write(head)
@@ -211,17 +215,17 @@ func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (u
 	return crc.Sum32(), nil
 }
 
-// joinWriter makes the file that a plan describes.
+// joinWriter writes the file that a plan describes.
 type joinWriter struct {
 	plan *joinPlan
 	file *os.File
 	pace func() error
 }
 
-// joinPiece is how much is done between two looks at whether to go on, in bytes.
+// joinPiece is the number of bytes between two calls of pace.
 const joinPiece = 1 << 20
 
-// copy writes all but the trailer.
+// copy writes the new pack without its trailer.
 func (w *joinWriter) copy() error {
 	out := bufio.NewWriterSize(w.file, copyBuffer)
 	head := append([]byte("PACK\x00\x00\x00\x02"), 0, 0, 0, 0)
@@ -246,8 +250,8 @@ func (w *joinWriter) copy() error {
 	return out.Flush()
 }
 
-// check reads back what was written, compares each entry with its CRC, and writes the trailer, which it gives. With an
-// error it says where an entry is wrong, or -1.
+// check reads the file back, compares each entry with its CRC, writes the trailer and returns it. If an entry differs,
+// at is its offset; with other errors it is -1.
 func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	h := w.plan.format.New()
 	in := bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(w.file, 0, w.plan.size), h), copyBuffer)
@@ -280,7 +284,7 @@ func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	return sum, -1, err
 }
 
-// checkRewritten reads the objects whose entries are not as they were.
+// checkRewritten reads and verifies the objects whose entries have a new header.
 func (s *Store) checkRewritten(p *joinPlan, file *os.File) error {
 	l := &live{tail: tail{file: file, flushed: p.size}, table: p.table, number: s.serial.Add(1)}
 	for _, rec := range p.rewritten {

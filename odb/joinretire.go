@@ -20,19 +20,21 @@ import (
 )
 
 const (
-	// graceMost is how long old packs wait for processes that may be reading them.
+	// graceMost is the longest wait for processes that may be reading old packs.
 	graceMost = time.Minute
-	// graceCrowded is the same when there are more packs than JoinOptions.Crowd.
+	// graceCrowded replaces graceMost when there are more packs than JoinOptions.Crowd.
 	graceCrowded = time.Second
-	// graceYoung is the age at which a git process that has mapped nothing of a pack directory will not have read it. It
-	// may be about anything on this host, so it is not much; whom it misses still looks again for what is gone.
+	// graceYoung is the age from which a git process without a mapping of a pack directory is assumed not to use that
+	// directory. It is short, because the process may work on any repository of this host; a process that is missed
+	// still searches again for missing packs.
 	graceYoung = 500 * time.Millisecond
-	// gracePoll and gracePollMost bound the pauses between two looks at who is running.
+	// gracePoll and gracePollMost are the shortest and longest pause between two checks of the running processes.
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
 
-// retire removes old packs all of whose objects are in others: in those left, or in the joined one, whose name may be "".
-// It waits until nobody reads them who has not seen the others, and makes sure then that these are still there.
+// retire removes those old packs all of whose objects are in other packs: in left, or in the joined pack, whose name may
+// be "". It first waits until no process reads old packs without knowing the others, and then verifies that the others
+// still exist.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err
@@ -47,7 +49,7 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	}
 	for _, c := range left {
 		if !whole(c.path) {
-			return 0, errOvertaken // by a repack, which looks after the old ones itself
+			return 0, errOvertaken // git has repacked, and removes the old packs itself
 		}
 	}
 	var gone []string
@@ -60,7 +62,8 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	return len(gone), removePacks(s.dir, gone)
 }
 
-// removePacks removes packs in an order in which nobody, and no power cut, finds one of them without its mark.
+// removePacks removes packs: first the indexes, then the rest. At no point, even after a power cut, does a process find
+// a pack without its promisor mark.
 func removePacks(dir string, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -83,11 +86,12 @@ func removePacks(dir string, paths []string) error {
 	return nil
 }
 
-// orphanAge is how long a pack without its index must have been one to be the remains of a removal that was cut short: one
-// that is just coming gets its index in a moment.
+// orphanAge is the minimum age of a pack without an index that is considered the rest of an interrupted removal: a pack
+// that is being created has its index after a moment.
 const orphanAge = time.Hour
 
-// removeOrphans removes what is left of packs whose index removePacks has removed, and of marks of packs that never came.
+// removeOrphans removes packs whose removal was interrupted after the index, and promisor marks of packs that were never
+// completed.
 func removeOrphans(dir string, now time.Time) error {
 	marks, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), "pack-*.promisor"))
 	if err != nil {
@@ -102,7 +106,7 @@ func removeOrphans(dir string, now time.Time) error {
 		if _, err := os.Lstat(path + ".idx"); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// A rename changes the time of the inode.
+		// A rename updates the inode's change time, so a pack that was just published is recognized.
 		if st, err := os.Lstat(path + ".pack"); err == nil && now.Sub(changeTime(st)) < orphanAge {
 			continue
 		}
@@ -115,6 +119,7 @@ func removeOrphans(dir string, now time.Time) error {
 	return nil
 }
 
+// changeTime returns the change time (ctime) of a file.
 func changeTime(st fs.FileInfo) time.Time {
 	if s, ok := st.Sys().(*syscall.Stat_t); ok {
 		return time.Unix(s.Ctim.Unix())
@@ -122,8 +127,8 @@ func changeTime(st fs.FileInfo) time.Time {
 	return st.ModTime()
 }
 
-// dropMultiIndex removes multi-pack indexes that name one of the packs, as git does before it removes packs. They
-// hold nothing that the indexes of the packs do not.
+// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths, as git does before it removes
+// packs. They contain nothing that the packs' own indexes do not.
 func dropMultiIndex(dir string, paths []string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/*.midx"} {
 		found, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), pattern))
@@ -143,8 +148,10 @@ func dropMultiIndex(dir string, paths []string) error {
 	return nil
 }
 
+// escapeGlob escapes the characters that filepath.Glob treats as wildcards.
 var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
+// namesAny reports whether a multi-pack index contains the name of a pack in paths.
 func namesAny(multi string, paths []string) (bool, error) {
 	data, err := os.ReadFile(multi)
 	if err != nil {
@@ -158,7 +165,7 @@ func namesAny(multi string, paths []string) (bool, error) {
 	return false, nil
 }
 
-// removeMultiIndex removes the index, or the list of a chain of them, before what belongs to it.
+// removeMultiIndex removes the multi-pack index, or the list of a chain of them, before its other files.
 func removeMultiIndex(dir string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev", "multi-pack-index-*.bitmap",
 		"multi-pack-index.d/multi-pack-index-*"} {
@@ -175,10 +182,10 @@ func removeMultiIndex(dir string) error {
 	return nil
 }
 
-// tidyingMost is the age of a lock at which whoever took it is believed to be dead.
+// tidyingMost is the age of a lock file from which its creator is assumed to be dead.
 const tidyingMost = time.Hour
 
-// tidying reports whether git repacks the repository that objects belongs to, or writes an index of several packs.
+// tidying reports whether git repacks the repository of the directory objects, or writes a multi-pack index.
 func tidying(objects string, now time.Time) bool {
 	for _, name := range []string{"maintenance.lock", "pack/multi-pack-index.lock"} {
 		if st, err := os.Stat(filepath.Join(objects, name)); err == nil && now.Sub(st.ModTime()) < tidyingMost {
@@ -194,7 +201,7 @@ func tidying(objects string, now time.Time) bool {
 	if err != nil {
 		return false
 	}
-	// "PID HOST". A process of another host cannot be asked.
+	// gc.pid contains "PID HOST". Whether a process of another host is alive is unknown, so it counts as running.
 	pid, host, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
 	n, err := strconv.Atoi(pid)
 	if here, _ := os.Hostname(); err != nil || n <= 0 || host != here {
@@ -203,9 +210,9 @@ func tidying(objects string, now time.Time) bool {
 	return syscall.Kill(n, 0) != syscall.ESRCH
 }
 
-// awaitReaders waits until no process runs that may have read the pack directory before since, and not after; a running
-// fsck is waited for whenever it has begun: it reports packs that go under it, whatever others hold. It does not wait for
-// ever: see graceMost.
+// awaitReaders waits until no running process may have last read the pack directory before since. It waits for a running
+// fsck whenever that has started: fsck reports packs that are removed while it runs, even if other packs have their
+// objects. The wait is at most graceMost.
 func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions) error {
 	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
 		found, checking := readers(s.dir, since, o.Reader)
@@ -224,9 +231,10 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers reports whether a process that started before since may read packs of dir as it found them then: it has some
-// of them mapped, as git maps indexes, or it is a git that has just started. Others' processes that may not be looked
-// into count only as the latter. An fsck counts whenever it started; checking says that there is one.
+// readers reports whether a process that started before since may use packs of dir that it found then: it has some of
+// them mapped, as git maps indexes, or it is a git process that has just started. The mappings of other users' processes
+// may be unreadable, so only the second condition applies to them. An fsck counts whenever it started; checking reports
+// that there is one.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	pids, err := proc.PIDs()
 	if err != nil {
