@@ -14,7 +14,6 @@ const maxTries = 3
 
 // job is one file in a pool. Until done is closed, only its worker uses the fields other than since; afterwards they do
 // not change.
-// done is closed when err is valid.
 type job struct {
 	file  File
 	since time.Time // when it was queued; guarded by pool.mu

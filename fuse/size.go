@@ -57,8 +57,8 @@ const (
 
 // state returns the state of a node.
 func (s *sizes) state(n worktree.Node) sizeState {
-	if n.Own() { // files of the overlay always have a known size
-		return sizeTold // what the overlay made has a size
+	if n.Own() {
+		return sizeTold // the size of an own node is always known
 	}
 	w, shift := s.tree.Shown(n)
 	return sizeState(w.Load() >> shift & sizeBits)

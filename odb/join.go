@@ -295,8 +295,8 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 		return f, errors.Join(fill(f), f.Chmod(0o444), f.Sync())
 	}
 	idx, err := write(func(f *os.File) error { return writeIndex(f, s.format, t, sum) })
-	if idx != nil { // keep the file locked until it is renamed
-		defer idx.Close() // it is locked until it has its name
+	if idx != nil {
+		defer idx.Close() // keep the file locked until it is renamed
 	}
 	if err != nil {
 		return fmt.Errorf("write index: %w", err)

@@ -86,7 +86,7 @@ func (o *Options) defaults() {
 	}
 	if o.boot == "" {
 		o.boot, _ = o.FS.BootID() // without it every open counts as one after a power cut
-	} // without a boot ID every open counts as one after a power cut
+	}
 	if o.pause == 0 {
 		o.pause = time.Second
 	}

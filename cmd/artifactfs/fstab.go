@@ -128,7 +128,6 @@ func helperUnmount(a *cli.App, h helperRun) error {
 }
 
 // helperRun is one run of a helper.
-// unmount selects the helper of umount(8).
 type helperRun struct {
 	unmount       bool
 	source, dir   string
@@ -165,8 +164,8 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			switch letter {
 			case 's':
 				sloppy = true
-			case 'f': // fake, or force
-				if h.unmount { // -f means force for umount and fake for mount
+			case 'f': // force for umount, fake for mount
+				if h.unmount {
 					h.flags |= unix.MNT_FORCE
 				} else {
 					h.fake = true

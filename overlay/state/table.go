@@ -30,8 +30,8 @@ type Table struct {
 
 // New returns an empty table.
 func New() *Table {
-	var s Seed      // crypto/rand never fails
-	rand.Read(s[:]) // never fails (crypto/rand)
+	var s Seed
+	rand.Read(s[:]) // crypto/rand never fails
 	return NewSeeded(s)
 }
 

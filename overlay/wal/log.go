@@ -33,22 +33,21 @@ type Options struct {
 }
 
 // Recovery is the result of Open: what it found and what it repaired.
-type Recovery struct { // there was no log
-	Fresh     bool         // the log was closed
-	Clean     bool         // the host went down before Close
-	PowerLost bool         // the log was last written in another boot of the host
-	Rebooted  bool         // another run of the host's kernel wrote it last
-	Records   int64        // bytes cut from the end: incomplete, or lost in a power cut
-	Cut       int64        // bytes cut from the end: torn, or lost with the power
+type Recovery struct {
+	Fresh     bool         // there was no log
+	Clean     bool         // the log was closed
+	PowerLost bool         // the host went down before Close
+	Rebooted  bool         // the log was last written in another boot of the host
+	Records   int64        // number of replayed records
+	Cut       int64        // bytes cut from the end: an incomplete record, or bytes damaged by a power cut
 	SavedTo   string       // file that the cut bytes were saved to, if any
-	Damage    *DamageError // only with Salvage
+	Damage    *DamageError // damage that Salvage skipped; nil: none
 }
 
 // DamageError means that a part of the log that was known to be good is damaged.
 type DamageError struct {
-	Path string
-	// Offset is the position of the damage in bytes.
-	Offset  int64
+	Path    string
+	Offset  int64 // position of the damage in bytes
 	Records int64 // number of valid records behind Offset
 }
 

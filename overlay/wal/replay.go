@@ -94,8 +94,8 @@ func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int
 		}
 		b, err := in.Peek(recordHead)
 		if len(b) == 0 {
-			if at.refused && end == at.end { // cut at least the refused record's head
-				end = from // the refused record at least
+			if at.refused && end == at.end {
+				end = from // cut at least the refused record's head
 			}
 			return records, end, notEOF(err)
 		}

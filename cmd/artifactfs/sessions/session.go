@@ -76,7 +76,6 @@ names session remote, session and checkpoint.`,
 }
 
 // work is the session that a command works on.
-// client is connected to the daemon that serves the session, or to the shared one.
 type work struct {
 	client *control.Client
 	of     string      // name of the session, or directory of its mount, for requests
