@@ -91,6 +91,9 @@ type rule struct {
 }
 
 // File is a parsed attributes file.
+//
+// The root's file has names and macros resolved when it is parsed. Files of other directories keep attributes that may
+// be macros by name (attrNamed), because the same file may be used below different root files.
 type File struct {
 	rules  []rule
 	macros [][]assignment  // attributes that each macro sets, by attr; empty for an attribute that is no macro. Only in the root's file
@@ -208,7 +211,8 @@ func (f *File) redefines() bool {
 	return len(b) != 1 || b[0] != assignment{attrText, "", value{state: unset}}
 }
 
-// walk is the state of one lookup of a path's attributes.
+// walk is the state of one lookup of a path's attributes. A new walk is created for each path; it allocates only if the
+// root file defines more than about 250 macros.
 type walk struct {
 	values [numValues]value
 	open   uint8     // bit set of the attributes still sought
@@ -290,7 +294,7 @@ func (w *walk) file(f *File, path, base string) bool {
 }
 
 // fill decides the attributes of as that are undecided. It uses its own stack instead of recursion: a file may chain
-// millions of macros.
+// millions of macros. as is read from its end, because within a line the last assignment of an attribute wins.
 func (w *walk) fill(as []assignment) {
 	var few [8][]assignment
 	stack := append(few[:0], as)

@@ -78,6 +78,9 @@ func (s Settings) textIsCRLF() bool {
 }
 
 // action is the combined meaning of the attributes text, crlf and eol.
+//
+// The names follow git's crlf_action (convert.c): binary is never converted, text always, auto only if the content looks
+// like text. The suffixes LF and CRLF fix the line ends in the working tree; without one, the settings decide.
 type action uint8
 
 const (
@@ -142,6 +145,9 @@ func Returns(s Settings, files []*File, path string) bool {
 }
 
 // action combines the attributes and the settings for line endings.
+//
+// The attribute text outranks its older name crlf. The attribute eol selects the line ends and turns an undefined action
+// into text. Without any of them core.autocrlf decides.
 func (s Settings) action(w *[numValues]value) action {
 	act := w[attrText].action()
 	if act == actUndefined {

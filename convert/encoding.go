@@ -16,7 +16,8 @@ const badEncoding = "\x00"
 type encoder func(content []byte) ([]byte, bool)
 
 // Iconv returns the encoding that Apply does not convert, because it needs iconv's tables; "" for none. As in Apply,
-// content that cannot be encoded stays unchanged, and so does empty content.
+// content that cannot be encoded stays unchanged, and so does empty content. The caller converts the content with
+// package filter.
 func (r Rule) Iconv() string {
 	if r.encoding == "" || r.encoding == badEncoding || encoderOf(r.encoding) != nil {
 		return ""

@@ -13,7 +13,7 @@ type Outside struct {
 
 // NewOutside parses the contents of /etc/gitattributes, of core.attributesFile and of the git directory's
 // info/attributes, all of which may define macros. ignoreCase is Settings.IgnoreCase. It returns nil if the files
-// contain no rules and no macros.
+// contain no rules and no macros. A nil content counts as an empty file.
 func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	o := &Outside{}
 	read := func(content []byte, scope int) *File {

@@ -161,4 +161,5 @@ func unquote(s string) (text, rest string, ok bool) {
 	return "", "", false
 }
 
+// octal reports whether c is an octal digit.
 func octal(c byte) bool { return c >= '0' && c <= '7' }

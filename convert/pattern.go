@@ -13,7 +13,7 @@ const (
 	kindDeep               // that path starts with literal and the rest matches program
 )
 
-// pattern is a compiled pattern.
+// pattern is a compiled pattern. literal and program are used as kind says; both match bytes, not characters.
 type pattern struct {
 	kind    kind
 	literal string
@@ -32,7 +32,7 @@ const (
 	opDirs       // nothing, or bytes that end in '/'
 )
 
-// token is one element of a pattern with wildcards.
+// token is one element of a pattern with wildcards. literal is used by opLiteral only, set by opSet only.
 type token struct {
 	op      op
 	literal string

@@ -28,7 +28,8 @@ const (
 	identWhole
 )
 
-// Rule is the conversion of one file. Rules are comparable; the zero Rule leaves content unchanged.
+// Rule is the conversion of one file. Rules are comparable; the zero Rule leaves content unchanged. Decide returns it;
+// callers apply it in the order Apply, Iconv, Driver.
 type Rule struct {
 	eol      eolMode
 	ident    identMode
@@ -42,7 +43,8 @@ func (r Rule) IsZero() bool { return r == Rule{} }
 // ErrRefused means that git does not check out a file with this rule.
 var ErrRefused = errors.New("git refuses to check it out")
 
-// Check returns an ErrRefused if git does not check out a file with this rule, and nil otherwise.
+// Check returns an ErrRefused if git does not check out a file with this rule, and nil otherwise. The causes are a
+// working-tree-encoding without a value, and a required driver without a command.
 func (r Rule) Check() error {
 	switch {
 	case r.encoding == badEncoding:

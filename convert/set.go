@@ -5,6 +5,7 @@ import "strings"
 // byteSet is the set of bytes that a "[...]" matches.
 type byteSet [4]uint64
 
+// has reports whether the set contains c.
 func (s *byteSet) has(c byte) bool { return s[c/64]&(1<<(c%64)) != 0 }
 func (s *byteSet) add(c byte)      { s[c/64] |= 1 << (c % 64) }
 

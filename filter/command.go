@@ -50,7 +50,7 @@ func (p *Programs) launch(ctx context.Context, command string) (*program, error)
 	return p.start(ctx, exec.Command("/bin/sh", "-c", enter, p.o.Dir, command), command)
 }
 
-// start starts cmd with the programs' environment, pipes and deadline.
+// start starts cmd with the programs' environment, pipes and deadline. The caller must close the input and call wait.
 func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*program, error) {
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", p.env, killWait
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal for prompts, and a process group to kill as a whole
@@ -120,7 +120,8 @@ func (g *program) Read(b []byte) (int, error) {
 }
 
 // OneShot runs command for one file, with the path in place of "%f", and writes the result to f.Out. Errors:
-// ErrUnfiltered, ErrDeadline, ErrStopped.
+// ErrUnfiltered, ErrDeadline, ErrStopped. It does not try a second time. The command must write the result to its
+// standard output and exit with 0.
 func (p *Programs) OneShot(command string, f File) error {
 	p.mu.Lock()
 	g, err := p.begin()
@@ -169,6 +170,9 @@ func (p *Programs) place(ctx context.Context) error {
 
 // pipe writes in to a command and its output to out, and waits for its end. A command that does not read all of its
 // input is no error.
+//
+// Input and output run concurrently, because a program may write before it has read everything. The errors are, in this
+// order of precedence: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with the exit status, and read errors of in.
 func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.Writer, name string) error {
 	fed := make(chan error, 1)
 	go func() {
@@ -294,6 +298,8 @@ type lineLog struct {
 	line []byte
 }
 
+// Write collects bytes and logs every complete line, cut to maxLogLine. It never fails, so that the program is not
+// disturbed.
 func (l *lineLog) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {

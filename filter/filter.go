@@ -55,7 +55,8 @@ var (
 	ErrStopped = errors.New("filters are stopped")
 )
 
-// Options describes the working tree that programs run for.
+// Options describes the working tree that programs run for. The environment of the programs is Base without the variables
+// that private matches, followed by Env.
 type Options struct {
 	Dir  string   // the working tree; programs start in it
 	Base []string // environment of the programs without variables that name a repository; empty: that of this process
@@ -83,8 +84,11 @@ type Output interface {
 	Reset() error
 }
 
+// reader returns a new reader of the content, from its start.
 func (f *File) reader() io.Reader { return io.NewSectionReader(f.Content, 0, f.Size) }
-func (f *File) wanted() bool      { return f.Wanted == nil || f.Wanted() }
+
+// wanted reports whether the file is still to be filtered.
+func (f *File) wanted() bool { return f.Wanted == nil || f.Wanted() }
 
 // Programs manages the filter programs of one mount. Its methods may be called concurrently.
 type Programs struct {
@@ -107,6 +111,7 @@ type generation struct {
 	wg     sync.WaitGroup
 }
 
+// newGeneration returns a generation without programs.
 func newGeneration() *generation {
 	g := &generation{}
 	g.ctx, g.cancel = context.WithCancel(context.Background())

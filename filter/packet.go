@@ -19,6 +19,7 @@ var errProtocol = errors.New("protocol error")
 // packetReader reads a program's packets (gitprotocol-common(5)).
 type packetReader struct{ *pktline.Reader }
 
+// newPacketReader reads packets of at most pktline.MaxPacket bytes from r.
 func newPacketReader(r io.Reader) packetReader {
 	return packetReader{pktline.NewReader(r, pktline.MaxPacket)}
 }

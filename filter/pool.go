@@ -44,7 +44,8 @@ type pool struct {
 	failedAt time.Time
 }
 
-// push queues a job and makes sure that a worker takes it.
+// push queues a job and makes sure that a worker takes it. It starts the first worker at once, and another one if no
+// worker is idle after patience.
 func (o *pool) push(g *generation, j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -121,7 +122,7 @@ func (w *worker) work() {
 }
 
 // take waits for jobs. It returns nil if there was none for idleTime or the programs are stopped; the worker must then
-// end.
+// end. It moves at most maxBatch jobs from the queue to the busy list.
 func (w *worker) take() []*job {
 	o := w.pool
 	timer := time.NewTimer(idleTime)
@@ -177,7 +178,8 @@ func (o *pool) release(jobs []*job) {
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect starts a process unless one is running.
+// connect starts a process unless one is running. After a failed start it returns the same error for startPause, so that
+// a missing program is not started for every file.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -202,6 +204,9 @@ func (w *worker) connect() error {
 }
 
 // round filters jobs, all at the same time if the process can delay. It returns the jobs to try again.
+//
+// A single job is never delayed, since the program would have nothing to gain. Jobs with the same path cannot be delayed
+// together, because the protocol identifies a delayed file by its path: they are filtered one by one afterwards.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
 		w.c.end(false) // some programs, such as git-lfs, accept no more delayed files after the first list

@@ -41,7 +41,8 @@ func (p *Programs) greet(ctx context.Context, command string) (*process, error) 
 	return c, nil
 }
 
-// handshake exchanges versions and capabilities, as gitattributes(5) describes.
+// handshake exchanges versions and capabilities, as gitattributes(5) describes. A program that does not announce smudge
+// refuses every file later; it is no error.
 func (c *process) handshake() error {
 	c.in.line("git-filter-client")
 	c.in.line("version=2")
@@ -130,6 +131,10 @@ func (c *process) head(f *File) {
 }
 
 // reply ends a request and reads the program's answer.
+//
+// The status "success" precedes the output, and a second status may follow it and replace the first. "error" refuses
+// this file, "abort" this and all later ones (gitattributes(5)). Any other status is a protocol error, after which the
+// program cannot be used.
 func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	c.in.end()
 	if err := c.in.flush(); err != nil {

@@ -37,6 +37,7 @@ func (r *Report) add(repaired bool, format string, args ...any) {
 // are moved to lost+found. It returns ErrInUse if another process has the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
+// check does the work of Check with options that tests set.
 func check(dir string, repair bool, o Options) (Report, error) {
 	o.defaults()
 	var r Report

@@ -34,7 +34,7 @@ func (l *Layer) long(closing bool) bool {
 
 // compact replaces the log by a new one that only contains the current state. Changes continue meanwhile and are
 // appended to both logs. Each slice of the state is read and appended under one lock: no change can be appended between
-// the two and then be undone by the older slice.
+// the two and then be undone by the older slice. If it fails, no change is lost.
 func (l *Layer) compact() error {
 	l.rotating.Lock()
 	defer l.rotating.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// File gives access to the contents of a node while they are in use. All users of a node share one File.
+// File gives access to the contents of a node while they are in use. All users of a node share one File. A File has no
+// descriptor until its data is used; afterwards the descriptor stays open until the File leaves the idle list.
 type File struct {
 	l    *Layer
 	node Node
@@ -87,7 +88,8 @@ func (fs *files) unpark(f *File) {
 	unused.Add(-1)
 }
 
-// File returns a node's File. It does not block. The caller must call Done when it no longer uses the File.
+// File returns a node's File. It does not block. The caller must call Done when it no longer uses the File. The first
+// access to the data opens the contents file.
 func (l *Layer) File(n Node) *File {
 	fs := &l.files
 	fs.mu.Lock()

@@ -21,6 +21,8 @@ func (l *Layer) poke() {
 
 // janitor does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead
 // contents, syncs and cleans dirty files, and compacts the log. It sleeps while there is no work.
+//
+// After a failed round it waits a minute. Close stops it and then does a last round itself.
 func (l *Layer) janitor() {
 	defer l.busy.Done()
 	pause := l.o.pause

@@ -112,7 +112,8 @@ type Layer struct {
 	busy sync.WaitGroup // janitor and findOrphans
 }
 
-// View calls f with a consistent state. f must not block and must not call the layer.
+// View calls f with a consistent state. f must not block and must not call the layer. Updates wait until f returns;
+// other calls of View run concurrently.
 func (l *Layer) View(f func(r Reader)) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -133,7 +134,8 @@ func (l *Layer) Entry(dir Node, name string) (Node, Presence) {
 	return l.state.Entry(dir, name)
 }
 
-// Sync makes every acknowledged change survive a power cut, except the contents of files, which File.Sync writes.
+// Sync makes every acknowledged change survive a power cut, except the contents of files, which File.Sync writes. It
+// waits for the disk. A read-only layer has nothing to sync.
 func (l *Layer) Sync() error {
 	if l.o.ReadOnly {
 		return nil

@@ -74,6 +74,11 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 
 // correct corrects inodes whose contents files may differ from the log's record of them. It appends the contents files
 // to move to lost+found to *lost.
+//
+// After power loss, an unsettled contents file of a base node is not trusted: the node has the base tree's contents
+// again, and the file is moved to lost+found. A missing contents file of an own node leaves an empty file, since a new
+// file need not survive without an fsync. In all other cases a missing file
+// is reported as a problem, and reading it fails with ErrDamaged.
 func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 	var corrected []put
 	for _, old := range inodes {
@@ -182,4 +187,5 @@ func (l *Layer) countLookups(tookOver bool) (err error) {
 	return l.state.Count(l.counts.memory)
 }
 
+// lookupCountsPath returns the path of the file with the kernel's lookup counts.
 func (l *Layer) lookupCountsPath() string { return filepath.Join(l.dir, "lookups") }

@@ -131,6 +131,10 @@ func (l *Layer) clean(nodes []Node) error {
 
 // Sync is fsync(2): contents, inode and names survive a power cut when it returns nil. It also returns an error of an
 // earlier background sync, once: the kernel would not report that error again.
+//
+// It syncs in this order: the contents, the name of the contents file, the mark in the log that the contents are on
+// disk, and the log. The mark must not
+// precede the contents: after power loss a file without the unsettled flag keeps its contents file.
 func (f *File) Sync() error {
 	l := f.l
 	if l.o.ReadOnly {

@@ -101,7 +101,8 @@ type put struct {
 
 // Update calls f and applies all changes that f requested on tx, atomically: they are made if and only if Update returns
 // nil. f must not block and must not call the layer. If the log has no space, f is called a second time with a new Tx
-// after space was freed.
+// after space was freed. Update waits for the layer's lock, and for the disk if the log must grow. It returns EROFS for
+// a read-only layer, and the error of f unchanged.
 func (l *Layer) Update(f func(tx *Tx) error) error {
 	return l.withRoom(func() error { return l.tryUpdate(f) })
 }
@@ -143,7 +144,8 @@ func (tx *Tx) reset(l *Layer) {
 	tx.request, tx.made = 0, 0
 }
 
-// commit appends the changes to the log, then applies them to the state.
+// commit appends the changes to the log, then applies them to the state. If the process dies between the two, the next
+// Open replays the record, so the change is made although no reply was sent. Errors of the log leave both unchanged.
 func (tx *Tx) commit() error {
 	l := tx.l
 	tx.encode()
@@ -215,7 +217,8 @@ func (tx *Tx) Now() int64 {
 	return ts.Nano()
 }
 
-// NewNode reserves a number for a new node, which the same update must put.
+// NewNode reserves a number for a new node, which the same update must put. If the update fails, the number is free
+// again. It returns state.ErrFull if no number is left.
 func (tx *Tx) NewNode() (Node, error) {
 	n, err := tx.t.NewNode()
 	if err == nil {
@@ -268,10 +271,12 @@ func (tx *Tx) put(in Inode) *put {
 	return &tx.puts[len(tx.puts)-1]
 }
 
-// SetEntry makes name in dir an entry for n.
+// SetEntry makes name in dir an entry for n. It replaces an earlier entry for the name. Link counts and the child's
+// Parent are the caller's responsibility.
 func (tx *Tx) SetEntry(dir Node, name string, n Node) { tx.batch.SetEntry(dir, name, n) }
 
-// Hide makes name in dir absent, whether or not the base tree has it.
+// Hide makes name in dir absent, whether or not the base tree has it. The hidden entry stays until ClearEntry or
+// SetEntry, or until the directory is dropped.
 func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 
 // ClearEntry removes the layer's entry for name in dir, so that the base tree's is used.

@@ -28,6 +28,30 @@ func (b *Batch) Err() error { return b.err }
 func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 
 // code is the first byte of a put. The values are stored in the log.
+//
+// The fields follow the code. Numbers are uvarints, strings have their length as a uvarint in front, and the times of an inode have 8
+// bytes in little-endian order:
+//
+//	inode      node, mask of has... bits, the fields in the mask
+//	entry      directory, name, node
+//	hidden     directory, name
+//	clear      directory, name
+//	target     node, target
+//	xattr      node, name, value
+//	noXattr    node, name
+//	drop       node
+//	dead       number of a contents file
+//	gone       number of a contents file
+//	counter    counter, value
+//	request    request, created node or 0
+//	forgotten  no fields
+//	entryAt    directory, name, node, number among the names with the same hash
+//	hiddenAt   directory, name, number among the names with the same hash
+//	kept       fields of a Kept, in the order of the struct, flags instead of the booleans
+//	unkept     first ID, last ID
+//
+// A new code goes to the end, and the version of package wal's format must then be raised: an older program refuses the
+// whole batch.
 type code byte
 
 const (
@@ -252,8 +276,10 @@ func (b *Batch) number(c code, number uint64) {
 	}
 }
 
+// uint appends a number as a uvarint.
 func (b *Batch) uint(v uint64) { b.b = binary.AppendUvarint(b.b, v) }
 
+// string appends a string with its length in front.
 func (b *Batch) string(s string) {
 	b.uint(uint64(len(s)))
 	b.b = append(b.b, s...)

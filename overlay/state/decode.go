@@ -115,6 +115,7 @@ func (d *decoder) fields(p *put) {
 	}
 }
 
+// uint decodes a uvarint that is at most limit.
 func (d *decoder) uint(limit uint64) uint64 {
 	v, n := binary.Uvarint(d.rest)
 	if n <= 0 || v > limit {
@@ -125,6 +126,7 @@ func (d *decoder) uint(limit uint64) uint64 {
 	return v
 }
 
+// int64 decodes 8 bytes in little-endian order.
 func (d *decoder) int64() int64 {
 	if len(d.rest) < 8 {
 		d.bad = true
@@ -135,12 +137,14 @@ func (d *decoder) int64() int64 {
 	return int64(v)
 }
 
+// node decodes a node number that the table can store.
 func (d *decoder) node() Node {
 	n := Node(d.uint(1<<64 - 1))
 	d.bad = d.bad || !n.valid()
 	return n
 }
 
+// bytes decodes a string of at most limit bytes; the result points into the batch.
 func (d *decoder) bytes(limit int) []byte {
 	n := int(d.uint(uint64(limit)))
 	if n > len(d.rest) {

@@ -43,6 +43,7 @@ const (
 	leafMax       = 256
 )
 
+// key returns the sort key of the entry: its hash, then its number among the entries with that hash.
 func (e *dentry) key() uint64 { return uint64(e.hash)<<nthBits | uint64(e.nth) }
 
 // name returns the entry's name, which points into the arena.

@@ -30,7 +30,9 @@ func (t *nodes) find(n Node) *record {
 }
 
 // slot returns the slot number of an own node. It is below maxSlots, which the decoder has checked.
-func slot(n Node) uint32       { return uint32(n) }
+func slot(n Node) uint32 { return uint32(n) }
+
+// generation returns the generation of an own node, which is at least 1.
 func generation(n Node) uint32 { return uint32(n >> 32) }
 
 // nodeOf returns the node of the record at index i of its slab.

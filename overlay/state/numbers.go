@@ -12,6 +12,7 @@ type numbers struct {
 	count  int
 }
 
+// cell is one key with its value.
 type cell struct {
 	key   uint64 // 0: the cell is free
 	value uint32

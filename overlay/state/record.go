@@ -25,8 +25,10 @@ const (
 	maxSlots       = 1 << (32 - linkShift) // 67 million slots
 )
 
+// is reports whether a bit of the state is set, or any of several bits.
 func (r *record) is(bit uint32) bool { return r.state&bit != 0 }
 
+// inode returns the record's fields as the Inode of n.
 func (r *record) inode(n Node) Inode {
 	return Inode{
 		Node: n, Mode: r.mode, Nlink: r.nlink, UID: r.uid, GID: r.gid, Rdev: r.rdev, Size: r.size,
@@ -94,6 +96,7 @@ func (s *slab) bytes() (n int64) {
 	return n
 }
 
+// close unmaps all records.
 func (s *slab) close() {
 	for _, c := range s.chunks {
 		if c != nil {

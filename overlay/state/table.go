@@ -172,7 +172,7 @@ func (t *Table) wipe(r *record) {
 	*r = record{key: r.key, state: r.state &^ (recordUsed | recordInode | recordReserved)}
 }
 
-// Inode returns a node's inode; false: the table has none.
+// Inode returns a node's inode; false: the table has none. Inode does not allocate: it copies the record.
 func (t *Table) Inode(n Node) (Inode, bool) {
 	r := t.find(n)
 	if r == nil || !r.is(recordInode) {
@@ -181,7 +181,8 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 	return r.inode(n), true
 }
 
-// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node.
+// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The time is
+// logarithmic in the number of entries.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		if e, _, _ := t.search(view[directory](&t.arena, r.dir), name); e != nil {

@@ -254,4 +254,5 @@ func (l *file) unmap() error {
 	return errors.Join(errs...)
 }
 
+// close unmaps and closes the file without a sync.
 func (l *file) close() error { return errors.Join(l.unmap(), l.disk.Close()) }

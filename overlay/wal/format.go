@@ -22,6 +22,7 @@ type header struct {
 // bootID is the text form of the kernel's random boot ID.
 type bootID [36]byte
 
+// Constants of the file format.
 const (
 	pageSize   = 4096
 	version    = 3
@@ -94,9 +95,14 @@ func (h *head) fits(seed uint32, record []byte) bool {
 	return int(h.length()) == len(record) && binary.NativeEndian.Uint32(h[4:]) == h.sum(seed, record)
 }
 
-func (h *head) length() uint32   { return binary.NativeEndian.Uint32(h[0:]) }
+// length returns the length of the record in bytes; 0 where no record was written.
+func (h *head) length() uint32 { return binary.NativeEndian.Uint32(h[0:]) }
+
+// sequence returns the number of the record in its file, counted from 1.
 func (h *head) sequence() uint64 { return binary.NativeEndian.Uint64(h[8:]) }
-func (h *head) time() int64      { return int64(binary.NativeEndian.Uint64(h[16:])) }
+
+// time returns the time of the record in nanoseconds since 1970.
+func (h *head) time() int64 { return int64(binary.NativeEndian.Uint64(h[16:])) }
 
 // occupied returns the number of bytes that a record of this length uses in the file. Records begin at multiples of 8.
 func occupied(length int) int64 { return (recordHead + int64(length) + 7) &^ 7 }
