@@ -55,8 +55,8 @@ var (
 	ErrStopped = errors.New("filters are stopped")
 )
 
-// Options describes the working tree that programs run for. The environment of the programs is Base without the variables
-// that private matches, followed by Env.
+// Options describes the working tree that programs run for. The environment of the programs is Base without the
+// variables that private matches, followed by Env.
 type Options struct {
 	Dir  string   // the working tree; programs start in it
 	Base []string // environment of the programs without variables that name a repository; empty: that of this process

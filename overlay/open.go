@@ -106,8 +106,7 @@ func (o *Options) defaults() {
 //
 // The order matters: the lock is taken before a file is read, and the lookup counts of the previous process are opened
 // before the replay, because replay treats a takeover differently. The contents are recovered before begin records this
-// boot in the log: if the
-// process dies in between, the next Open repeats the recovery.
+// boot in the log: if the process dies in between, the next Open repeats the recovery.
 func (l *Layer) open() (Recovery, error) {
 	continued := false
 	var err error

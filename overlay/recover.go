@@ -77,8 +77,8 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 //
 // After power loss, an unsettled contents file of a base node is not trusted: the node has the base tree's contents
 // again, and the file is moved to lost+found. A missing contents file of an own node leaves an empty file, since a new
-// file need not survive without an fsync. In all other cases a missing file
-// is reported as a problem, and reading it fails with ErrDamaged.
+// file need not survive without an fsync. In all other cases a missing file is reported as a problem, and reading it
+// fails with ErrDamaged.
 func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 	var corrected []put
 	for _, old := range inodes {

@@ -133,8 +133,8 @@ func (l *Layer) clean(nodes []Node) error {
 // earlier background sync, once: the kernel would not report that error again.
 //
 // It syncs in this order: the contents, the name of the contents file, the mark in the log that the contents are on
-// disk, and the log. The mark must not
-// precede the contents: after power loss a file without the unsettled flag keeps its contents file.
+// disk, and the log. The mark must not precede the contents: after power loss a file without the unsettled flag keeps
+// its contents file.
 func (f *File) Sync() error {
 	l := f.l
 	if l.o.ReadOnly {

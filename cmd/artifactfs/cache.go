@@ -69,7 +69,8 @@ is writing. It never removes data that exists only on this host.`,
 	return cmd
 }
 
-// cacheStat prints the sizes of the state directory. Without a state directory it prints an empty report.
+// cacheStat prints the sizes of the state directory. Without a state directory it prints an empty report. The contents
+// quota is that of the running daemons.
 func cacheStat(ctx context.Context, a *cli.App) error {
 	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,6 +149,7 @@ func orDash(s string) string {
 }
 
 // cacheGC evicts contents and removes unused stores. Without a quota it uses the largest quota of the running daemons.
+// Without a daemon the default quota applies.
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
 		found, _ := a.Survey(ctx) // status reports daemons that do not answer

@@ -68,7 +68,8 @@ func here(args []string) string {
 	return "."
 }
 
-// makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID.
+// makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID. With --sync,
+// a checkpoint that was not pushed is an error with exit code 5.
 func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.CheckpointRequest) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "checkpoint", dir)
@@ -170,7 +171,8 @@ retries the push.`,
 	return cmd
 }
 
-// syncSessions requests a push of the session at dir, waits at most timeout, and prints the result.
+// syncSessions requests a push of the session at dir, waits at most timeout, and prints the result. Exit code 5 means
+// that a part of the session was not pushed before the timeout.
 func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Duration) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "sync", dir)

@@ -34,6 +34,9 @@ func fromTerminal(s os.Signal) bool {
 
 // runChild runs a command in a directory of the mount and returns its exit code, or 128 plus the number of the signal
 // that killed it. If the command did not run, it returns an error and its exit code.
+//
+// It does not use Cmd.Wait, because only wait4(2) reports that CMD was stopped. CMD inherits stdin, stdout and stderr
+// unchanged.
 func runChild(a *cli.App, command []string, dir string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir

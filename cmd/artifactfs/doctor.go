@@ -14,9 +14,12 @@ import (
 
 // examination holds the arguments of the doctor command.
 type examination struct {
+	// Values of --fix, --deep and --offline.
 	fix, deep, offline bool
-	remotes            []string
-	tokenFile          string
+	// Remotes on the command line, to check in addition to those of the mounts.
+	remotes []string
+	// File with the token for these remotes.
+	tokenFile string
 }
 
 func doctorCommand(a *cli.App) *cobra.Command {
@@ -54,7 +57,8 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 	return cmd
 }
 
-// examine runs all checks and prints the findings. It returns an error if a problem is left.
+// examine runs all checks and prints the findings. It returns an error if a problem is left. The order is that of the
+// output: host, daemons, mounts, sessions, stores, remotes.
 func examine(ctx context.Context, a *cli.App, e examination) error {
 	findings := doctor.ExamineHost(ctx, a.State, e.fix)
 	found, asked := a.Survey(ctx)
@@ -95,7 +99,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	return err
 }
 
-// daemonFindings returns the findings about the running daemons; asked is the error of the survey.
+// daemonFindings returns the findings about the running daemons; asked is the error of the survey. A daemon of another
+// version is a warning.
 func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	say := func(level doctor.Level, object, what, hint string) {
 		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})

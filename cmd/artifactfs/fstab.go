@@ -45,7 +45,7 @@ func helper(name string) string {
 	return ""
 }
 
-// runHelper runs the helper and returns its exit code.
+// runHelper runs the helper and returns its exit code. Without -v it prints no result.
 func runHelper(a *cli.App, name string, args []string) int {
 	h, err := parseHelper(name, args)
 	switch {
@@ -129,10 +129,12 @@ func helperUnmount(a *cli.App, h helperRun) error {
 
 // helperRun is one run of a helper.
 type helperRun struct {
-	unmount       bool
-	source, dir   string
-	command       []string // arguments of artifactfs mount
-	flags         uintptr  // mount(2) flags to add, or umount(2) flags for a direct call
+	unmount bool
+	// Operands of the helper: the remote and the directory.
+	source, dir string
+	command     []string // arguments of artifactfs mount
+	flags       uintptr  // mount(2) flags to add, or umount(2) flags for a direct call
+	// Values of -f and -v.
 	fake, verbose bool
 }
 
@@ -231,6 +233,9 @@ var generic = []string{
 
 // translate converts mount options to the arguments of artifactfs mount and flags of mount(2). sloppy ignores unknown
 // options.
+//
+// An option that is the name of a flag of artifactfs mount, with underscores for hyphens, becomes that flag. Options of
+// mount(8) itself are translated to mount(2) flags or dropped.
 func (h *helperRun) translate(name string, options []string, sloppy bool) error {
 	known := mounts.MountCommand((&cli.App{})).Flags()
 	var own []string

@@ -40,7 +40,7 @@ func main() {
 	os.Exit(run(a, os.Args[1:]))
 }
 
-// run runs the command line and returns the exit code.
+// run runs the command line and returns the exit code. With --json, an error is also printed to stdout as JSON.
 func run(a *cli.App, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()

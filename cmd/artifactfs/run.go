@@ -33,9 +33,13 @@ const (
 // runOptions holds the arguments of the run command.
 type runOptions struct {
 	mounts.MountOptions
-	dir     string
+	// Directory to mount at; "": a temporary one.
+	dir string
+	// The session is deleted after the command, without an entry in the trash.
 	discard bool
-	keep    cli.Days
+	// How long the session is kept; 0: until it is discarded.
+	keep cli.Days
+	// CMD and its arguments.
 	command []string
 }
 
@@ -121,7 +125,8 @@ type place struct {
 	parent string // temporary directory created for it; "": none
 }
 
-// makePlace returns the directory of --dir, or creates a temporary one.
+// makePlace returns the directory of --dir, or creates a temporary one. The temporary directory has the name that git
+// clone would choose.
 func makePlace(o runOptions, remote string) (place, error) {
 	if o.dir != "" {
 		return place{dir: o.dir}, nil
@@ -147,7 +152,8 @@ func (p place) remove() {
 	}
 }
 
-// runMounted mounts the remote, runs the command, and unmounts.
+// runMounted mounts the remote, runs the command, and unmounts. The exit code is that of the command. An error of the
+// unmount replaces it only if the command succeeded, so that a failed command stays visible to the caller.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user and must not read the secrets in this process
 		return cli.Failure("run", o.Request.Dir, err)
@@ -202,7 +208,7 @@ func cannotRun(name string, err error) error {
 }
 
 // endRun unmounts after the command, and prints which session has the changes. It waits busyTime for processes that
-// still use the mount, and then detaches it.
+// still use the mount, and then detaches it. It starts a daemon if the one that served the mount has ended.
 func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {

@@ -51,7 +51,8 @@ one such line each time.`,
 	return cmd
 }
 
-// showStatus prints the status of the mount that args names, or of all mounts and daemons.
+// showStatus prints the status of the mount that args names, or of all mounts and daemons. If a daemon does not reply,
+// it prints the rest and then returns the error.
 func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	all, asked := a.Survey(ctx)
 	if len(args) > 0 {
@@ -90,7 +91,8 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny returns the mount at dir or above it, or else the session that was last mounted there.
+// findAny returns the mount at dir or above it, or else the session that was last mounted there. The error is that of
+// cli.Find.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {

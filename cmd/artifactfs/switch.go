@@ -45,7 +45,8 @@ with git switch. Git's own switch and checkout work too; they download every fil
 	return cmd
 }
 
-// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook.
+// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook. This process starts
+// the hook, not the daemon, so that it has the user's environment and permissions.
 func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "no branch given", Hint: "artifactfs switch --help shows how"}

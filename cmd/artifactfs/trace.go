@@ -45,7 +45,7 @@ mount down: if the output is read too slowly, events are dropped, and stderr sta
 }
 
 // printTrace prints the events of the mount at dir until ctx ends or the mount is unmounted. It reconnects after a
-// takeover.
+// takeover. It fails if no worker serves the mount for traceAgain.
 func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 	mounts, asked := a.Mounts(ctx)
 	m, err := cli.Find(mounts, asked, "trace", dir)
@@ -76,7 +76,8 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 
 // follower prints the trace streams of successive workers.
 type follower struct {
-	app   *cli.App
+	app *cli.App
+	// Buffered stdout, flushed after each message.
 	out   *bufio.Writer
 	pid   int       // process that serves the mount; 0: not known yet
 	again time.Time // deadline for the next worker; zero while one serves

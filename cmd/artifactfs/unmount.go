@@ -18,10 +18,14 @@ import (
 
 // unmountOptions holds the arguments of the unmount command.
 type unmountOptions struct {
+	// Directories and session names on the command line.
 	dirs, sessions []string
-	all, discard   bool
-	yes, detach    bool
-	timeout        time.Duration
+	// --all selects every mount of the state directory, --discard deletes the sessions.
+	all, discard bool
+	// --yes skips the confirmation of --discard, --detach unmounts directories in use.
+	yes, detach bool
+	// Longest wait for the session remote; 0: do not wait.
+	timeout time.Duration
 }
 
 func unmountCommand(a *cli.App) *cobra.Command {
@@ -99,7 +103,7 @@ type unmounted struct {
 }
 
 // unmountMounts unmounts the selected mounts. It continues after a failure; the first error determines the exit code,
-// and the others are printed before it.
+// and the others are printed before it. With --all it ends the shared daemon too, if every mount was unmounted.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
@@ -160,7 +164,9 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	return cli.ReportAll(a, errs)
 }
 
-// choose returns the mounts and sessions that the arguments select, and an error for each argument that selects none.
+// choose returns the mounts and sessions that the arguments select, and an error for each argument that selects none. A
+// directory below a mount's root is an error. With --discard, an unmounted session is selected by the directory where it
+// was last mounted.
 func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
 		m, err := cli.Find(mounts, asked, "unmount", dir)
@@ -215,7 +221,7 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 }
 
 // discardKept moves a session that is not mounted to the trash, and returns when the trash is emptied. If the session
-// has a remote, the daemon does it.
+// has a remote, the daemon does it. A session without a remote is discarded directly in the state directory.
 func discardKept(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !daemon.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), daemon.Discard(a.State, name)

@@ -64,14 +64,15 @@ func (i *interval) take(args []string) []string {
 	return args
 }
 
-// watcher remembers the previous status of each mount, by directory, to compute rates.
+// watcher remembers the previous status of each mount, by directory, to compute rates. The zero watcher is ready to use.
 type watcher struct {
 	// at is the time of the previous status.
 	at     time.Time
 	before map[string]control.MountStatus
 }
 
-// watchStatus prints the status every interval until ctx ends.
+// watchStatus prints the status every interval until ctx ends. If the named mount is missing at first, the command ends;
+// later errors are displayed, because a daemon may be restarting.
 func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
 	screen := cli.IsTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher

@@ -29,8 +29,8 @@ func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 
 // code is the first byte of a put. The values are stored in the log.
 //
-// The fields follow the code. Numbers are uvarints, strings have their length as a uvarint in front, and the times of an inode have 8
-// bytes in little-endian order:
+// The fields follow the code. Numbers are uvarints, strings have their length as a uvarint in front, and the times of an
+// inode have 8 bytes in little-endian order:
 //
 //	inode      node, mask of has... bits, the fields in the mask
 //	entry      directory, name, node

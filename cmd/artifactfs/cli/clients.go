@@ -101,7 +101,7 @@ func (s *Survey) Add(kept, failed []control.MountStatus) {
 }
 
 // Survey queries all daemons concurrently. If one of them does not reply, it returns the replies of the others and an
-// error.
+// error. A daemon that does not reply within StatusTime counts as failed.
 func (a *App) Survey(ctx context.Context) (Survey, error) {
 	return a.surveyBy(ctx, (*control.Client).Status)
 }
@@ -179,7 +179,7 @@ func ask(ctx context.Context, socket string, question func(*control.Client, cont
 }
 
 // Find returns the mount at dir, or the nearest one above it. If there is none, it returns the error of the survey,
-// asked, or if that is nil an error with exit code 4.
+// asked, or if that is nil an error with exit code 4. An inner mount wins over one around it.
 func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	for _, spelling := range Spellings(dir) {
 		best := -1

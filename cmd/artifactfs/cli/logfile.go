@@ -21,7 +21,7 @@ const (
 
 // logFile is a log file that several processes append to. Each of them rotates it when it is too large, and switches to
 // the new file when another process did. Standard output and error, to which a panic is written, follow if they were the
-// same file.
+// same file. A lock file beside the log, FILE.lock, excludes two rotations at the same time.
 type logFile struct {
 	path string
 

@@ -88,7 +88,7 @@ func (c *commandWords) Set(text string) (err error) {
 }
 
 // splitWords splits a command line at white space. Single quotes, double quotes and backslashes protect characters as in
-// a shell; no other character is special.
+// a shell; no other character is special. It returns an error for an unclosed quote and for an empty command.
 func splitWords(text string) (words []string, err error) {
 	var word strings.Builder
 	inside, quote, escaped := false, rune(0), false

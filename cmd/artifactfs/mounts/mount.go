@@ -213,7 +213,8 @@ func InheritedDevice(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// completeRequest fills in the arguments. It makes paths absolute, because the daemon runs in another directory.
+// completeRequest fills in the arguments. It makes paths absolute, because the daemon runs in another directory. It only
+// checks that the token files exist: the daemon reads them.
 func completeRequest(r *control.MountRequest, args []string) error {
 	fail := func(object, cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
@@ -336,6 +337,7 @@ func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 }
 
 // MountInBackground requests a mount from the shared daemon, which it starts if necessary. show receives the progress.
+// It tries a second time if the daemon exited between the two steps.
 func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
 		client, err := a.EnsureDaemon(ctx)

@@ -166,7 +166,8 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 	return nil
 }
 
-// becomeDaemon does the setup that supervisor and worker have in common.
+// becomeDaemon does the setup that supervisor and worker have in common. It names the process, disables core dumps and
+// changes to the root directory.
 func becomeDaemon(a *cli.App) error {
 	// A process that was started through a descriptor is named after its number. The name is that of the first thread.
 	_ = proc.SetName("artifactfs")

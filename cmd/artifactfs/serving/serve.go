@@ -37,7 +37,8 @@ const (
 	leastProcs = 4
 )
 
-// ServeMount runs mount --foreground: it serves one mount until that is unmounted or a signal ends the process.
+// ServeMount runs mount --foreground: it serves one mount until that is unmounted or a signal ends the process. It
+// prints the result of the mount before it starts to wait.
 func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
 	prepareToServe(a)
 	if err := KeepMemory(); err != nil {
@@ -125,7 +126,8 @@ func serveUntilClosed(server *control.Server) (end func()) {
 	}
 }
 
-// closeWhenIdle closes the server when no mount existed for the duration idle.
+// closeWhenIdle closes the server when no mount existed for the duration idle. It closes the server only if there is
+// still no mount then (control.Server.CloseIdle).
 func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle time.Duration) {
 	isIdle := func() bool {
 		select {

@@ -27,7 +27,9 @@ type upgradeReply struct {
 	Took   int64  `json:"took_ms"` // time until all mounts were served again
 }
 
-// upgradeDaemon replaces the running daemon's executable by that of this process, and prints the result.
+// upgradeDaemon replaces the running daemon's executable by that of this process, and prints the result. The supervisor
+// does the upgrade: if the new executable cannot serve the mounts, it starts the old one again, and upgradeDaemon
+// returns an error with the reason.
 func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	executable, err := os.Executable()
 	if err == nil {

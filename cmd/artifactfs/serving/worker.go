@@ -80,6 +80,8 @@ type worker struct {
 }
 
 // RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns nil.
+//
+// If a successor fails, it ends without unmounting anything, because another worker may succeed.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
 	// The start produces little garbage, but a small heap is collected often: that would take a third of the processor
@@ -199,7 +201,8 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(KeptSocket, listener), conn.Keep(KeptLock, lock))
 }
 
-// beat sends the supervisor signs of life while all mounts respond. patience is the timeout for their response.
+// beat sends the supervisor signs of life while all mounts respond. patience is the timeout for their response. The
+// supervisor replaces a worker that sends none for the duration of --watchdog.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	told := false
 	for {

@@ -77,6 +77,7 @@ names session remote, session and checkpoint.`,
 
 // work is the session that a command works on.
 type work struct {
+	// Client of the daemon that serves the session, or of the shared one.
 	client *control.Client
 	of     string      // name of the session, or directory of its mount, for requests
 	remote string      // session remote to look it up on; "": this host
@@ -126,7 +127,8 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	return work{client: client, of: of}, err
 }
 
-// isDirectory reports whether a name means a directory: it has a slash, or it is an existing directory.
+// isDirectory reports whether a name means a directory: it has a slash, or it is an existing directory. A session's name
+// contains no slash.
 func isDirectory(name string) bool {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return true

@@ -15,7 +15,9 @@ import (
 
 // diffOptions holds the flags of session diff.
 type diffOptions struct {
-	of, remote                 string
+	// Session of -C and session remote of --session-remote.
+	of, remote string
+	// Output format; at most one is set.
 	stat, nameOnly, nameStatus bool
 }
 

@@ -19,6 +19,7 @@ import (
 // forkOptions holds the flags of session fork.
 type forkOptions struct {
 	mounts.MountOptions
+	// Parent session, as a name or a directory; "": that of the current directory.
 	of string
 }
 
@@ -60,7 +61,8 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 	return cmd
 }
 
-// sessionFork creates a session from a checkpoint, mounts it and prints the result.
+// sessionFork creates a session from a checkpoint, mounts it and prints the result. With --read-only it creates no
+// session, and mounts the checkpoint itself.
 func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) error {
 	for _, name := range []string{"ref", "at", "take-over"} {
 		if cmd.Flags().Changed(name) {
@@ -196,7 +198,8 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 	return cmd
 }
 
-// sessionResume mounts a session of this host or of a session remote.
+// sessionResume mounts a session of this host or of a session remote. A session that is mounted here is an error with a
+// hint to fork it.
 func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args []string) error {
 	name := args[0]
 	l, link, err := cli.LinkIn("resume", name)

@@ -114,6 +114,9 @@ type commitNote struct {
 
 // noteCommits annotates the commits that were made since the previous event, and stores the prompt for the notes on
 // later ones.
+//
+// The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's
+// session ends.
 func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event, checkpoint string) error {
 	gitDir, err := gitDirOf(ctx, dir)
 	if err != nil {

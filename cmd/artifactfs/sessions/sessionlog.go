@@ -89,7 +89,8 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	return printPoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
-// printPoints prints a table of checkpoints. An asterisk marks those that were not pushed.
+// printPoints prints a table of checkpoints. An asterisk marks those that were not pushed. The column RECORDED appears
+// only if a checkpoint has records.
 func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) error {
 	if len(points) == 0 {
 		return nil

@@ -39,6 +39,7 @@ fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code i
 }
 
 // sessionMerge merges another session into the mounted one and prints the result. After conflicts the exit code is 1.
+// The hint on stderr names the checkpoint that was made before the merge, which undoes it.
 func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) error {
 	w, err := SessionOf(ctx, a, "merge", of)
 	if err != nil {

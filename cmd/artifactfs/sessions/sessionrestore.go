@@ -14,8 +14,11 @@ import (
 
 // restoreOptions holds the flags of session restore.
 type restoreOptions struct {
-	of      string
-	remote  string
+	// Session to change, as a name or a directory; "": that of the current directory.
+	of string
+	// Session remote on which the other session is looked up.
+	remote string
+	// Request with the values of the other flags.
 	request control.RestoreRequest
 }
 
@@ -105,7 +108,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 }
 
 // pathsIn converts paths, absolute or relative to from, to paths relative to the mount. An empty list means the whole
-// mount.
+// mount. A path outside of the mount is an error with exit code 2.
 func pathsIn(mount, from string, paths []string) ([]string, error) {
 	inMount := []string{}
 	for _, p := range paths {

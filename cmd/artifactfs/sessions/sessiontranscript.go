@@ -17,8 +17,11 @@ import (
 
 // transcriptOptions holds the flags of session transcript.
 type transcriptOptions struct {
-	of               string
-	turn             int
+	// Session, as a name or a directory; "": that of the current directory.
+	of string
+	// Turn to print; 0: all.
+	turn int
+	// Values of --follow and --markdown, which exclude each other.
 	follow, markdown bool
 }
 
@@ -68,7 +71,8 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 // followPause is the interval at which --follow requests new records.
 const followPause = 300 * time.Millisecond
 
-// sessionTranscript prints the transcript, and with --follow continues until ctx ends.
+// sessionTranscript prints the transcript, and with --follow continues until ctx ends. With --follow, an error ends it
+// only before the first reply: later the daemon may be restarting.
 func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
 	w, err := SessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
@@ -148,7 +152,7 @@ type said struct {
 // maxShown is the maximum length in bytes of one part of a tool call in texts.
 const maxShown = 200
 
-// readRecord returns the kind of a record and its text.
+// readRecord returns the kind of a record and its text. The text of an unknown kind of record is its JSON, shortened.
 func readRecord(r control.TranscriptRecord) (kind, text string) {
 	if r.Erased != nil {
 		text = "erased by " + r.Erased.By

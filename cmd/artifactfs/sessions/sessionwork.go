@@ -138,7 +138,8 @@ const (
 	MaxRecordLine = 256 << 10
 )
 
-// sessionRecord appends the lines of a file, or of stdin, to the transcript.
+// sessionRecord appends the lines of a file, or of stdin, to the transcript. If a request fails, the earlier batches
+// stay recorded, and their number is printed.
 func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	in := io.Reader(os.Stdin)
 	if from != "" && from != "-" {
@@ -185,7 +186,8 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 }
 
 // Batches calls write with the lines of in. A batch contains all lines that are available, up to recordLines and
-// recordBytes; it is written at the latest after recordPause without a new line.
+// recordBytes; it is written at the latest after recordPause without a new line. It returns the first error of write or
+// of the input.
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
