@@ -125,6 +125,7 @@ func Decide(s Settings, files []*File, path string) Rule {
 			r.driver = d
 		}
 	}
+	// git expands $Id$ by other code in files that it buffers (identMode).
 	if r.ident != identNone && whole {
 		r.ident = identWhole
 	}

@@ -85,6 +85,7 @@ func mendLog(dir string, o Options, r *Report) error {
 		return err
 	}
 	fresh := path + ".mended"
+	// An interrupted repair may have left the file.
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

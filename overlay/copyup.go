@@ -72,6 +72,7 @@ var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // fill copies size bytes of base to a new contents file, by CopyFrom as far as base implements Section.
 func fill(to disk.File, base io.ReaderAt, size int64) error {
+	// Bytes that CopyFrom does not copy are copied by the loop below.
 	done := int64(0)
 	if s, ok := base.(Section); ok {
 		if file, off, n := s.Section(); file != nil {

@@ -103,6 +103,7 @@ func (l *Layer) discard(number uint64) {
 
 // removeContents removes contents files and logs their removal. It returns the numbers for which either failed.
 func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
+	// See removeDead: the records that name no such file must be on disk first.
 	if err := l.Sync(); err != nil {
 		return dead, err
 	}

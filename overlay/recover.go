@@ -38,6 +38,7 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	if rec.Start == Clean {
 		return nil, nil
 	}
+	// Dead contents files are no orphans: the log names them, and the janitor removes them.
 	l.state.EachDead(func(number uint64) bool { owned[number] = struct{}{}; return true })
 	if rec.TookOver {
 		return owned, l.readDirtySizes(rec, doubtful)

@@ -113,6 +113,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes), cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
+	// The daemons count the changes; "?" means that one could not.
 	changed := map[string]string{}
 	for _, m := range found.Mounts {
 		changed[m.ID] = cli.Count(m.Overlay.Changed)

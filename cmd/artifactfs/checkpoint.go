@@ -117,6 +117,7 @@ func sayLeft(a *cli.App, c control.CheckpointReply) {
 		}
 		names = append(names, cli.LeftText(l))
 	}
+	// The reply lists only a part of the paths; Excluded is the number of all.
 	more := int(c.Checkpoint.Excluded) - ignored - len(names)
 	if len(names) == 0 {
 		return

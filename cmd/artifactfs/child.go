@@ -52,6 +52,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 			wanted = append(wanted, s)
 		}
 	}
+	// Signals are caught before CMD starts, so that none is lost.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, wanted...)
 	defer signal.Stop(signals)
@@ -67,6 +68,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 	for {
 		select {
 		case s := <-signals:
+			// In the foreground, the terminal has sent its signals to CMD, too.
 			if !fromTerminal(s) || !terminal.ours() {
 				cmd.Process.Signal(s)
 			}

@@ -237,6 +237,7 @@ var generic = []string{
 // An option that is the name of a flag of artifactfs mount, with underscores for hyphens, becomes that flag. Options of
 // mount(8) itself are translated to mount(2) flags or dropped.
 func (h *helperRun) translate(name string, options []string, sloppy bool) error {
+	// Every flag of artifactfs mount is a valid option.
 	known := mounts.MountCommand((&cli.App{})).Flags()
 	var own []string
 	for _, option := range options {

@@ -29,6 +29,7 @@ func main() {
 	serving.HideSecrets()
 	cli.CompleteEnvironment()
 	cli.Version = versionText()
+	// The tokens are removed from the environment, so that no child process inherits them.
 	token := control.Secret(os.Getenv(cli.TokenVariable))
 	os.Unsetenv(cli.TokenVariable)
 	sessionToken := control.Secret(os.Getenv(cli.SessionTokenVariable))

@@ -79,6 +79,7 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 // below it. It returns no paths if everything is selected.
 func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
+	// dir may contain symbolic links, root does not.
 	for _, spelling := range cli.Spellings(dir) {
 		if cli.Inside(root, spelling) {
 			below, _ = filepath.Rel(root, spelling)

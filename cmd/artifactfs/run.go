@@ -82,6 +82,7 @@ be saved, 5 if they are not all on the session remote yet.`,
 // runIn parses the arguments of run, creates the directory, and runs the command there.
 func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	remote := cli.EnvironmentArguments("REMOTE")
+	// REMOTE is in front of "--", CMD and its arguments are behind it.
 	switch at := cmd.ArgsLenAtDash(); {
 	case at < 0 || at == len(args):
 		return cli.Usage(cmd, errors.New("lacks the command: artifactfs run REMOTE -- CMD [ARG...]"))
@@ -176,6 +177,7 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err != nil {
 		cli.PrintError(a.Stderr, control.AsError(err))
 	}
+	// The mount must be unmounted even if a signal has ended CMD.
 	ctx = context.WithoutCancel(ctx)
 	if err := endRun(ctx, a, reply, o); err != nil {
 		e := control.AsError(cli.Failure("unmount", reply.Dir, err))
@@ -216,6 +218,7 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 	}
 	request := control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Keep: time.Duration(o.keep)}
 	var reply control.UnmountReply
+	// Processes that CMD left running may need a moment to exit.
 	for deadline := time.Now().Add(busyTime); ; time.Sleep(busyPoll) {
 		reply, err = client.Unmount(ctx, request)
 		if !mountedAt(m.Dir) || time.Now().After(deadline) {

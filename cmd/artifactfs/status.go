@@ -189,6 +189,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		}
 		line("head", "%s", head)
 	}
+	// No daemon serves these mounts, so the rest of the status is unknown.
 	if m.State == control.StateUnmounted || m.State == control.StateFailed {
 		changedLines(m, now, line)
 		return

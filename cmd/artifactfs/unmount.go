@@ -149,6 +149,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		late = append(late, reply.UnmountReply)
 	}
+	// A daemon that still has a mount must not be ended.
 	if o.all && errors.Join(errs...) == nil {
 		errs = append(errs, endDaemon(ctx, a))
 	}

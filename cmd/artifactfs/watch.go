@@ -160,6 +160,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	for _, m := range mounts {
 		last, known := w.before[m.Dir]
 		before[m.Dir] = m.MountStatus
+		// The counters of a new worker start at 0.
 		if known && last.PID != m.PID {
 			last = control.MountStatus{}
 		}

@@ -109,6 +109,7 @@ var ErrFull = errors.New("no node left")
 // NewNode reserves an own node for a PutInode. The caller must call CancelNode if it does not put the inode. It returns
 // ErrFull if no number is left, or the error of Memory.
 func (t *Table) NewNode() (Node, error) {
+	// Listed slots are used first, then slots that a replay did not list.
 	for t.free != 0 {
 		i := t.free
 		r := t.own.at(i)

@@ -167,10 +167,12 @@ func (l *file) append(record []byte, time int64) (err error) {
 		return err
 	}
 	l.end, l.appended = end, l.appended+1
+	// Full chunks are never written again, so their mappings are released.
 	for l.end >= l.chunks[0].off+chunkSize && len(l.chunks) > 1 {
 		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether or not this succeeds
 		l.chunks = l.chunks[1:]
 	}
+	// The next chunk is prepared when half of the last one is used.
 	if last := l.chunks[len(l.chunks)-1]; l.end > last.off+chunkSize/2 && l.spare.Load() == nil {
 		select {
 		case l.want <- struct{}{}:

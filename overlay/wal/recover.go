@@ -119,6 +119,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	if err != nil {
 		return r, err
 	}
+	// It is damage if a synced part is invalid, or if valid records follow the end although there was no power cut.
 	if uint64(r.end) < h.synced || !r.PowerLost && (behind > 0 || r.refused) {
 		r.Damage = &DamageError{l.path, r.end, behind}
 		if !o.Salvage {

@@ -182,6 +182,7 @@ func ask(ctx context.Context, socket string, question func(*control.Client, cont
 // asked, or if that is nil an error with exit code 4. An inner mount wins over one around it.
 func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	for _, spelling := range Spellings(dir) {
+		// The innermost mount has the longest directory.
 		best := -1
 		for i, m := range all {
 			if m.Mounted() && Inside(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {

@@ -75,6 +75,7 @@ func (l *logFile) turnLocked() error {
 	defer unlock()
 	here, full := l.lookLocked() // another process may have rotated it before the lock was acquired
 	if here && full {
+		// FILE.2 becomes FILE.3, FILE.1 becomes FILE.2, and FILE becomes FILE.1.
 		for n := logOld; n > 0; n-- {
 			from := l.path
 			if n > 1 {

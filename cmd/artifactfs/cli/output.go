@@ -59,6 +59,7 @@ func (d *Days) Type() string { return "AGE" }
 // Set implements pflag.Value. It refuses negative durations and more than 36500 days.
 func (d *Days) Set(text string) error {
 	t, err := time.ParseDuration(text)
+	// time.ParseDuration has no unit for days.
 	if number, ok := strings.CutSuffix(text, "d"); ok {
 		var n float64
 		if n, err = strconv.ParseFloat(number, 64); err == nil && !(math.Abs(n) < 36500) {

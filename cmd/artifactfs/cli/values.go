@@ -89,6 +89,7 @@ func SizeText(n int64) string {
 // ParseSize parses a number of bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
 func ParseSize(text string) (int64, error) {
 	number := strings.ToUpper(strings.TrimSpace(text))
+	// "K", "KB" and "KiB" are the same unit.
 	number = strings.TrimSuffix(strings.TrimSuffix(number, "B"), "I")
 	shift := 0
 	if i := len(number) - 1; i > 0 {

@@ -153,6 +153,7 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 // completeCarry checks the combination of these flags, and makes paths absolute.
 func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	s := &r.SessionOptions
+	// A checkpoint can only be mounted read-only.
 	if r.At != "" {
 		if r.Session == "" {
 			return cli.Usage(cmd, errors.New("--at needs --session, whose checkpoint it is"))

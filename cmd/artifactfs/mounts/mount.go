@@ -257,6 +257,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		}
 		*file = abs
 	}
+	// Without DIR, the directory has the name that git clone would choose.
 	dir := RepositoryName(r.Remote)
 	if len(args) > 1 {
 		dir = args[1]

@@ -20,6 +20,7 @@ func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	fail := func(cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Cause: cause, Hint: hint}
 	}
+	// The flag has a default, but without --follow the request must have no interval.
 	interval := r.FollowInterval
 	r.FollowInterval = 0
 	switch {

@@ -76,6 +76,7 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 		return abs, "", err
 	case file == "" && a.Token != "":
 		return "", a.Token, nil
+	// A token that is typed on a terminal would be visible.
 	case cli.IsTerminal(os.Stdin):
 		return "", "", cli.Usage(cmd, errors.New("takes the token from stdin, --token-file or $ARTIFACTFS_TOKEN"))
 	}

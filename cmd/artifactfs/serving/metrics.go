@@ -33,6 +33,7 @@ func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end 
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
 	served.Go(func() {
+		// Only a successor arrives here with an error: its predecessor may still hold the address.
 		for give := time.Now().Add(metricsTime); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give) && ctx.Err() == nil; {
 			time.Sleep(metricsPoll)
 			l, err = address.Listen()

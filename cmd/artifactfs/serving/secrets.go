@@ -48,6 +48,7 @@ func overwriteSecrets() error {
 	if _, err := mem.ReadAt(area, start); err != nil {
 		return err
 	}
+	// The area consists of strings that end in NUL.
 	at := start
 	for s := range strings.SplitSeq(string(area), "\x00") {
 		if from, to := Hidden(s); from < to {

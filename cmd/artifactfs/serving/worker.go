@@ -104,6 +104,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	var alive atomic.Pointer[cli.Host]
 	done := make(chan struct{})
 	defer close(done)
+	// Signs of life begin before the Host exists, because its creation may take longer than the watchdog allows.
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go listen(a, w, cancel, f)
 

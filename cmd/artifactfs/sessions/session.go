@@ -105,6 +105,7 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 		}
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
 	}
+	// The name of a session has precedence over a directory with the same name.
 	named := slices.DeleteFunc(slices.Clone(all), func(m cli.Served) bool { return m.Session.Name != name })
 	slices.SortStableFunc(named, func(x, y cli.Served) int { return cmp.Compare(rank(x), rank(y)) })
 	if len(named) > 0 && named[0].Mounted() {
@@ -258,6 +259,7 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	if a.Socket == "" && slices.ContainsFunc(errs, func(err error) bool { return !ended(err) }) {
 		errs = slices.DeleteFunc(errs, ended)
 	}
+	// The daemon that serves a session has its current state, so its reply wins.
 	best := map[string]control.SessionInfo{}
 	for _, r := range replies {
 		for _, s := range r.Sessions {

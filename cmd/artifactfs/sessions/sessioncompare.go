@@ -162,6 +162,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		}
 	}
 	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", cli.Plural(int64(len(paths)), "path"), shared, conflicts)
+	// The columns of the first table have no maximum width, so each line is cut.
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(out, beginning(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
 			return fmt.Errorf("print result: %w", err)

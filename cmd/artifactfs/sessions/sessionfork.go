@@ -72,6 +72,7 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if o.Request.ReadOnly && o.Request.Session != "" {
 		return cli.Usage(cmd, errors.New("takes no --session with --read-only: nothing is kept that could have a name"))
 	}
+	// The last argument is always DIR.
 	id, dir := "", args[len(args)-1]
 	if len(args) > 1 {
 		id = args[0]
@@ -236,6 +237,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
 			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
 	}
+	// The directory is the second argument, or else the session's last directory, or else a new one with its name.
 	dir := cmp.Or(append(args, known.Dir)[1], name)
 	o.Request.Session = name
 	if err := o.Complete(cmd, []string{known.Remote, dir}, a); err != nil {

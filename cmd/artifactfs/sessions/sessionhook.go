@@ -78,6 +78,7 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 	var failed []error
 	checkpoint := ""
 	if e.Changes() || e.Kind == agenthook.TurnEnd {
+		// The message is pushed with the checkpoint, so it must not contain a secret.
 		title, _ := transcript.Redact(e.Title())
 		reply, err := m.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir, Message: title}, nil)
 		if err != nil {
@@ -150,6 +151,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		prompt, _ := transcript.Redact(e.Text) // before it is cut, so that no part of a secret remains
 		turn.Prompt = strings.ToValidUTF8(prompt[:min(len(prompt), maxNotedPrompt)], "")
 	}
+	// Most events change nothing, and then the file is not written.
 	if known && turn == before {
 		return nil
 	}

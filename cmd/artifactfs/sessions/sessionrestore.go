@@ -85,6 +85,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	if r.Of, r.SessionRemote, r.ID, err = otherPoint("restore", o.remote, id); err != nil {
 		return err
 	}
+	// PATHs are relative to the current directory, or with -C to the directory that -C names.
 	from := "."
 	if o.of != "" && o.of != m.Session.Name {
 		from = o.of

@@ -191,6 +191,7 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// A separate goroutine reads the input, so that this one can notice a pause.
 	lines, failed := make(chan string, recordLines), make(chan error, 1)
 	go func() { // blocked in a read, the goroutine lives until the input or the process ends
 		failed <- readRecords(ctx, in, lines)
