@@ -85,7 +85,7 @@ func (o *Options) defaults() {
 		o.FS = disk.OS
 	}
 	if o.boot == "" {
-		o.boot, _ = o.FS.BootID() // without it every open counts as one after a power cut
+		o.boot, _ = o.FS.BootID() // without a boot ID every open counts as one after a power cut
 	}
 	if o.pause == 0 {
 		o.pause = time.Second

@@ -100,7 +100,7 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 				Hint: "a PATHSPEC is relative to DIR"}
 		}
 		if joined == "." {
-			return nil, nil // everything
+			return nil, nil // the whole mount
 		}
 		paths = append(paths, joined)
 	}

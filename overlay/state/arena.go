@@ -24,7 +24,7 @@ type arena struct {
 type ref uint32
 
 const (
-	granule   = 8 // bytes
+	granule   = 8 // in bytes
 	chunkSize = 4 << 20
 	perChunk  = chunkSize / granule
 

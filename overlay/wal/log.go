@@ -34,7 +34,7 @@ type Options struct {
 
 // Recovery is the result of Open: what it found and what it repaired.
 type Recovery struct {
-	Fresh     bool         // there was no log
+	Fresh     bool         // no log existed
 	Clean     bool         // the log was closed
 	PowerLost bool         // the host went down before Close
 	Rebooted  bool         // the log was last written in another boot of the host
