@@ -95,8 +95,9 @@ type rule struct {
 // The root's file has names and macros resolved when it is parsed. Files of other directories keep attributes that may
 // be macros by name (attrNamed), because the same file may be used below different root files.
 type File struct {
-	rules  []rule
-	macros [][]assignment  // attributes that each macro sets, by attr; empty for an attribute that is no macro. Only in the root's file
+	rules []rule
+	// Attributes that each macro sets, by attr; empty for an attribute that is no macro. Only in the root's file.
+	macros [][]assignment
 	names  map[string]attr // macros from macroBase on, by name
 }
 

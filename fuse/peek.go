@@ -106,7 +106,7 @@ func indifferent(thread proc.Process, mode uint32) bool {
 	switch name {
 	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // touch and unlink are recognized by their system calls
 		return true
-	case "rm": // rm prints the size class ("regular empty file") when it prompts: with an option, or before it removes a read-only file
+	case "rm": // a prompt of rm shows whether the file is empty; rm prompts with an option, or for a read-only file
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}

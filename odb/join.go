@@ -17,11 +17,13 @@ import (
 
 // JoinOptions configures Join.
 type JoinOptions struct {
-	Above  int                             // Join does nothing with at most this many promisor packs
-	Keep   int                             // number of promisor packs that remain at most
-	Pace   func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
-	Reader func(pid int) bool              // reports whether a process detects replaced packs itself, so that Join need not wait for it; nil: none
-	Crowd  int                             // number of packs above which old ones are removed soon, even if processes may be reading them
+	Above int                             // Join does nothing with at most this many promisor packs
+	Keep  int                             // number of promisor packs that remain at most
+	Pace  func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
+	// Reports whether a process detects replaced packs itself, so that Join need not wait for it; nil: none.
+	Reader func(pid int) bool
+	// Number of packs above which old ones are removed soon, even if processes may be reading them.
+	Crowd int
 }
 
 // JoinResult is the result of Join.

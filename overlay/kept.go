@@ -143,16 +143,16 @@ func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	return true
 }
 
-// CopiedWithin reports whether KeepCopy copied the contents within the last duration.
+// CopiedWithin reports whether KeepCopy copied the contents less than within ago.
 func (f *File) CopiedWithin(within time.Duration) bool {
 	at := f.copied.Load()
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
 // SetAside replaces the contents of a file that is about to be truncated to zero by a new empty contents file, and
-// leaves the old one unchanged. It does nothing if the contents are empty or longer than most bytes. It calls keep in
-// the same update with the old contents file's number and size; keep pins it and calls Tx.Keep, or returns false, and
-// then the file stays unchanged.
+// leaves the old one unchanged. It does nothing if the contents are empty or longer than the limit most, in bytes. It
+// calls keep in the same update with the old contents file's number and size; keep pins it and calls Tx.Keep, or returns
+// false, and then the file stays unchanged.
 func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	l.cut.RLock()
@@ -193,9 +193,9 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	return nil
 }
 
-// KeepCopy copies the contents before they are changed, unless that was done within the last duration or they are longer
-// than most bytes. It calls keep in the update that records the copy, with the copy's number and size; keep pins it and
-// calls Tx.Keep, or returns false to discard the copy.
+// KeepCopy copies the contents before they are changed, unless that was done less than within ago, or they are empty or
+// longer than the limit most, in bytes. It calls keep in the update that records the copy, with the copy's number and
+// size; keep pins it and calls Tx.Keep, or returns false to discard the copy.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	if f.CopiedWithin(within) {

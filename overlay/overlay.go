@@ -7,7 +7,7 @@
 //   - After power loss everything that was fsynced is present, and the rest is an earlier state of the tree: never a
 //     file of the base tree replaced by bytes that did not reach the disk.
 //   - A change that failed (full disk, quota, I/O error) did not happen, and the next one works when space is free again.
-//   - Nothing is deleted unless it is known to be dead: contents files without an owner and cut log tails are moved to lost+found.
+//   - Nothing is deleted unless it is known to be dead: contents files without an owner and cut log tails go to lost+found.
 //     Only after a takeover are contents files without an owner deleted: the log is complete, and no reply has named them.
 //
 // # Terms
@@ -24,8 +24,8 @@
 //     a program may have it open.
 //   - request: a request of the kernel, by its number. A log record has the number of the request that it was made for.
 //   - moment: an instant at which neither names nor contents change (Freeze).
-//   - pin: the right to read a contents file as it was at one moment. Bytes that a change is about to overwrite are copied for the
-//     pin's reader to a file without a name; the contents file, the log and their promises are the same with and without pins.
+//   - pin: the right to read a contents file as it was at one moment. Bytes that a change is about to overwrite are copied for
+//     the pin's reader to a file without a name; the contents file, the log and their promises are the same with and without pins.
 //     A pin belongs to this process and ends with it. A dead contents file is removed after its last pin.
 //   - kept: a removed or overwritten file that is not in a checkpoint yet. Its record is in the log, and its contents are
 //     pinned by every process that opens the layer until the record is removed.

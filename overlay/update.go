@@ -34,8 +34,8 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 // EachDir calls emit for every node that has entries until emit returns false.
 func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
 
-// Names calls emit for every name of n in the layer until emit returns false. It visits at most most entries, and
-// returns the number of visited entries: if that equals most, there may be more.
+// Names calls emit for every name of n in the layer until emit returns false. It visits no more entries than the limit
+// most, and returns the number of visited entries: if that equals most, there may be more.
 func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
 	r.t.EachDir(func(dir Node) bool {
 		more := true

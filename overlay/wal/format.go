@@ -12,7 +12,7 @@ type header struct {
 	magic   [8]byte
 	version uint32
 	order   uint32 // byteOrder in the byte order of the host
-	epoch   uint64 // random and part of every checksum, so that neither records of another log nor user data are taken for records
+	epoch   uint64 // random, part of every checksum: neither records of another log nor user data pass for records
 	crc     uint32 // checksum of the fields above
 	clean   uint32 // 1: the log was closed and everything is synced
 	synced  uint64 // length in bytes of the part known to be on disk; updated after the sync, so it may be too low

@@ -25,11 +25,14 @@ import (
 
 // Options configures Open.
 type Options struct {
-	FS        disk.FS                               // nil: disk.OS
-	Replay    func(record []byte, time int64) error // called for each record, oldest first; the slice is valid until Replay returns. ErrRefused: treat the record as invalid
-	LostFound string                                // directory for a tail that is cut off, created when needed; "": the log's directory
-	Salvage   bool                                  // write nothing, and read a damaged log up to the damage; Append fails
-	BootID    string                                // "": that of the host
+	FS disk.FS // nil: disk.OS
+	// Called for each record, oldest first; the slice is valid until Replay returns. ErrRefused: treat the record as
+	// invalid.
+	Replay func(record []byte, time int64) error
+	// Directory for a tail that is cut off, created when needed; "": the log's directory.
+	LostFound string
+	Salvage   bool   // write nothing, and read a damaged log up to the damage; Append fails
+	BootID    string // "": that of the host
 }
 
 // Recovery is the result of Open: what it found and what it repaired.

@@ -124,8 +124,8 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// Arguments returns a check of the number of arguments: at least least, and at most most unless most is negative. takes
-// describes the arguments in the error.
+// Arguments returns a check of the number of arguments: no fewer than least, and no more than most unless most is
+// negative. takes describes the arguments in the error.
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {

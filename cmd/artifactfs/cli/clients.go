@@ -294,7 +294,7 @@ func HasMount(table mountinfo.Table, dir string) bool {
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes the directories of mounts, for a command with at most most arguments.
+// CompleteMounts completes the directories of mounts, for a command with no more arguments than most.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {

@@ -21,6 +21,6 @@ func PromisorCommand(a *cli.App) *cobra.Command {
 			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git reports a failure
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory, and the environment of git may not name one
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory
 	}
 }

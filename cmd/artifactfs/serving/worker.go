@@ -26,7 +26,7 @@ import (
 
 const (
 	beatPause    = 500 * time.Millisecond // interval between two signs of life of a healthy worker
-	resumeTime   = 10 * time.Second       // time that a new worker has to serve its predecessor's mounts again before it reports READY
+	resumeTime   = 10 * time.Second       // time limit for serving the predecessor's mounts again before READY
 	resurrection = time.Second            // pause between attempts to start a supervisor
 
 	// Names under which the supervisor keeps the descriptors of the control socket and its lock.

@@ -101,7 +101,8 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 
 const (
 	maxNotedPrompt = 500 // maximum length of the prompt in a note, in bytes
-	maxNoted       = 100 // maximum number of commits that get a note after one event; more come from a rebase, not from the work of a turn
+	// Maximum number of commits that get a note after one event; more come from a rebase, not from the work of a turn.
+	maxNoted = 100
 )
 
 // commitNote is the git note on a commit of an agent.

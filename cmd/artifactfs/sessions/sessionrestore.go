@@ -124,7 +124,8 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 				break
 			}
 		}
-		if real, err := filepath.EvalSymlinks(from); err == nil && !found && !filepath.IsAbs(p) { // the path of the directory contains symbolic links
+		// The path of the directory contains symbolic links.
+		if real, err := filepath.EvalSymlinks(from); err == nil && !found && !filepath.IsAbs(p) {
 			if real, err = filepath.Abs(real); err == nil {
 				r, err := filepath.Rel(mount, filepath.Join(real, p))
 				rel, found = r, err == nil && filepath.IsLocal(r)
