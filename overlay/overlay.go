@@ -25,7 +25,7 @@
 //   - request: a request of the kernel, by its number. A log record has the number of the request that it was made for.
 //   - moment: an instant at which neither names nor contents change (Freeze).
 //   - pin: the right to read a contents file as it was at one moment. Bytes that a change is about to overwrite are copied for
-//     the pin's reader to a file without a name; the contents file, the log and their promises are the same with and without pins.
+//     the pin's reader to a file without a name; the contents file, the log and their promises do not change with pins.
 //     A pin belongs to this process and ends with it. A dead contents file is removed after its last pin.
 //   - kept: a removed or overwritten file that is not in a checkpoint yet. Its record is in the log, and its contents are
 //     pinned by every process that opens the layer until the record is removed.

@@ -15,6 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir/space"
 )
 
+// cacheCommand returns the command cache with its subcommands. It needs no daemon: the subcommands work on the state
+// directory.
 func cacheCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache stat|gc",
@@ -36,6 +38,7 @@ removed.`,
 	return cmd
 }
 
+// cacheStatCommand returns the command cache stat, which changes nothing.
 func cacheStatCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
@@ -50,6 +53,7 @@ unmounted session the data that exists only here.`,
 	}
 }
 
+// cacheGCCommand returns the command cache gc.
 func cacheGCCommand(a *cli.App) *cobra.Command {
 	var quota cli.Size
 	var dryRun bool

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
+// checkpointCommand returns the command checkpoint. Without --json it prints only the ID of the checkpoint on stdout.
 func checkpointCommand(a *cli.App) *cobra.Command {
 	var r control.CheckpointRequest
 	cmd := &cobra.Command{
@@ -141,6 +142,7 @@ func milliseconds(ms float64) string {
 	return cli.Seconds(time.Duration(ms * float64(time.Millisecond)))
 }
 
+// syncCommand returns the command sync, which waits for the push that the daemon does.
 func syncCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -200,6 +202,7 @@ func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Dura
 	return err
 }
 
+// printSynced prints where the session was pushed to.
 func printSynced(w io.Writer, s control.SessionStatus) error {
 	_, err := fmt.Fprintf(w, "session %s is on %s\n", s.Name, cli.SessionRemoteText(s))
 	return err

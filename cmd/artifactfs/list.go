@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// listCommand returns the command list: the status of all mounts with one line for each.
 func listCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",

@@ -22,6 +22,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// main runs the command line, the helper of mount(8), or git's fsmonitor hook, depending on the name of the program. It
+// removes secrets from the process's arguments and environment first.
 func main() {
 	if query.IsHook(os.Args[0]) { // fallback if the separate hook program is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/mcp"
 )
 
+// mcpCommand returns the command mcp, a server of the Model Context Protocol on stdin and stdout (package mcp).
 func mcpCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// prefetchCommand returns the command prefetch. Without --wait it returns when the daemon has queued the contents.
 func prefetchCommand(a *cli.App) *cobra.Command {
 	var wait bool
 	var commits []string

@@ -43,6 +43,7 @@ type runOptions struct {
 	command []string
 }
 
+// runCommand returns the command run. It mounts through the shared daemon, and exits with the exit code of CMD.
 func runCommand(a *cli.App) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{

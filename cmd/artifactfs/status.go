@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
+// statusCommand returns the command status. With --watch it runs until a signal.
 func statusCommand(a *cli.App) *cobra.Command {
 	var watch interval
 	cmd := &cobra.Command{

@@ -17,6 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
+// switchCommand returns the command switch. The daemon changes the working tree and the index; this process runs the
+// hook.
 func switchCommand(a *cli.App) *cobra.Command {
 	var r control.SwitchRequest
 	dir := "."

@@ -21,6 +21,7 @@ const (
 	tracePoll = 50 * time.Millisecond
 )
 
+// traceCommand returns the command trace, which follows one mount until a signal or its unmount.
 func traceCommand(a *cli.App) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{

@@ -28,6 +28,7 @@ type unmountOptions struct {
 	timeout time.Duration
 }
 
+// unmountCommand returns the command unmount. Its arguments are checked as a whole before anything is unmounted.
 func unmountCommand(a *cli.App) *cobra.Command {
 	var o unmountOptions
 	cmd := &cobra.Command{

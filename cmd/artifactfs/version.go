@@ -15,6 +15,7 @@ import (
 // (RFC 3339).
 var version, commit, date string
 
+// versionCommand returns the command version, which contacts no daemon.
 func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

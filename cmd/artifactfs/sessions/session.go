@@ -171,6 +171,7 @@ func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
 
+// sessionListCommand returns the command session list. With --deleted it lists the trash instead.
 func sessionListCommand(a *cli.App) *cobra.Command {
 	var deleted bool
 	var remote string

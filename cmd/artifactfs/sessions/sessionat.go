@@ -96,6 +96,8 @@ func namesSession(word string) bool {
 	return name != ""
 }
 
+// sessionLinkCommand returns the command session link. A link to a checkpoint that was not pushed yet is printed with a
+// warning.
 func sessionLinkCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{

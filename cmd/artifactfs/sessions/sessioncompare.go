@@ -19,6 +19,7 @@ const (
 	mostAlone  = 40  // maximum number of paths in the table that only one side changed
 )
 
+// sessionCompareCommand returns the command session compare, which only reads checkpoints.
 func sessionCompareCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{

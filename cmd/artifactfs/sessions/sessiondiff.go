@@ -21,6 +21,7 @@ type diffOptions struct {
 	stat, nameOnly, nameStatus bool
 }
 
+// sessionDiffCommand returns the command session diff. The daemon computes the diff and fetches missing contents.
 func sessionDiffCommand(a *cli.App) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
+// sessionEraseCommand returns the command session erase. It also erases the records in forks on this host.
 func sessionEraseCommand(a *cli.App) *cobra.Command {
 	var of, before, why string
 	var records []string

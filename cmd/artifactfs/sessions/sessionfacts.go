@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// sessionFactCommand returns the command session fact with the subcommands add, list and remove.
 func sessionFactCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
@@ -91,6 +92,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 	return cmd
 }
 
+// sessionHandoffCommand returns the command session handoff. A session has one handoff at most.
 func sessionHandoffCommand(a *cli.App) *cobra.Command {
 	var of, set string
 	cmd := &cobra.Command{

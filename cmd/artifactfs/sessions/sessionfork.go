@@ -23,6 +23,8 @@ type forkOptions struct {
 	of string
 }
 
+// sessionForkCommand returns the command session fork, which has the flags of mount except those that the checkpoint
+// determines.
 func sessionForkCommand(a *cli.App) *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
@@ -163,6 +165,8 @@ func noSession(verb, name string) *control.Error {
 		Hint: "artifactfs session list shows what there is"}
 }
 
+// sessionResumeCommand returns the command session resume, which has the flags of mount except those that the session
+// determines.
 func sessionResumeCommand(a *cli.App) *cobra.Command {
 	var o mounts.MountOptions
 	cmd := &cobra.Command{

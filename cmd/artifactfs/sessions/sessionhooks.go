@@ -16,6 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
+// sessionHooksCommand returns the command session hooks with its subcommands. They write configuration files and contact
+// no daemon.
 func sessionHooksCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "hooks COMMAND",
@@ -71,6 +73,7 @@ type hooksChange struct {
 	Tracked bool   `json:"tracked"` // git tracks the configuration file
 }
 
+// hooksInstallCommand returns the command session hooks install. A second installation changes nothing.
 func hooksInstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -109,6 +112,7 @@ func hooksInstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// hooksUninstallCommand returns the command session hooks uninstall. It is no error if no hooks are installed.
 func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -163,6 +167,7 @@ type hookStatus struct {
 	Error     string `json:"error,omitempty"` // reason why the file cannot be read
 }
 
+// hooksStatusCommand returns the command session hooks status.
 func hooksStatusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{

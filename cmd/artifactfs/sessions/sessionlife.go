@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
+// sessionPinCommand returns the command session pin. The name must not look like the name of a checkpoint.
 func sessionPinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
@@ -44,6 +45,7 @@ already in use moves to the new checkpoint.`,
 	return cmd
 }
 
+// sessionUnpinCommand returns the command session unpin.
 func sessionUnpinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
@@ -119,6 +121,8 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	return cmds
 }
 
+// sessionGCCommand returns the command session gc. The daemon that serves the session does the work, for unmounted ones
+// the shared daemon.
 func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string
 	var all, daily cli.Days

@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// sessionLogCommand returns the command session log.
 func sessionLogCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var limit int
@@ -133,6 +134,7 @@ func branchText(p control.Checkpoint) string {
 	return cmp.Or((&control.Error{Cause: p.Branch}).Error(), "-")
 }
 
+// sessionShowCommand returns the command session show.
 func sessionShowCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{

@@ -10,6 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// sessionMergeCommand returns the command session merge. The session that is merged into must be mounted, the other one
+// need not be.
 func sessionMergeCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{

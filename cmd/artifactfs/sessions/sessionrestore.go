@@ -22,6 +22,8 @@ type restoreOptions struct {
 	request control.RestoreRequest
 }
 
+// sessionRestoreCommand returns the command session restore. The daemon first makes a checkpoint, which undoes the
+// restore.
 func sessionRestoreCommand(a *cli.App) *cobra.Command {
 	var o restoreOptions
 	var turn int

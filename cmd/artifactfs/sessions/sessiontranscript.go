@@ -25,6 +25,7 @@ type transcriptOptions struct {
 	follow, markdown bool
 }
 
+// sessionTranscriptCommand returns the command session transcript.
 func sessionTranscriptCommand(a *cli.App) *cobra.Command {
 	var o transcriptOptions
 	cmd := &cobra.Command{

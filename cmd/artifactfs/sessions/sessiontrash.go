@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// sessionDeleteCommand returns the command session delete. A deleted session is in the trash for 7 days.
 func sessionDeleteCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var yes, takeOver bool
@@ -97,6 +98,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	return nil
 }
 
+// sessionUndeleteCommand returns the command session undelete, which restores a session but does not mount it.
 func sessionUndeleteCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{

@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// sessionNoteCommand returns the command session note. The session must be mounted.
 func sessionNoteCommand(a *cli.App) *cobra.Command {
 	var of, ref string
 	cmd := &cobra.Command{
@@ -108,6 +109,7 @@ func sayRedacted(a *cli.App, n int64) {
 	}
 }
 
+// sessionRecordCommand returns the command session record. The session must be mounted.
 func sessionRecordCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
