@@ -1,0 +1,125 @@
+package capture
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// nothingNew reports whether the files and git's state equal those of the last checkpoint, or, if there is none, those
+// of the mounted commit.
+func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, have bool, reason session.Reason) (bool, error) {
+	if !have {
+		switch reason {
+		// These reasons need a checkpoint even without changes.
+		case session.Manual, session.Forking, session.Restore:
+			return false, nil
+		}
+		if c.o.Beginning != nil && !c.o.Beginning.like(s.state.State) {
+			return false, nil
+		}
+		base, err := c.baseTree()
+		return err == nil && s.shown == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 && s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
+	}
+	if last.Tree != s.shown {
+		return false, nil
+	}
+	// git's state is compared by the root tree and the parents of the commit that stores it, because the commit's time
+	// always differs.
+	info, err := c.o.Repo.Commit(last.State)
+	if err != nil {
+		return false, err
+	}
+	_, objects, err := session.EncodeState(c.format, s.state.State, s.state.parents, time.Time{})
+	if err != nil {
+		return false, err
+	}
+	// EncodeState returns the root tree last but one, before the commit.
+	tree := objects[len(objects)-2].ID
+	if tree == info.Tree && slices.Equal(info.Parents, s.state.parents) {
+		return true, nil
+	}
+	return c.onlyOthersNotes(s, last, info)
+}
+
+// baseTree returns the id of the base tree; an unborn base has the empty tree.
+func (c *Capturer) baseTree() (object.ID, error) {
+	if !c.o.BaseTree.IsZero() {
+		return c.o.BaseTree, nil
+	}
+	return object.Hash(c.format, object.Tree, nil)
+}
+
+// write writes the objects of a checkpoint to the Repo and moves the lane's ref to it. It starts a new segment if the
+// day, the lane or the writer changed, if the segment is full, or if gc replaced the previous checkpoint's commit.
+func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reason session.Reason, message string) (session.Point, error) {
+	now := s.at          // the time of the freeze: the objects may be written much later
+	bytes := s.out.bytes // bytes of files, without the state that is added now
+	state := s.state.State
+	state.Left = s.left
+	stateID, objects, err := session.EncodeState(c.format, state, s.state.parents, now)
+	if err != nil {
+		return session.Point{}, err
+	}
+	for _, o := range objects {
+		s.out.add(o)
+	}
+	c.mu.Lock()
+	lane, fresh, count, least := c.lane, c.fresh, c.count, c.least
+	c.mu.Unlock()
+	p := session.Point{
+		ID: session.NewPointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane, Segment: last.Segment, Reason: reason,
+		Message: message, Time: now.Truncate(time.Second), Head: s.state.Head, Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
+	}
+	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
+		return session.Point{}, err
+	}
+	// A checkpoint's parent is the previous checkpoint of its segment; the first of a segment has none, so that gc can
+	// drop whole segments.
+	parent := last.Commit
+	change := session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment), Old: last.Commit}
+	if !parent.IsZero() && !fresh && lane == last.Lane {
+		tip, err := c.o.Repo.Ref(change.Name)
+		if err != nil {
+			return session.Point{}, err
+		}
+		// Gc dropped old checkpoints, so the previous checkpoint has another commit now.
+		fresh = tip != last.Commit
+	}
+	y1, m1, d1 := last.Time.UTC().Date()
+	y2, m2, d2 := now.Date()
+	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentCheckpoints || p.Segment < least || y1 != y2 || m1 != m2 || d1 != d2 {
+		segments, err := c.o.Repo.Segments(lane)
+		if err != nil {
+			return session.Point{}, err
+		}
+		// A new segment gets a number that no segment of the lane has.
+		p.Segment, parent, count = max(1, least), object.ID{}, 0
+		if len(segments) > 0 {
+			p.Segment = max(p.Segment, segments[len(segments)-1]+1)
+		}
+		change = session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment)}
+	}
+	commit, err := session.Outgoing(c.format, object.Commit, p.Encode(parent))
+	if err != nil {
+		return session.Point{}, err
+	}
+	p.Commit, change.New = commit.ID, commit.ID
+	s.out.add(commit)
+	c.steps.done("compare")
+	if err := c.o.Repo.Record(ctx, append(s.out.list, s.copies.Objects()...), []session.RefChange{change}); err != nil {
+		return session.Point{}, err
+	}
+	c.steps.done("disk")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.count = &p, count+1
+	// SetLane may have been called meanwhile: then the next checkpoint still starts a segment.
+	if c.lane == lane {
+		c.fresh = false
+	}
+	return p, nil
+}
