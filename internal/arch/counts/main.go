@@ -4,7 +4,7 @@
 //	go run ./internal/arch/counts -sample SEED [-dir DIR]
 //
 // The first form prints one figure a line, so that two trees can be compared by diff. The second prints 100 comments, 30 errors and
-// 30 commit subjects, picked at random by SEED, for a reader who rates them without the code.
+// 30 of the last 100 commit subjects, picked at random by SEED, for a reader who rates them without the code.
 package main
 
 import (

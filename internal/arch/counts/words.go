@@ -59,7 +59,7 @@ func printSample(dir string, sources []*source, seed int64) error {
 			return true
 		})
 	}
-	log := exec.Command("git", "-C", dir, "log", "--no-merges", "--format=%s", "-n", "300")
+	log := exec.Command("git", "-C", dir, "log", "--no-merges", "--format=%s", "-n", "100")
 	out, err := log.Output()
 	if err != nil {
 		return fmt.Errorf("read the history of %s: %w", dir, err)
