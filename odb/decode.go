@@ -10,15 +10,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// body is the content of a delta's base.
+// body is the contents of a delta's base: in memory (data), or in a file or another object (at). The user of a body
+// must call free.
 type body struct {
 	typ     object.Type
 	size    int64
-	data    []byte      // all of it, if at is nil
-	at      io.ReaderAt // else where to read it
+	data    []byte      // whole contents, if at is nil
+	at      io.ReaderAt // source of the contents, if they are not in memory
 	release func()      // may be nil
 }
 
+// reader returns a reader of the contents, wherever they are kept.
 func (b *body) reader() io.ReaderAt {
 	if b.at == nil {
 		return bytes.NewReader(b.data)
@@ -26,6 +28,7 @@ func (b *body) reader() io.ReaderAt {
 	return b.at
 }
 
+// free releases the file behind at. It does nothing for contents in memory.
 func (b *body) free() {
 	if b.release != nil {
 		b.release()
@@ -53,21 +56,28 @@ type decoder struct {
 	in     *input
 	table  *table
 	keeper keeper
-	cache  *lru[int]
+	// cache saves decoding a base again, because several deltas in a row often share one.
+	cache *lru[int]
 
-	z     inflater
-	hash  *object.Hasher
+	z    inflater
+	hash *object.Hasher
+	// delta is reused for each small delta, so that a pack of small deltas allocates little.
 	delta []byte // scratch for deltas that fit into it
 	buf   []byte // see copying
 
 	// Deltas whose base has not arrived yet are in late, one after the other.
-	late     *os.File
+	late *os.File
+	// waiting is the number of deltas in byID and byRecord. The pack is incomplete if it is not zero at the end.
 	lateSize int64
 	waiting  int
+	// byID lists REF deltas by the id of their base; byRecord lists OFS deltas by the record of their base, which is
+	// itself a delta that waits.
 	byID     map[object.ID][]lateDelta
 	byRecord map[int][]lateDelta
 }
 
+// lateDelta is a delta whose base was not decoded yet when the delta arrived. Its inflated data waits in
+// decoder.late.
 type lateDelta struct {
 	rec      int
 	base     int   // record of its base, once that is known
@@ -77,6 +87,8 @@ type lateDelta struct {
 // maxDelta is the size of deltas that are read into memory at once, in bytes; larger ones stream.
 const maxDelta = 1 << 20
 
+// newDecoder returns a decoder for one pack. limit bounds one object, and cache the contents kept as delta bases, in
+// bytes.
 func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keeper) *decoder {
 	return &decoder{
 		format: f, limit: limit, in: in, table: t, keeper: k, cache: newLRU[int](cache),
@@ -95,6 +107,7 @@ func (d *decoder) copying() []byte {
 }
 
 // run decodes the whole stream and returns the pack's trailer.
+// The scratch file of late deltas has no use after the pack was decoded.
 func (d *decoder) run() ([]byte, error) {
 	defer func() { discard(d.late) }()
 	var head [packHeaderSize]byte
@@ -129,6 +142,7 @@ func (d *decoder) run() ([]byte, error) {
 func (d *decoder) missing() error {
 	var first lateDelta
 	var base string
+	// Map order is random; the delta with the lowest record makes the error the same each time.
 	for id, late := range d.byID {
 		if base == "" || late[0].rec < first.rec {
 			first, base = late[0], id.String()
@@ -137,6 +151,8 @@ func (d *decoder) missing() error {
 	return atOffset(d.table.offset(first.rec), corrupt("base %s of delta is not in the pack (%d deltas wait)", base, d.waiting))
 }
 
+// next decodes the entry at off, which is the next one in the stream, and delivers the object. A delta without its
+// base is postponed.
 func (d *decoder) next(off int64) error {
 	if err := d.in.begin(); err != nil {
 		return err
@@ -145,6 +161,7 @@ func (d *decoder) next(off int64) error {
 	if err != nil {
 		return err
 	}
+	// The inflater stops at the end of the zlib data, so the input is then at the header of the next entry.
 	if e.size > d.limit {
 		return tooLarge(e.size, d.limit)
 	}
@@ -203,6 +220,7 @@ func (d *decoder) resolve(e *entry) error {
 		if base, ok = d.table.at(e.baseOff); !ok {
 			return corrupt("no entry at delta base offset %d", e.baseOff)
 		}
+		// A base in this pack that has no type yet is itself a delta that waits for its base.
 		ok = d.table.typ(base) != 0
 	}
 	if !ok {
@@ -210,6 +228,7 @@ func (d *decoder) resolve(e *entry) error {
 	}
 	var o Object
 	var err error
+	// The inflated size of a delta is known from the header, but the size of its result only from the delta.
 	if e.size <= maxDelta {
 		if d.delta, err = d.z.whole(d.delta, e.size); err == nil {
 			o, err = d.patch(base, d.delta, nil)
@@ -246,6 +265,7 @@ func (d *decoder) postpone(e *entry, base int) error {
 	if err != nil {
 		return err
 	}
+	// A REF delta can precede its base; the base of an OFS delta has a record but may wait itself.
 	l := lateDelta{rec: rec, at: d.lateSize, size: e.size}
 	if e.kind == refDelta {
 		d.byID[e.baseID] = append(d.byID[e.baseID], l)
@@ -262,6 +282,7 @@ func (d *decoder) deliver(rec, depth int, o Object) error {
 	if err := d.handOver(rec, depth, o); err != nil {
 		return err
 	}
+	// The deltas to apply are kept in a list and not resolved by recursion: a chain may be thousands of deltas long.
 	for ready := d.wake(nil, rec, o.ID); len(ready) > 0; {
 		l := ready[len(ready)-1]
 		o, err := d.patchLate(l)
@@ -276,7 +297,10 @@ func (d *decoder) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
+// handOver passes one object to the keeper. Contents in memory also go to the cache, because the next delta probably
+// uses them.
 func (d *decoder) handOver(rec, depth int, o Object) error {
+	// The depth is bounded because a later read has to follow the whole chain.
 	if depth > maxDepth {
 		discard(o.File)
 		return corrupt("chain of more than %d deltas", maxDepth)
@@ -328,6 +352,7 @@ func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 		return Object{}, elsewhere{err}
 	}
 	defer b.free()
+	// Delta and base are both in memory, which is the common case: the result is computed without a reader.
 	if r == nil && b.at == nil {
 		s := sliceReader{small, 0}
 		if _, size, err := readDeltaSizes(&s); err == nil && d.keeper.inMemory(b.typ, size) {
@@ -361,13 +386,14 @@ func (d *decoder) body(rec int) (body, error) {
 		return body{typ: t, size: int64(len(data)), data: data}, nil
 	}
 	b, err := d.keeper.base(rec)
+	// A base in a file stays there: the cache holds contents in memory only.
 	if err == nil && b.at == nil {
 		d.cache.put(rec, b.typ, b.data)
 	}
 	return b, err
 }
 
-// hashed is the object that data is the content of.
+// hashed returns the object with the contents data, after it has computed its id.
 func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	d.hash.Reset(t, int64(len(data)))
 	d.hash.Write(data)
@@ -383,6 +409,7 @@ func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error)
 		if err := write(&b); err != nil {
 			return Object{}, err
 		}
+		// The copy has no spare capacity, so that the cache counts the memory that the contents really occupy.
 		return d.hashed(t, append([]byte{}, b.Bytes()...))
 	}
 	f, err := d.keeper.spool(size)

@@ -23,6 +23,7 @@ func readDeltaSizes(r io.ByteReader) (base, result int64, err error) {
 	return base, result, err
 }
 
+// readSize reads a size: 7 bits in each byte, the lowest first; the high bit of a byte marks that another follows.
 func readSize(r io.ByteReader) (int64, error) {
 	var n uint64
 	for shift := 0; ; shift += 7 {
@@ -44,6 +45,9 @@ func readSize(r io.ByteReader) (int64, error) {
 type instruction struct{ off, n int64 }
 
 // readInstruction reads the next step. It returns io.EOF at the end of the delta.
+// An instruction begins with one byte. If its high bit is set it is a copy: bits 0 to 3 state which bytes of the
+// offset follow, bits 4 to 6 which bytes of the length. Otherwise the byte is the length of the data to insert; 0 is
+// reserved.
 func readInstruction(r io.ByteReader) (instruction, error) {
 	op, err := r.ReadByte()
 	if err != nil {
@@ -70,6 +74,7 @@ func readInstruction(r io.ByteReader) (instruction, error) {
 			in.n |= int64(c) << (8 * (i - 4))
 		}
 	}
+	// A length of zero stands for 64 KiB (gitformat-pack(5)).
 	if in.n == 0 {
 		in.n = 0x10000
 	}
@@ -87,6 +92,7 @@ func (in instruction) check(baseSize, left int64) error {
 	return nil
 }
 
+// cutDelta returns the error of a delta that ends inside an instruction; io.EOF would mean a regular end.
 func cutDelta(err error) error {
 	if err == io.EOF {
 		return corrupt("delta cut short")
@@ -109,6 +115,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, tooLarge(size, limit)
 	}
+	// First pass: check all instructions without copying.
 	start := r.pos
 	for left := size; ; {
 		in, err := readInstruction(&r)
@@ -129,6 +136,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 		}
 		left -= in.n
 	}
+	// Second pass: the instructions are valid, so size bytes can be allocated.
 	out := make([]byte, 0, size)
 	for r.pos = start; r.pos < len(delta); {
 		in, _ := readInstruction(&r)
@@ -142,6 +150,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	return out, nil
 }
 
+// lacks returns the error of a delta that ends before its result is complete.
 func lacks(err error) error {
 	if err == io.EOF {
 		return corrupt("delta makes less than the size it claims")
@@ -155,6 +164,7 @@ type sliceReader struct {
 	pos int
 }
 
+// ReadByte returns the next byte, or io.EOF at the end of the slice.
 func (r *sliceReader) ReadByte() (byte, error) {
 	if r.pos == len(r.b) {
 		return 0, io.EOF
@@ -177,6 +187,7 @@ func streamDelta(w io.Writer, base io.ReaderAt, baseSize, size int64, r byteSour
 		if err := in.check(baseSize, left); err != nil {
 			return err
 		}
+		// A copy may be as long as the base, so it moves in pieces of buf.
 		for n := in.n; n > 0; {
 			piece := buf[:min(n, int64(len(buf)))]
 			if in.off < 0 {

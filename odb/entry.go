@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// The values of a pack that gitformat-pack(5) defines beside the object types.
 const (
 	packHeaderSize = 12
 	ofsDelta       = 6
@@ -27,6 +28,7 @@ type entry struct {
 	baseID  object.ID
 }
 
+// isDelta reports whether the entry's data is a delta and not contents.
 func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 
 // parsePackHeader reads the 12 bytes every pack starts with and returns the number of entries it
@@ -48,6 +50,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	if err != nil {
 		return e, err
 	}
+	// The first byte holds 3 bits of type and the lowest 4 bits of the size; each further byte holds 7 bits.
 	e.kind = c >> 4 & 7
 	e.size = int64(c & 15)
 	for shift := 4; c&0x80 != 0; shift += 7 {
@@ -66,6 +69,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 		if err != nil {
 			return e, err
 		}
+		// A base lies before its delta and behind the pack header, so no chain of OFS deltas can form a circle.
 		if back <= 0 || back > off-packHeaderSize {
 			return e, corrupt("delta base %d bytes before offset %d", back, off)
 		}
@@ -98,6 +102,7 @@ type inflater struct{ zr io.ReadCloser }
 
 // start begins at r, of which it will take not a byte too many.
 func (z *inflater) start(r flate.Reader) error {
+	// Resetting the reader reuses the window and tables, about 40 KiB, for the next entry.
 	if z.zr != nil {
 		return z.zr.(zlib.Resetter).Reset(r, nil)
 	}
@@ -109,6 +114,7 @@ func (z *inflater) start(r flate.Reader) error {
 	return nil
 }
 
+// Read returns inflated data.
 func (z *inflater) Read(p []byte) (int, error) { return z.zr.Read(p) }
 
 // finish checks that the data ends at the current position, and its Adler-32.
@@ -141,6 +147,7 @@ func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 		if got += n; int64(got) == size {
 			return buf, z.finish()
 		}
+		// The buffer grows fourfold only after it was filled: a header can claim gigabytes in a few bytes.
 		next := make([]byte, min(size, 4*int64(got)))
 		copy(next, buf)
 		buf = next

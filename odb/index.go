@@ -12,15 +12,16 @@ import (
 // Index reads a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it was parsed
 // from.
 type Index struct {
-	data   []byte
-	idLen  int
-	n      int
-	names  int // where the sorted ids start
-	offs   int // where the 4-byte offsets start
-	large  int // where the 8-byte offsets start
-	larges int
+	data   []byte // the whole index file, usually mapped
+	idLen  int    // length of an id in bytes
+	n      int    // number of objects
+	names  int    // where the sorted ids start
+	offs   int    // where the 4-byte offsets start
+	large  int    // where the 8-byte offsets start
+	larges int    // number of 8-byte offsets
 }
 
+// Sizes and marks of the version 2 format.
 const (
 	indexMagic      = "\xfftOc"
 	indexHeaderSize = 8
@@ -50,6 +51,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x.names = indexHeaderSize + fanoutSize
 	x.offs = x.names + x.n*(x.idLen+4)
 	x.large = x.offs + x.n*4
+	// After the tables an index has two hashes: of the pack, and of the index.
 	rest := len(data) - 2*x.idLen - x.large
 	if rest < 0 || rest%8 != 0 || rest/8 > x.n {
 		return nil, corrupt("index of %d bytes for %d objects", len(data), x.n)
@@ -58,6 +60,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	return x, nil
 }
 
+// fanout returns the number of objects whose first byte is at most i.
 func (x *Index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
 
 // Len returns the number of objects.
@@ -66,7 +69,7 @@ func (x *Index) Len() int { return x.n }
 // ID returns object i in the order of their ids.
 func (x *Index) ID(i int) (object.ID, error) { return object.FromBytes(x.name(i)) }
 
-// Position returns which object of the index id is.
+// Position returns the position of id among the sorted ids. It returns false if the index does not list id.
 func (x *Index) Position(id object.ID) (int, bool) {
 	want := id.Bytes()
 	if len(want) != x.idLen {
@@ -75,15 +78,17 @@ func (x *Index) Position(id object.ID) (int, bool) {
 	return x.search(want)
 }
 
+// name returns the bytes of the id at position i. They are part of data and must not be changed.
 func (x *Index) name(i int) []byte {
 	at := x.names + i*x.idLen
 	return x.data[at : at+x.idLen]
 }
 
-// packSum is the trailer of the pack that the index is of.
+// packSum returns the trailer of the pack that the index describes.
 func (x *Index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
 
-// find gives the offset of id's entry; one that is beyond the table of large offsets is -1.
+// find returns the offset of id's entry. The offset is -1 if the index refers to a large offset that it does not
+// have.
 func (x *Index) find(id object.ID) (int64, bool) {
 	i, ok := x.Position(id)
 	if !ok {
@@ -92,6 +97,7 @@ func (x *Index) find(id object.ID) (int64, bool) {
 	return x.offset(i), true
 }
 
+// lookup is find for an id in bytes.
 func (x *Index) lookup(want []byte) (int64, bool) {
 	i, ok := x.search(want)
 	if !ok {
@@ -100,6 +106,7 @@ func (x *Index) lookup(want []byte) (int64, bool) {
 	return x.offset(i), true
 }
 
+// search returns the position of an id by binary search between the fan-out entries of its first byte.
 func (x *Index) search(want []byte) (int, bool) {
 	lo, hi := 0, int(x.fanout(int(want[0])))
 	if want[0] > 0 {
@@ -119,11 +126,12 @@ func (x *Index) search(want []byte) (int, bool) {
 	return 0, false
 }
 
-// crc gives what the index says is the CRC of an entry.
+// crc returns the CRC-32 that the index states for the entry of object i.
 func (x *Index) crc(i int) uint32 {
 	return binary.BigEndian.Uint32(x.data[x.names+x.n*x.idLen+4*i:])
 }
 
+// offset returns the offset of object i in the pack, or -1 if it is beyond the table of large offsets.
 func (x *Index) offset(i int) int64 {
 	off := binary.BigEndian.Uint32(x.data[x.offs+4*i:])
 	if off < largeOffset {
@@ -136,11 +144,12 @@ func (x *Index) offset(i int) int64 {
 	return int64(binary.BigEndian.Uint64(x.data[x.large+8*k:]) & (1<<63 - 1))
 }
 
-// writeIndex writes the index of the pack that t lists and packSum ends.
+// writeIndex writes the index of a pack to w: t lists the entries, and packSum is the trailer of the pack.
 func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	sum := f.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), copyBuffer)
 	order := t.sorted()
+	// The fan-out table: for each first byte, the number of ids up to it.
 	var word [8]byte
 	put32 := func(v uint32) {
 		binary.BigEndian.PutUint32(word[:], v)

@@ -48,12 +48,14 @@ func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	return res, nil
 }
 
+// ingest is Ingest without the context of its errors.
 func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(object.ID, object.Type, []byte)) (IngestResult, error) {
 	file, err := lockedTemp(s.dir)
 	if err != nil {
 		return IngestResult{}, err
 	}
 	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
+	// Readers of the store see the pack from now on, as far as it was received and verified.
 	if !s.replace(func(packs []source) []source { return append([]source{g.live}, packs...) }) {
 		file.Close()
 		os.Remove(file.Name())
@@ -61,6 +63,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	kept := false
 	defer func() {
+		// After an error the live pack leaves the view; readers that use it keep its file open until they finish.
 		if !kept {
 			s.replace(g.without)
 			os.Remove(file.Name())
@@ -81,6 +84,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
+	// finish renames the file to its final name, so from here on the deferred os.Remove finds nothing.
 	settle, err := s.finish(file, g.live.table, path, sum, o)
 	if err == nil && !o.Temporary {
 		err = settle()
@@ -99,6 +103,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	return res, nil
 }
 
+// ingestion is the keeper of Ingest: the received bytes are stored as they are, and the objects are only verified.
 type ingestion struct {
 	s    *Store
 	live *live
@@ -112,6 +117,7 @@ func (g *ingestion) without(packs []source) []source {
 	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
 }
 
+// inMemory reports whether contents are decoded in memory: all commits, trees and tags, and blobs up to maxInMemory.
 func (g *ingestion) inMemory(t object.Type, size int64) bool {
 	return t != object.Blob || size <= maxInMemory
 }
@@ -120,6 +126,8 @@ func (g *ingestion) spool(int64) (*os.File, error) { return nil, nil } // the pa
 
 func (g *ingestion) scratch() (*os.File, error) { return g.s.temp() }
 
+// base reads a base back from the pack that is being received. A base too large for memory is written to a temporary
+// file.
 func (g *ingestion) base(rec int) (body, error) {
 	off := g.live.table.offset(rec)
 	t, data, err := g.s.load(g.live, off, maxInMemory)
@@ -129,6 +137,7 @@ func (g *ingestion) base(rec int) (body, error) {
 	return body{typ: t, size: int64(len(data)), data: data}, err
 }
 
+// deliver records the id of the object, from which moment readers of the store find it.
 func (g *ingestion) deliver(rec, depth int, o Object) error {
 	g.live.table.name(rec, o.ID, o.Type, depth)
 	if g.each != nil {
@@ -137,6 +146,7 @@ func (g *ingestion) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
+// hasPack reports whether packs contain the finished pack at path, without suffix.
 func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
@@ -182,15 +192,15 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
-// startWriting has the kernel begin to write a file, without waiting for it. If all files that are
-// to be synced have been begun, the journal of the file system takes them in one go, so that
-// syncing the second costs nearly nothing. It is a hint.
+// startWriting makes the kernel begin to write a file, without waiting for it. If the writing of all files to be
+// synced has begun, the journal of the file system commits them together, so that syncing the second costs nearly
+// nothing. It is a hint: errors are ignored.
 func startWriting(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// publish returns a pack and its index their names; settle as of finish. Files that bear them
-// already have, by their names, the same content.
+// publish renames a pack and its index to their final names; settle is that of finish. Existing files of these names
+// have the same contents, because the name is a hash of them.
 func publish(pack, idx, path string, promisor bool) (settle func() error, err error) {
 	remove := func() {}
 	if _, err := os.Lstat(path + ".idx"); err != nil {
@@ -200,6 +210,8 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 			os.Remove(path + ".promisor")
 		}
 	}
+	// The mark is created before the pack and the index: git must never see the pack without it, or it would report
+	// the missing objects as damage.
 	if promisor {
 		var mark *os.File
 		if mark, err = os.OpenFile(path+".promisor", os.O_CREATE|os.O_WRONLY, 0o444); err == nil {
@@ -225,13 +237,16 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 	}, nil
 }
 
-// lockedTemp makes a temporary file that the sweep of another Open leaves alone: it is locked.
+// lockedTemp creates a temporary file and locks it (flock), so that sweep, run by another process's Open, leaves it
+// alone.
 func lockedTemp(dir string) (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(dir, tempPrefix+"*")
 		if err != nil {
 			return nil, fmt.Errorf("make temporary file: %w", err)
 		}
+		// Another Open may sweep the file between its creation and its lock. Then the name is gone, and a new file is
+		// made.
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			if _, err = os.Lstat(f.Name()); err == nil {

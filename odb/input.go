@@ -10,12 +10,12 @@ import (
 // pack's trailer and for the CRC of each entry, and passes them on to tee.
 type input struct {
 	r    io.Reader
-	stop func() error // asked before each read of r
-	tee  func([]byte) error
+	stop func() error       // checked before each read of r; an error ends the input
+	tee  func([]byte) error // receives the bytes that were returned, if not nil
 	sum  hash.Hash
 
 	buf      []byte
-	pos, end int   // buf[pos:end] is to be handed out
+	pos, end int   // buf[pos:end] was read and not returned yet
 	start    int64 // offset of buf[0] in the pack
 	marked   int   // buf[:marked] went to crc and tee
 	summed   int   // buf[:summed] went to sum
@@ -24,6 +24,7 @@ type input struct {
 	hit      error // err or tee's, once it was returned
 }
 
+// newInput returns an input that reads a pack from r. sum is the hash of the pack's format.
 func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) error) *input {
 	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 32<<10)}
 }
@@ -31,6 +32,8 @@ func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) er
 // offset returns the offset of the next byte in the pack.
 func (in *input) offset() int64 { return in.start + int64(in.pos) }
 
+// ReadByte returns the next byte of the pack. It makes input an io.ByteReader, so that zlib reads no byte beyond the
+// end of an entry.
 func (in *input) ReadByte() (byte, error) {
 	if in.pos == in.end {
 		if err := in.fill(); err != nil {
@@ -42,6 +45,7 @@ func (in *input) ReadByte() (byte, error) {
 	return c, nil
 }
 
+// Read returns up to len(p) bytes that are already buffered, and reads more only if none are.
 func (in *input) Read(p []byte) (int, error) {
 	if in.pos == in.end {
 		if err := in.fill(); err != nil {
@@ -64,6 +68,7 @@ func (in *input) fill() error {
 	in.total()
 	in.start += int64(in.end)
 	in.pos, in.end, in.marked, in.summed = 0, 0, 0, 0
+	// A reader may return no bytes and no error; 100 such reads in a row are an error, as in bufio.
 	for tries := 0; in.end == 0 && in.err == nil; tries++ {
 		if err := in.stop(); err != nil {
 			in.err = err
@@ -112,9 +117,11 @@ func (in *input) begin() error {
 	return err
 }
 
-// trailer reads the hash that ends a pack and checks it; nothing may follow.
+// trailer reads the hash that ends a pack and compares it with the hash of the bytes before it. It returns ErrCorrupt
+// if they differ, or if data follows.
 func (in *input) trailer() ([]byte, error) {
 	in.total()
+	// The sum is taken before the trailer is read: the trailer is not part of what it covers.
 	sum := in.sum.Sum(nil)
 	got := make([]byte, len(sum))
 	if _, err := io.ReadFull(in, got); err != nil {

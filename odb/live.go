@@ -14,6 +14,7 @@ type live struct {
 	number uint64
 }
 
+// A live pack is always open; its file is closed with the last view that holds it.
 var _ source = (*live)(nil)
 
 func (l *live) open() error                     { return nil }
@@ -31,6 +32,7 @@ type tail struct {
 	buf     []byte       // the bytes after flushed
 }
 
+// tailBuffer is the number of bytes that are collected before they are written to the file.
 const tailBuffer = 256 << 10
 
 // append takes over a copy of p.
@@ -58,6 +60,7 @@ func (t *tail) flush() error {
 	return nil
 }
 
+// end returns the number of bytes appended, written or not.
 func (t *tail) end() int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

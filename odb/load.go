@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// place is an entry anywhere in the store; the key of the cache of bases.
+// place names one entry of one pack: the serial of its source and its offset. It is the key of the cache of bases.
 type place struct {
 	serial uint64
 	off    int64
@@ -18,9 +18,9 @@ type place struct {
 type loader struct {
 	r       packReader
 	z       inflater
-	links   []link // the deltas from the object wanted down to the base
-	scratch []byte
-	peek    [32]byte
+	links   []link   // deltas between the wanted object and its base, the wanted object first
+	scratch []byte   // buffer for the deltas that load applies
+	peek    [32]byte // buffer for the head of a delta, which states the size of its result
 }
 
 // link is one entry on the way to a base.
@@ -31,10 +31,14 @@ type link struct {
 	typ  object.Type // of a plain entry
 }
 
+// loaders holds loaders that are not in use: a zlib reader and its window cost more to create than a small object to
+// read.
 var loaders = sync.Pool{New: func() any { return &loader{r: packReader{buf: make([]byte, 4<<10)}} }}
 
+// getLoader returns a loader for one read. The caller must call put.
 func getLoader() *loader { return loaders.Get().(*loader) }
 
+// put returns l to the pool. It drops what would keep a closed source or a large buffer alive.
 func (l *loader) put() {
 	l.r.seek(nil, 0) // a source must not live on in the pool
 	if cap(l.scratch) > maxDelta {
@@ -96,6 +100,7 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) {
 	l := getLoader()
 	defer l.put()
+	// The cache of bases is asked on the way down, so that a chain is followed only as far as its first cached base.
 	serial := src.serial()
 	var typ object.Type
 	var data []byte
@@ -106,6 +111,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 	if err != nil {
 		return 0, nil, err
 	}
+	// Bases may be larger than the limit of the caller, up to maxInMemory: only the result has to fit the limit.
 	ceiling := max(limit, maxInMemory)
 	if typ == 0 {
 		switch {
@@ -119,6 +125,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 			return 0, nil, l.fail(bottom.off, err)
 		}
 	}
+	// The deltas are applied from the base upwards. Each intermediate result goes to the cache, for the neighbours in
+	// the chain.
 	for below := bottom.off; len(l.links) > 0; {
 		top := l.links[len(l.links)-1]
 		l.links = l.links[:len(l.links)-1]
@@ -133,6 +141,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 		if l.scratch, err = l.inflate(src, top, l.scratch); err == nil {
 			data, err = applyDelta(data, l.scratch, most)
 		}
+		// A base over the ceiling is not an error of the object: the caller then uses spill, which needs no memory
+		// for it.
 		if errors.Is(err, ErrTooLarge) && len(l.links) > 0 {
 			return 0, nil, errLargeBase
 		}
@@ -144,8 +154,10 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 	return typ, data, nil
 }
 
+// errLargeBase is returned by load if a base on the way to the object is too large for memory.
 var errLargeBase = errors.New("delta base too large for memory")
 
+// inflate returns the inflated data of entry k, in scratch if it fits.
 func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	l.r.seek(src, k.data)
 	if err := l.z.start(&l.r); err != nil {
@@ -170,6 +182,7 @@ func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	if err != nil {
 		return 0, 0, err
 	}
+	// The type of an object is that of the base of its chain.
 	if typ == 0 {
 		typ = bottom.typ
 	}
@@ -180,6 +193,7 @@ func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	if err := l.z.start(&l.r); err != nil {
 		return 0, 0, l.fail(off, err)
 	}
+	// A delta begins with the sizes of its base and its result (gitformat-pack(5)); 32 bytes are enough for both.
 	n, err := io.ReadFull(&l.z, l.peek[:min(l.links[0].size, int64(len(l.peek)))])
 	if err != nil {
 		return 0, 0, l.fail(off, short(err))

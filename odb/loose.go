@@ -99,11 +99,11 @@ func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 // object-file.c, parse_loose_header.
 type looseReader struct {
 	typ  object.Type
-	size int64 // of the content, a claim
+	size int64 // size of the contents in bytes, as the header claims
 
 	file readFault
 	zip  io.ReadCloser
-	rest []byte // of the content, read together with the header
+	rest []byte // contents that were read together with the header
 }
 
 // maxLooseHeader bounds the length of type, size and separators, in bytes.
@@ -115,6 +115,7 @@ type readFault struct {
 	err error
 }
 
+// Read reads from r and keeps its error.
 func (f *readFault) Read(p []byte) (int, error) {
 	n, err := f.r.Read(p)
 	if err != nil {
@@ -123,6 +124,7 @@ func (f *readFault) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// readLoose reads the header of a loose object. It returns ErrCorrupt if the header is not one that git writes.
 func readLoose(file io.Reader) (*looseReader, error) {
 	r := &looseReader{file: readFault{r: file}}
 	var err error
@@ -146,6 +148,7 @@ func readLoose(file io.Reader) (*looseReader, error) {
 		}
 	}
 	r.size, err = strconv.ParseInt(string(size), 10, 64)
+	// git writes sizes without sign and leading zeros, and refuses others.
 	if r.typ == 0 || err != nil || len(size) == 0 || size[0] < '0' || size[0] > '9' || len(size) > 1 && size[0] == '0' {
 		return nil, corrupt("header %q", text)
 	}
@@ -177,6 +180,7 @@ func (r *looseReader) stream(w io.Writer) error {
 			return r.fail(short(err))
 		}
 	}
+	// Reading past the end makes zlib compare the checksum, and finds data that the header does not account for.
 	var one [1]byte
 	n, err := io.ReadFull(r.zip, one[:]) // its end has a checksum
 	switch {
@@ -188,9 +192,10 @@ func (r *looseReader) stream(w io.Writer) error {
 	return nil
 }
 
-// elsewhereWriter returns failures to write from those to read.
+// elsewhereWriter marks errors of w as elsewhere, so that a failure to write is not taken for a corrupt object.
 type elsewhereWriter struct{ w io.Writer }
 
+// Write writes to w.
 func (w elsewhereWriter) Write(p []byte) (int, error) {
 	n, err := w.w.Write(p)
 	if err != nil {

@@ -12,12 +12,14 @@ import (
 type lru[K comparable] struct {
 	max int64 // bytes of content, bookkeeping included
 
+	// mu guards the fields below.
 	mu    sync.Mutex
 	used  int64
 	items map[K]*list.Element
 	order list.List // of *cached[K], most recently used first
 }
 
+// cached is one item of an lru: the contents of an object.
 type cached[K comparable] struct {
 	key  K
 	typ  object.Type
@@ -27,10 +29,12 @@ type cached[K comparable] struct {
 // cachedOverhead is the approximate size of an item without its contents, in bytes.
 const cachedOverhead = 200
 
+// newLRU returns an empty cache of at most max bytes.
 func newLRU[K comparable](max int64) *lru[K] {
 	return &lru[K]{max: max, items: map[K]*list.Element{}}
 }
 
+// get returns the contents under key and marks them as the most recently used.
 func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,6 +59,7 @@ func (c *lru[K]) put(key K, t object.Type, data []byte) {
 		return
 	}
 	c.items[key] = c.order.PushFront(&cached[K]{key, t, data})
+	// The least recently used items are dropped until the cache is within its limit.
 	for c.used += cost; c.used > c.max; {
 		last := c.order.Back()
 		it := c.order.Remove(last).(*cached[K])

@@ -39,6 +39,7 @@ type pack struct {
 	mu    sync.Mutex // to open; never held by readers of an open pack
 }
 
+// packFiles are the open files of a pack. They are replaced and closed as a whole.
 type packFiles struct {
 	idx  *Index
 	pack *os.File
@@ -47,12 +48,14 @@ type packFiles struct {
 
 var _ source = (*pack)(nil)
 
+// open maps the index and opens the pack, unless they are open. It may be called at any time.
 func (p *pack) open() error {
 	if p.files.Load() != nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// Another goroutine may have opened it while this one waited for the lock.
 	if p.files.Load() != nil {
 		return nil
 	}
@@ -64,6 +67,7 @@ func (p *pack) open() error {
 	return nil
 }
 
+// openPack opens the files of the pack at path, without suffix, and checks that they belong together.
 func openPack(path string, f object.Format) (_ *packFiles, err error) {
 	data, err := mapFile(path + ".idx")
 	if err != nil {
@@ -90,7 +94,8 @@ func openPack(path string, f object.Format) (_ *packFiles, err error) {
 	return &packFiles{idx, file, end}, nil
 }
 
-// checkPack makes sure that idx is of this very pack, by the cheap signs: header, count and trailer.
+// checkPack checks that idx describes this pack by comparing header, count and trailer. It does not read the entries.
+// end is the offset of the trailer.
 func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -117,6 +122,7 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	return end, nil
 }
 
+// mapFile maps a file for reading. The mapping stays valid after the file was removed.
 func mapFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -132,16 +138,20 @@ func mapFile(path string) ([]byte, error) {
 	}
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
+		// The index is mapped and not read, because a large one has tens of megabytes of which a read touches a few
+		// pages.
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}
 	return data, nil
 }
 
+// The methods below may be called only after open: the files are then set until close.
 func (p *pack) find(id object.ID) (int64, bool)         { return p.files.Load().idx.find(id) }
 func (p *pack) ReadAt(b []byte, off int64) (int, error) { return p.files.Load().pack.ReadAt(b, off) }
 func (p *pack) end() int64                              { return p.files.Load().end }
 func (p *pack) serial() uint64                          { return p.number }
 
+// close unmaps the index and closes the pack. No reader may use the pack any more; Store.release ensures that.
 func (p *pack) close() {
 	if f := p.files.Swap(nil); f != nil {
 		syscall.Munmap(f.idx.data)
@@ -159,6 +169,7 @@ type packReader struct {
 	hit error // the error that the consumer saw
 }
 
+// seek sets the offset of the next byte. A target that is still in buf costs no read.
 func (r *packReader) seek(src source, off int64) {
 	r.hit = nil
 	if at := r.off - int64(r.end); r.src == src && off >= at && off <= r.off {
@@ -168,8 +179,10 @@ func (r *packReader) seek(src source, off int64) {
 	r.src, r.off, r.pos, r.end = src, off, 0, 0
 }
 
+// offset returns the offset of the next byte in the pack.
 func (r *packReader) offset() int64 { return r.off - int64(r.end-r.pos) }
 
+// fill reads the next piece into buf. It returns io.EOF at the trailer.
 func (r *packReader) fill() error {
 	want := min(int64(len(r.buf)), r.src.end()-r.off)
 	if want <= 0 || r.off < packHeaderSize {
@@ -192,6 +205,8 @@ func (r *packReader) fill() error {
 	return err
 }
 
+// ReadByte returns the next byte. It makes packReader an io.ByteReader, so that zlib reads no byte beyond the end of
+// an entry.
 func (r *packReader) ReadByte() (byte, error) {
 	if r.pos == r.end {
 		if err := r.fill(); err != nil {
@@ -203,6 +218,7 @@ func (r *packReader) ReadByte() (byte, error) {
 	return c, nil
 }
 
+// Read returns up to len(p) bytes that are already buffered, and reads more only if none are.
 func (r *packReader) Read(p []byte) (int, error) {
 	if r.pos == r.end {
 		if err := r.fill(); err != nil {

@@ -18,6 +18,7 @@ func (s *Store) Promised(id object.ID) bool {
 	return found
 }
 
+// promised looks in the packs of the current view. gone reports whether one of them was removed meanwhile.
 func (s *Store) promised(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)
@@ -33,6 +34,7 @@ func (s *Store) promised(id object.ID) (found, gone bool) {
 		if _, ok := p.find(id); !ok {
 			continue
 		}
+		// The mark is looked up each time, because git can add or remove it while the pack is open.
 		if _, err := os.Lstat(p.path + ".promisor"); err == nil {
 			return true, gone
 		}

@@ -12,12 +12,14 @@ import (
 func (s *Store) spill(src source, off int64) (body, error) {
 	l := getLoader()
 	defer l.put()
+	// The whole chain is followed to a plain entry: a cached base would have to be in memory.
 	bottom, err := l.trace(src, s.format, off, func(int64) bool { return false })
 	if err != nil {
 		return body{}, err
 	}
 	p := spiller{s, l, src, make([]byte, copyBuffer)}
 	b, err := p.plain(bottom)
+	// Each step needs two files at most: the base and the result of the delta on it.
 	for i := len(l.links) - 1; i >= 0 && err == nil; i-- {
 		base := b
 		b, err = p.delta(l.links[i], base)
@@ -26,6 +28,7 @@ func (s *Store) spill(src source, off int64) (body, error) {
 	return b, err
 }
 
+// spiller writes objects to unnamed temporary files, one for each entry of a delta chain.
 type spiller struct {
 	s   *Store
 	l   *loader
@@ -33,6 +36,7 @@ type spiller struct {
 	buf []byte
 }
 
+// plain writes the contents of a plain entry.
 func (p *spiller) plain(k link) (body, error) {
 	f, err := p.write(k, func(w io.Writer) error { return p.l.z.stream(w, k.size, p.buf) })
 	if err != nil {
@@ -41,6 +45,7 @@ func (p *spiller) plain(k link) (body, error) {
 	return body{typ: k.typ, size: k.size, at: f, release: func() { f.Close() }}, nil
 }
 
+// delta applies the delta of entry k to base. The caller frees the base.
 func (p *spiller) delta(k link, base body) (body, error) {
 	var size int64
 	f, err := p.write(k, func(w io.Writer) error {
@@ -91,6 +96,7 @@ func (s *Store) temp() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make temporary file: %w", err)
 	}
+	// The name is removed at once: the kernel frees the file when it is closed, even if the process is killed.
 	if err := os.Remove(f.Name()); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("make temporary file: %w", err)

@@ -24,6 +24,7 @@ type Store struct {
 	dir    string // objects/pack
 	format object.Format
 	bases  *lru[place]
+	// serial is the number of the last source; it is part of the keys of bases.
 	serial atomic.Uint64
 
 	unsettled atomic.Int64 // packs whose names may not last yet
@@ -31,6 +32,7 @@ type Store struct {
 	refreshing sync.Mutex // held by the goroutine that reads the directory; the others wait for its result
 	scanned    scan       // guarded by refreshing
 
+	// mu guards the fields below. It is never held across disk operations.
 	mu         sync.Mutex
 	view       *view
 	users      map[source]int // views that hold a source open
@@ -47,7 +49,8 @@ type view struct {
 // scan is the state of the pack directory when it was last read.
 type scan struct {
 	modified time.Time // its mtime, as found before reading
-	at       time.Time
+	// at is the time of the scan, by which settled decides how far modified can be trusted.
+	at time.Time
 }
 
 // Open opens the objects directory dir, creates it if it does not exist, and removes the temporary
@@ -94,6 +97,7 @@ func (s *Store) replace(change func(packs []source) []source) bool {
 	return true
 }
 
+// acquire returns the current view for one operation. The caller must call release.
 func (s *Store) acquire() *view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,6 +118,7 @@ func (s *Store) release(v *view) {
 		}
 	}
 	s.mu.Unlock()
+	// Files are closed after mu was released, because closing may block.
 	for _, p := range unused {
 		p.close()
 	}
@@ -128,6 +133,7 @@ func (s *Store) Refresh() error {
 	st, err := os.Stat(s.dir)
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
+		// The directory is read again if its mtime is so recent that a later change could have got the same one.
 	}
 	if st.ModTime().Equal(s.scanned.modified) && s.scanned.settled() {
 		return nil
@@ -153,6 +159,7 @@ func (s *Store) Refresh() error {
 			}
 		}
 		for path := range paths {
+			// Packs that other processes have added are searched before the known ones.
 			next = append(next, &pack{path: path, format: s.format, number: s.serial.Add(1)})
 		}
 		for _, p := range packs {
@@ -212,6 +219,8 @@ func sweep(dir string) {
 		f, err := os.Open(path)
 		if err != nil {
 			continue
+			// An ingest holds its lock until the end, and the kernel releases the lock of a killed process: a file that
+			// can be locked is left over.
 		}
 		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			os.Remove(path)
@@ -265,6 +274,8 @@ func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, er
 	}
 }
 
+// readView is read for the packs of one view. found reports whether the search is over; the last damage is returned
+// if no copy was good.
 func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, error)) (found bool, err error) {
 	v := s.acquire()
 	defer s.release(v)
@@ -284,6 +295,7 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 		if err == nil || final {
 			return true, err
 		}
+		// Another pack may have a good copy of the object.
 		damage = err
 	}
 	switch {
@@ -311,6 +323,7 @@ func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 	return t, content, nil
 }
 
+// verify returns ErrCorrupt if content does not have the hash id.
 func verify(f object.Format, id object.ID, t object.Type, content []byte) error {
 	got, err := object.Hash(f, t, content)
 	if err != nil {
@@ -360,10 +373,13 @@ func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	return s.read(id, func(p source, off int64) (bool, error) {
 		c := &countingWriter{w: w}
 		err := s.copyTo(c, p, off, id)
+		// After the first byte another copy cannot be tried: w may have passed the bytes on.
 		return c.n > 0 || errors.As(err, new(elsewhere)), err
 	})
 }
 
+// copyTo writes the contents of the entry at off to w and compares them with id. Small contents are verified before
+// the first byte is written.
 func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	t, size, err := s.stat(p, off)
 	if err != nil {
@@ -408,6 +424,7 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	if err != nil {
 		return l.fail(off, err)
 	}
+	// A delta cannot be streamed directly, because its instructions refer to any part of the base.
 	if k.typ != 0 {
 		return nil
 	}
@@ -422,11 +439,13 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	return nil
 }
 
+// countingWriter counts the bytes written to w.
 type countingWriter struct {
 	w io.Writer
 	n int64
 }
 
+// Write writes to w.
 func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)

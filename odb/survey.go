@@ -14,22 +14,23 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Survey counts the contents of an `objects` directory.
+// Survey counts the files and objects of an `objects` directory.
 type Survey struct {
 	Packs   int
-	Objects int64 // in packs, those that are in several counted as often
-	Loose   int64
-	Bytes   int64 // of all files
+	Objects int64 // objects in packs; an object in several packs is counted for each
+	// Loose is the number of loose objects.
+	Loose int64
+	Bytes int64 // size of all files
 }
 
-// Problem is something wrong with a file of an `objects` directory.
+// Problem describes a damaged or useless file of an `objects` directory.
 type Problem struct {
 	Path string
 	What string
-	Junk bool // it is of no use to anybody, and can be removed
+	Junk bool // whether the file is useless and can be removed
 }
 
-// Look counts without reading contents. A directory that is not there is empty.
+// Look counts packs, objects and bytes without reading contents. A directory that does not exist counts as empty.
 func Look(dir string, f object.Format) (Survey, error) {
 	var s Survey
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -47,6 +48,7 @@ func Look(dir string, f object.Format) (Survey, error) {
 			return err
 		}
 		s.Bytes += info.Size()
+		// A loose object is a file in a directory of two hexadecimal digits, named by the rest of its id.
 		switch parent := filepath.Base(filepath.Dir(path)); {
 		case filepath.Ext(path) == ".pack":
 			s.Packs++
@@ -62,7 +64,8 @@ func Look(dir string, f object.Format) (Survey, error) {
 	return s, nil
 }
 
-// packCount reads a pack's header (gitformat-pack(5)); of one that cannot be read it is 0.
+// packCount returns the number of objects that a pack's header states (gitformat-pack(5)), or 0 if the header cannot
+// be read.
 func packCount(path string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,8 +79,8 @@ func packCount(path string) int64 {
 	return int64(binary.BigEndian.Uint32(head[8:]))
 }
 
-// Check looks at every pack and index: that they are whole and fit each other, and with deep that
-// each pack has the hash that it ends in. Contents are checked whenever they are read.
+// Check reports packs and indexes that are incomplete or do not belong together. With deep it also compares each pack
+// with its hash, which reads all of it. Contents are verified whenever they are read, so Check does not decode them.
 func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "pack"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,6 +104,7 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 				problems = append(problems, Problem{Path: path, What: "it has no index, so its objects cannot be found"})
 				continue
 			}
+			// A pack that another process removes meanwhile is no problem.
 			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				problems = append(problems, Problem{Path: path, What: err.Error()})
 			}
@@ -121,6 +125,7 @@ func gone(path string) bool {
 	return err == nil && errors.Is(packErr, fs.ErrNotExist)
 }
 
+// checkPair returns ErrCorrupt if a pack and its index are damaged or do not belong together.
 func checkPair(pack, idx string, f object.Format, deep bool) error {
 	data, err := os.ReadFile(idx)
 	if err != nil {
@@ -142,6 +147,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	if err != nil {
 		return err
 	}
+	// A file shorter than its trailer fails at the comparison below.
 	end := info.Size() - int64(f.Size())
 	trailer := make([]byte, f.Size())
 	if _, err := file.ReadAt(trailer, max(end, 0)); err != nil || !bytes.Equal(trailer, x.packSum()) {

@@ -17,11 +17,12 @@ import (
 //
 // One goroutine writes and reads; any number of others may call findOffset.
 type table struct {
-	idLen, width int
+	idLen, width int    // length of an id, and of a record, in bytes
 	seed         uint64 // so that remotes cannot choose ids that collide
 
-	mu     sync.RWMutex // for the one writer: to write; for others: to read
-	n      int
+	mu sync.RWMutex // for the one writer: to write; for others: to read
+	n  int
+	// named is the number of records in slots.
 	named  int
 	chunks [][]byte
 	slots  []uint32 // record + 1, open addressing, a power of two long, at most 3/4 full
@@ -35,32 +36,39 @@ const (
 	maxPackSize = 1<<typeShift - 1
 )
 
+// newTable returns an empty table for ids of format f.
 func newTable(f object.Format) *table {
 	return &table{idLen: f.Size(), width: f.Size() + 8 + 4, seed: rand.Uint64() | 1, slots: make([]uint32, 64)}
 }
 
-// record layout: id, then offset, type and depth (8 bytes), then CRC-32 (4 bytes).
+// record returns the bytes of record i: id, then offset, type and depth (8 bytes), then CRC-32 (4 bytes).
 func (t *table) record(i int) []byte {
 	at := i % chunkRecords * t.width
 	return t.chunks[i/chunkRecords][at : at+t.width : at+t.width]
 }
 
+// offset returns the offset in the pack of entry i, in bytes.
 func (t *table) offset(i int) int64 {
 	return int64(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) & maxPackSize)
 }
 
+// typ returns the type of entry i, or 0 if its object is not known yet.
 func (t *table) typ(i int) object.Type {
 	return object.Type(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) >> typeShift & 7)
 }
 
+// depth returns the number of deltas between entry i and plain contents.
 func (t *table) depth(i int) int {
 	return int(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) >> depthShift)
 }
 
+// crc returns the CRC-32 of entry i as it is in the pack.
 func (t *table) crc(i int) uint32 { return binary.LittleEndian.Uint32(t.record(i)[t.idLen+8:]) }
 
+// sum returns the bytes of the id of entry i. They are part of the table.
 func (t *table) sum(i int) []byte { return t.record(i)[:t.idLen] }
 
+// id returns the id of entry i.
 func (t *table) id(i int) object.ID {
 	id, _ := object.FromBytes(t.sum(i))
 	return id
@@ -93,12 +101,14 @@ func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	copy(r, id.Bytes())
 	off := binary.LittleEndian.Uint64(r[t.idLen:])
 	binary.LittleEndian.PutUint64(r[t.idLen:], off|uint64(typ)<<typeShift|uint64(depth)<<depthShift)
+	// The first of several records with one id stays in the slot, so that all readers use the same copy.
 	if s := t.slot(r[:t.idLen]); t.slots[s] == 0 {
 		t.slots[s] = uint32(i) + 1
 		t.named++
 	}
 }
 
+// grow doubles slots and enters all records anew. The caller holds mu.
 func (t *table) grow() {
 	old := t.slots
 	t.slots = make([]uint32, 2*len(old))
@@ -109,7 +119,7 @@ func (t *table) grow() {
 	}
 }
 
-// slot is where sum is, or would go.
+// slot returns the index in slots of the record with the id sum, or of the free slot for it.
 func (t *table) slot(sum []byte) int {
 	h := binary.LittleEndian.Uint64(sum) ^ t.seed
 	h *= 0x9e3779b97f4a7c15 ^ t.seed<<1
@@ -144,13 +154,13 @@ func (t *table) findOffset(id object.ID) (int64, bool) {
 	return t.offset(int(v - 1)), true
 }
 
-// at returns the record of the entry that starts at off. For the writer alone.
+// at returns the record of the entry that starts at off. Only the writer may call it.
 func (t *table) at(off int64) (int, bool) {
 	i := sort.Search(t.n, func(i int) bool { return t.offset(i) >= off })
 	return i, i < t.n && t.offset(i) == off
 }
 
-// sorted returns the records in the order of their ids. For the writer alone.
+// sorted returns the records in the order of their ids. Only the writer may call it.
 func (t *table) sorted() []uint32 {
 	// Ids are evenly spread: two bytes of prefix leave a handful in each bucket.
 	ends := make([]uint32, 1<<16+1)

@@ -48,6 +48,7 @@ func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object)
 	return u.objects, nil
 }
 
+// unpacking is the keeper of Unpack. It stores nothing: bases are read back from the caller.
 type unpacking struct {
 	UnpackOptions
 	table   *table

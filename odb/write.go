@@ -96,6 +96,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	return name, func() error {
 		defer s.unsettled.Add(-1)
+		// If the names are not durable the pack was removed, so its objects must not be found any more.
 		if err := named(); err != nil {
 			s.disown(path)
 			return fmt.Errorf("write pack: %w", err)
@@ -104,7 +105,8 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}, nil
 }
 
-// settleOthers returns when the packs last that others are writing ahead.
+// settleOthers returns when the packs are durable that other goroutines are writing ahead, because they may hold the
+// caller's objects.
 func (s *Store) settleOthers() error {
 	if s.unsettled.Load() == 0 {
 		return nil
@@ -115,7 +117,7 @@ func (s *Store) settleOthers() error {
 	return nil
 }
 
-// disown forgets a pack that is no more.
+// disown removes from the view a pack that was removed from disk.
 func (s *Store) disown(path string) {
 	s.replace(func(packs []source) []source {
 		return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { o, ok := p.(*pack); return ok && o.path == path })
@@ -144,6 +146,7 @@ type packWriter struct {
 	buf    []byte
 }
 
+// newPackWriter returns a writer of a pack of format f to file.
 func newPackWriter(f object.Format, file io.Writer) *packWriter {
 	sum := f.New()
 	return &packWriter{format: f, out: bufio.NewWriterSize(io.MultiWriter(file, sum), tailBuffer), sum: sum, table: newTable(f)}
@@ -166,6 +169,7 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 	if _, err := w.Write(head[:]); err != nil {
 		return nil, err
 	}
+	// Small objects are compressed ahead by other goroutines, large ones on this one when their turn comes.
 	next, stop := deflated(ctx, w.format, objects)
 	defer stop()
 	for _, o := range objects {
@@ -195,6 +199,7 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 	return trailer, w.out.Flush()
 }
 
+// small writes the next entry that deflated has compressed.
 func (w *packWriter) small(ctx context.Context, next <-chan chan deflation) error {
 	place, ok := <-next
 	if !ok {
@@ -221,7 +226,8 @@ func (w *packWriter) large(o Outgoing) error {
 	return deflate(w.zip, w.format, o, w.buf)
 }
 
-// deflate writes the content of an object and makes sure that it is that.
+// deflate compresses the contents of an object into zip. It returns ErrCorrupt if they do not have the size or the
+// hash that o states.
 func deflate(zip *zlib.Writer, f object.Format, o Outgoing, buf []byte) error {
 	r, err := o.Open()
 	if err != nil {
@@ -249,7 +255,7 @@ func deflate(zip *zlib.Writer, f object.Format, o Outgoing, buf []byte) error {
 	return nil
 }
 
-// appendEntryHead writes type and size as readEntry reads them.
+// appendEntryHead appends type and size to b in the format that readEntry reads.
 func appendEntryHead(b []byte, t object.Type, size int64) []byte {
 	c := byte(t)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
@@ -260,9 +266,9 @@ func appendEntryHead(b []byte, t object.Type, size int64) []byte {
 }
 
 const (
-	// maxParallel is the largest content, in bytes, that is compressed in memory, beside others.
+	// maxParallel is the largest size of contents, in bytes, that are compressed in memory ahead of the writer.
 	maxParallel = 1 << 20
-	// deflaters is how many objects are compressed at a time.
+	// deflaters is the number of objects that are compressed at one time.
 	deflaters = 2
 )
 
@@ -276,6 +282,7 @@ type deflation struct {
 // their order; stop ends it and waits.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	// order is bounded, so that no more than a few compressed objects wait in memory for the writer.
 	order := make(chan chan deflation, 2*deflaters)
 	type job struct {
 		o     Outgoing
@@ -319,12 +326,14 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 	}
 }
 
+// entryDeflater compresses objects one after the other with one zlib.Writer.
 type entryDeflater struct {
 	format object.Format
 	zip    *zlib.Writer
 	buf    []byte
 }
 
+// entry returns the pack entry of an object.
 func (d *entryDeflater) entry(o Outgoing) deflation {
 	if d.zip == nil {
 		d.zip, _ = zlib.NewWriterLevel(nil, writeLevel)
@@ -336,14 +345,16 @@ func (d *entryDeflater) entry(o Outgoing) deflation {
 	return deflation{out.b, err}
 }
 
+// sliceWriter appends to a slice.
 type sliceWriter struct{ b []byte }
 
+// Write appends p. It returns no error.
 func (w *sliceWriter) Write(p []byte) (int, error) {
 	w.b = append(w.b, p...)
 	return len(p), nil
 }
 
-// WritePack writes a pack of objects, each once, that needs no other.
+// WritePack writes to w a pack of objects that needs no other pack. Each object is written once.
 func WritePack(ctx context.Context, w io.Writer, f object.Format, objects []Outgoing) error {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {

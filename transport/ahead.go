@@ -30,12 +30,14 @@ type Ahead struct {
 	refused map[string]bool
 }
 
+// mayTry reports whether a command may be sent ahead to place, which is a command and a server.
 func (a *Ahead) mayTry(place string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.refused[place]
 }
 
+// refuse records that place does not accept commands sent ahead.
 func (a *Ahead) refuse(place string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,6 +86,7 @@ func (r *Remote) FetchAhead(ctx context.Context, req FetchRequest) {
 	}
 }
 
+// sendAhead sends e in the background, unless the server is known already or has refused it before.
 func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
