@@ -10,8 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// body is the contents of a delta's base: in memory (data), or in a file or another object (at). The user of a body
-// must call free.
+// body is the contents of a delta's base, in memory (data) or readable through at. The user of a body must call free.
 type body struct {
 	typ     object.Type
 	size    int64

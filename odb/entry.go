@@ -102,7 +102,7 @@ type inflater struct{ zr io.ReadCloser }
 
 // start begins at r, of which it will take not a byte too many.
 func (z *inflater) start(r flate.Reader) error {
-	// Resetting the reader reuses the window and tables, about 40 KiB, for the next entry.
+	// Resetting the reader reuses the window and tables for the next entry.
 	if z.zr != nil {
 		return z.zr.(zlib.Resetter).Reset(r, nil)
 	}

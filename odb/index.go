@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Index reads a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it was parsed
-// from.
+// Index reads a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that
+// it was parsed from.
 type Index struct {
 	data   []byte // the whole index file, usually mapped
 	idLen  int    // length of an id in bytes
@@ -29,8 +29,8 @@ const (
 	largeOffset     = 1 << 31 // marks a 4-byte offset that is a position among the 8-byte ones
 )
 
-// ParseIndex returns the index that data holds. It checks that all tables lie within data, and returns ErrCorrupt otherwise. It does not
-// check ids and offsets: a false one makes an object unreadable, no more.
+// ParseIndex returns the index that data holds. It checks that all tables lie within data, and returns ErrCorrupt
+// otherwise. It does not check ids and offsets: a wrong one makes an object unreadable and has no other effect.
 func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x := &Index{data: data, idLen: f.Size()}
 	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {

@@ -133,8 +133,8 @@ func (s *Store) Refresh() error {
 	st, err := os.Stat(s.dir)
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
-		// The directory is read again if its mtime is so recent that a later change could have got the same one.
 	}
+	// The directory is read again if its mtime is so recent that a later change could have got the same one.
 	if st.ModTime().Equal(s.scanned.modified) && s.scanned.settled() {
 		return nil
 	}
@@ -219,9 +219,9 @@ func sweep(dir string) {
 		f, err := os.Open(path)
 		if err != nil {
 			continue
-			// An ingest holds its lock until the end, and the kernel releases the lock of a killed process: a file that
-			// can be locked is left over.
 		}
+		// An ingest holds its lock until the end, and the kernel releases the lock of a killed process: a file that
+		// can be locked is left over.
 		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			os.Remove(path)
 		}

@@ -97,6 +97,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	}
 	h, ok := c.(*web)
 	if !ok { // on other carriers the server speaks first
+		// Servers differ by host, so a refusal is recorded for the host and not for each repository.
 		return
 	}
 	base, _ := h.at()
@@ -109,6 +110,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	r.mu.Lock()
 	busy := r.early != nil || r.caps != nil
 	if !busy {
+		// Another goroutine may have sent a command, or finished the discovery, meanwhile.
 		r.early = e
 		e.expiry = time.AfterFunc(spareAge, func() { r.dropEarly(e) })
 	}
@@ -172,6 +174,7 @@ func (e *early) end() {
 // sent now, else nil. The caller must call refused if it cannot read the answer.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
+	// The command must be byte for byte the one that was sent ahead, or its answer would belong to another request.
 	e := r.early
 	r.mu.Unlock()
 	if e == nil || e.kind != kind {

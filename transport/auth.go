@@ -27,11 +27,11 @@ const (
 
 // login is one way to authenticate. It holds a secret and must never be printed.
 type login struct {
-	header string // value of Authorization
+	header string // value of the Authorization header
 	source loginSource
 	user   string // "" if the header is not Basic
-	secret string
-	bearer bool
+	secret string // password or token
+	bearer bool   // whether the token is sent as Bearer and not as a password
 	answer []byte // output of git credential fill, for approve and reject
 }
 
@@ -52,6 +52,8 @@ type authenticator struct {
 	renewed  int // of Options.Login, when current was found
 }
 
+// newAuthenticator returns the authenticator for the origin at. own reports whether that is the host that the user
+// named; otherwise the login of the URL is not used.
 func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
 	a := &authenticator{remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, turn: make(chan struct{}, 1)}
 	if !own {
@@ -74,6 +76,7 @@ func (a *authenticator) first() (*login, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Another goroutine may have found a login meanwhile; all use the same one.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.current == nil {
@@ -86,6 +89,7 @@ func (a *authenticator) first() (*login, error) {
 // token was renewed; again is then true once.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
+	// Renew counts up, so a changed number means that the user has replaced the token since current was found.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if again = a.own && renewed != a.renewed; again {
@@ -122,6 +126,7 @@ func (a *authenticator) token(bearer bool) (*login, error) {
 	return l, nil
 }
 
+// basic returns the value of a Basic Authorization header.
 func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
@@ -151,11 +156,14 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 				err = fillErr
 			}
 		}
+	// A helper's login was refused: git credential must forget it, or it would return the same one again.
 	case tried.source == fromHelper:
 		a.report(ctx, "reject", tried)
 		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
 			err = fmt.Errorf("%w: the credentials git has for %s were refused", ErrAuth, a.url.Host)
 		}
+	// The password of the URL was refused, or a token in the form in which it was sent; the token in another form may
+	// be accepted.
 	default:
 		if l, err = a.token(bearer); err == nil && (l == nil || l.secret == tried.secret && l.bearer == tried.bearer) {
 			err = fmt.Errorf("%w: %s refused the token or password of the user", ErrAuth, a.url.Host)
@@ -207,11 +215,14 @@ func mayPrompt() bool {
 // fill runs git credential fill.
 func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
+	// The input has the format of git-credential(1). wwwauth[] passes the challenges of the server on to helpers that
+	// understand them.
 	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
 	if a.user != "" {
 		fmt.Fprintf(&in, "username=%s\n", a.user)
 	}
 	for _, c := range challenges {
+		// A line feed in a challenge would let the server write lines of the credential protocol.
 		if !strings.ContainsAny(c, "\r\n\x00") {
 			fmt.Fprintf(&in, "wwwauth[]=%s\n", c)
 		}
@@ -243,6 +254,7 @@ func parseCredential(out []byte) *login {
 		key, value, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), "=")
 		v[key] = value
 	}
+	// A carriage return would end the header line early.
 	if strings.Contains(v["authtype"]+v["credential"], "\r") {
 		return nil
 	}

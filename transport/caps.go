@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// Limits and names of the capability exchange.
 const (
 	maxCapabilities = 1000
 	agent           = "artifactfs/1"
@@ -19,6 +20,7 @@ const (
 // with a ref or, if there is none, a flush.
 func parseCapabilities(p *pktReader) (Capabilities, error) {
 	var c Capabilities
+	// The service header precedes the capabilities only in answers of smart HTTP.
 	kind, line, err := p.line()
 	if err == nil && kind == pktline.Data && bytes.Equal(line, []byte("# service=git-upload-pack")) {
 		if kind, _, err = p.line(); err == nil && kind != pktline.Flush {
@@ -32,6 +34,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	if kind != pktline.Data || !bytes.Equal(line, []byte("version 2")) {
 		return c, ErrNoV2
 	}
+	// A usable server offers both ls-refs and fetch.
 	var refs, fetch bool
 	for n := 0; ; n++ {
 		kind, line, err := p.line()
@@ -48,6 +51,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 		if !isCapability(key, value) {
 			return c, fmt.Errorf("%w: capability %.80q", errProtocol, line)
 		}
+		// Capabilities that are not listed are ignored, as the protocol requires.
 		switch key {
 		case "agent":
 			c.Agent = value
@@ -91,6 +95,7 @@ func isCapability(key, value string) bool {
 	return true
 }
 
+// hasWord reports whether s, a list of words, contains word.
 func hasWord(s, word string) bool {
 	for f := range strings.FieldsSeq(s) {
 		if f == word {
@@ -103,6 +108,7 @@ func hasWord(s, word string) bool {
 // command begins a request: the command, the client's agent, and the object format.
 func command(caps Capabilities, name string, room int) []byte {
 	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
+	// The agent may be sent only to servers that state theirs (gitprotocol-v2, "agent").
 	if caps.Agent != "" {
 		b = pktline.AppendLine(b, "agent="+agent)
 	}

@@ -33,6 +33,7 @@ func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, 
 		return Credential{}, false, err
 	}
 	l, err := a.forOthers(ctx, q, headers)
+	// A token belongs to no user name, so it also answers a question about a certain user.
 	if l == nil || err != nil || q.User != "" && l.user != "" && l.user != q.User && l.source != fromToken {
 		return Credential{}, false, err
 	}
@@ -110,6 +111,7 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 	}
 	h, ok := c.(*web)
 	asked := &url.URL{Scheme: q.Protocol, Host: q.Host}
+	// URLs are compared by scheme, host and port: a login for one port must not be sent to a service on another.
 	same := func(u *url.URL) bool {
 		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && endpoint.PortOf(u) == endpoint.PortOf(asked)
 	}
@@ -144,6 +146,7 @@ func (a *authenticator) forOthers(ctx context.Context, q Question, headers []str
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// The login is remembered for the next exchange, which would otherwise run the helper again.
 	if a.current == nil {
 		a.current, a.approved = l, false
 	}

@@ -56,6 +56,7 @@ func (r *Remote) dialLocal(path string, s service) dial {
 	}
 }
 
+// newLocal returns the carrier for a repository of this host.
 func (r *Remote) newLocal(path string) *lanes {
 	s := r.newLanes(func(s service) dial { return r.dialLocal(path, s) })
 	s.local = path
@@ -73,6 +74,7 @@ func isPartial(ctx context.Context, path string) bool {
 	return false
 }
 
+// localVerdict returns the error for a child that ended before its first answer.
 func localVerdict(path string, s service, p *process, err error) error {
 	_, statErr := os.Stat(path)
 	switch {

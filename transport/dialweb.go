@@ -17,12 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
+// Limits of the connections that net/http keeps.
 const (
 	maxIdleConns = 8
 	idleConn     = 2 * time.Minute // most servers close earlier, which is detected
 	connBuffer   = 64 << 10
 )
 
+// newTransport returns the HTTP client of a remote and the dialer that it uses. The dialer replaces the one of
+// net/http, so that a connection can be opened ahead of need.
 func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := proxyFunc(set)
 	if err != nil {
@@ -38,6 +41,7 @@ func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webD
 	}
 	return &http.Transport{
 		Proxy: proxy,
+		// net/http calls DialTLSContext for https and DialContext for http and for proxies.
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return d.dial(ctx, place{addr: addr})
 		},
@@ -68,9 +72,11 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 			return u, nil
 		}, nil
 	}
+	// An empty http.proxy switches proxies off, as in git.
 	if set.Proxy == "" {
 		return nil, nil
 	}
+	// git accepts a proxy without a scheme as host:port.
 	if !strings.Contains(set.Proxy, "://") {
 		set.Proxy = "http://" + set.Proxy
 	}
@@ -78,6 +84,7 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	if err != nil || u.Host == "" {
 		return nil, errProxyURL
 	}
+	// Only http.proxy is set in the configuration; the exceptions are read from the environment in either case.
 	except := set.Env.Get("no_proxy")
 	if except == "" {
 		except = set.Env.Get("NO_PROXY")
@@ -90,10 +97,12 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	}, nil
 }
 
+// errProxyURL hides the URL, which may contain a password.
 var errProxyURL = errors.New("proxy URL is malformed")
 
 // excepted reports whether no_proxy, a list of hosts and domains or "*" as in curl, contains host.
 func excepted(list, host string) bool {
+	// Host names are compared without regard to case.
 	host = strings.ToLower(host)
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.ToLower(strings.TrimPrefix(strings.TrimSpace(name), "."))
@@ -104,6 +113,7 @@ func excepted(list, host string) bool {
 	return false
 }
 
+// tlsConfig returns the TLS configuration for git's http.ssl* settings.
 func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 	conf := &tls.Config{
 		InsecureSkipVerify: set.Insecure,
@@ -117,6 +127,7 @@ func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 		}
 		conf.RootCAs = pool
 	}
+	// git allows the key to be in the file of the certificate.
 	if set.CertFile != "" {
 		key := set.KeyFile
 		if key == "" {
@@ -148,6 +159,8 @@ func certPool(file, dir string) (*x509.CertPool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read certificates: %w", err)
 		}
+		// A directory of certificates also holds other files, such as revocation lists and links; files without a
+		// certificate are skipped.
 		for _, e := range entries {
 			if pem, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil && strings.Contains(string(pem), "BEGIN CERT") {
 				pool.AppendCertsFromPEM(pem)

@@ -34,7 +34,10 @@ var (
 // package.
 type denied string
 
-func (d denied) Error() string        { return string(d) }
+// Error returns the text.
+func (d denied) Error() string { return string(d) }
+
+// Is reports whether target is fs.ErrPermission.
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
 // NotOurRef means that the server does not have, or does not serve, an object. One such want fails
@@ -81,6 +84,7 @@ func IsServerFault(err error) bool {
 	return errors.Is(err, errProtocol) || errors.As(err, &said)
 }
 
+// isFault reports whether err is a fault of the network and not an answer of the server.
 func isFault(err error) bool { return errors.Is(err, ErrStalled) || errors.Is(err, ErrUnreachable) }
 
 // remoteError is an error message of the server.
@@ -126,6 +130,7 @@ type brokenPipe struct{ error }
 
 func (e brokenPipe) Unwrap() error { return e.error }
 
+// isIO reports whether err only follows from another error: a broken connection or a canceled context.
 func isIO(err error) bool {
 	var broken brokenPipe
 	return errors.As(err, &broken) || errors.Is(err, context.Canceled)

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// maxShallow bounds the number of shallow commits that a server may list.
 const maxShallow = 1 << 20
 
 // fetchMessage returns a request for a pack without negotiation: "done" at once, whether or not the
@@ -36,6 +37,7 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	if req.Depth > 0 {
 		b = pktline.AppendLine(b, "deepen "+strconv.Itoa(req.Depth))
 	}
+	// The server's hash format must be that of the ids: a repository has one format.
 	for _, id := range req.Wants {
 		if id.IsZero() || id.Format() != caps.Format {
 			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
@@ -101,6 +103,7 @@ func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	// p.left is not zero once a packet with pack data has begun.
 	p := &pack{a: a, remote: r}
 	for p.left == 0 {
 		if err := p.step(); err != nil {
@@ -144,6 +147,7 @@ func (p *pack) step() error {
 	}
 	band := p.a.Buffered()[0]
 	p.a.Discard(1)
+	// The first byte of the packet is the band.
 	n--
 	switch band {
 	case bandData:
@@ -153,6 +157,7 @@ func (p *pack) step() error {
 		if err := p.a.Fill(n); err != nil {
 			return cut(err)
 		}
+		// The text stays valid until the next read from the buffer.
 		text := p.a.Buffered()[:n]
 		p.a.Discard(n)
 		if band == bandError {
@@ -168,6 +173,8 @@ func (p *pack) step() error {
 func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
+		// Packets that are already buffered are copied in one call; Read blocks only if it would otherwise return
+		// nothing.
 		if p.left == 0 {
 			if n > 0 && !p.a.Ready() {
 				break
@@ -198,6 +205,8 @@ func (p *pack) Read(b []byte) (int, error) {
 	return 0, p.err
 }
 
+// end records why the pack has ended. A complete pack leaves the connection to the next exchange; any other end drops
+// it.
 func (p *pack) end(err error) {
 	if err == io.EOF {
 		p.a.finish()
@@ -206,6 +215,7 @@ func (p *pack) end(err error) {
 	}
 	p.a.abort()
 	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), streamFault(err))
+	// A fault of the network counts in the statistics; an error that the server has reported does not.
 	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
 		p.remote.stats.fail(p.err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
+// Limits of the connections that are kept.
 const (
 	maxIdleLanes = 8
 	idleLane     = 60 * time.Second // a kept upload-pack is a process on the server
@@ -48,6 +49,7 @@ type lanes struct {
 	dialPush dial   // to receive-pack
 	local    string // path of a repository of this host; "" for another host
 
+	// mu guards the fields below.
 	mu      sync.Mutex
 	idle    []*lane       // last used last
 	opening chan struct{} // closed when the opening of the spare lane has ended; nil: none is being opened, or an exchange waits for it
@@ -56,6 +58,7 @@ type lanes struct {
 
 var _ carrier = (*lanes)(nil)
 
+// newLanes returns a carrier that opens connections with the dial functions that to returns for the two services.
 func (r *Remote) newLanes(to func(service) dial) *lanes {
 	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
 }
@@ -83,6 +86,7 @@ func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	return l, caps, nil
 }
 
+// discover opens a lane for its capabilities, and keeps the lane for the first command.
 func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	l, caps, err := s.open(ctx)
 	if err == nil {
@@ -91,6 +95,7 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
+// exchange sends the command on a kept lane, on a spare one, or on a new one, in this order.
 func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
 	l := s.take(kind)
 	if l == nil {
@@ -117,6 +122,8 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	return s.send(ctx, l, kind, message)
 }
 
+// send sends one command on lane l, which belongs to the caller, and waits until the answer begins. After an error
+// the lane is closed.
 func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []byte) (*answer, error) {
 	l.listed = l.listed || kind == readsRefs
 	s.remote.stats.requests.Add(1)
@@ -135,6 +142,7 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 		if cause != nil {
 			return nil, w.explain(cause)
 		}
+		// No byte of an answer arrived: the server had closed the kept connection, and the command may be repeated.
 		if len(l.pkt.Buffered()) == 0 {
 			err = errors.Join(errHungUp, err)
 		}
@@ -170,6 +178,7 @@ func (s *lanes) take(kind commandKind) *lane {
 	return nil
 }
 
+// put keeps a lane for the next exchange, or ends it if it cannot be used again.
 func (s *lanes) put(l *lane) {
 	// Bytes beyond the end of an answer belong to no exchange; they would be taken for the next
 	// answer.
@@ -186,6 +195,7 @@ func (s *lanes) put(l *lane) {
 	}
 }
 
+// expire ends a lane that was idle for idleLane, unless an exchange has taken it.
 func (s *lanes) expire(l *lane) {
 	s.mu.Lock()
 	i := slices.Index(s.idle, l)
@@ -205,6 +215,7 @@ func (s *lanes) hangUp(l *lane) {
 	l.conn.abort()
 }
 
+// close ends all idle lanes and keeps none from now on.
 func (s *lanes) close() {
 	s.mu.Lock()
 	s.closed = true

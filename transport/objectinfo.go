@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// infoMessage returns the object-info request for the sizes of ids. All of them must have the server's hash format.
 func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	if !caps.ObjectInfo {
 		return nil, errors.New("server does not offer object-info")
@@ -42,6 +43,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	if kind != pktline.Data || string(line) != "size" {
 		return nil, fmt.Errorf("%w: object-info starts with %v %.80q", errProtocol, kind, line)
 	}
+	// at maps ids to positions; it is filled only when the server answers in another order.
 	var at map[object.ID]int
 	for n := 0; ; n++ {
 		kind, line, err := p.line()
@@ -51,6 +53,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 		if kind == pktline.Flush {
 			return sizes, nil
 		}
+		// A server must not send more lines than ids were requested.
 		if kind != pktline.Data || n >= len(ids) {
 			return nil, fmt.Errorf("%w: %v as object-info line %d", errProtocol, kind, n)
 		}
@@ -75,6 +78,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	}
 }
 
+// parseInfoLine reads one line; the size is -1 if the server does not have the object.
 func parseInfoLine(f object.Format, line string) (object.ID, int64, error) {
 	name, digits, _ := strings.Cut(line, " ")
 	id, err := parseID(f, name)

@@ -15,6 +15,7 @@ const bufSize = 128 << 10
 // pktReader reads packets of a server. A packet with an invalid length is errProtocol.
 type pktReader struct{ *pktline.Reader }
 
+// newPktReader returns a reader of the packets of r.
 func newPktReader(r io.Reader) *pktReader { return &pktReader{pktline.NewReader(r, bufSize)} }
 
 // header is Header with errProtocol for an invalid length.
@@ -29,6 +30,7 @@ func (p *pktReader) packet() (pktline.Kind, []byte, error) {
 	return kind, b, invalid(err)
 }
 
+// invalid marks an invalid length as errProtocol.
 func invalid(err error) error {
 	if errors.Is(err, pktline.ErrLength) {
 		return fmt.Errorf("%w: %w", errProtocol, err)

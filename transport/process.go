@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Limits of child processes.
 const (
 	pipeSize  = 1 << 20         // bytes the kernel holds of a pack while its reader is busy
 	exitGrace = 2 * time.Second // how long a child whose pipes were closed may take to exit before it is killed
@@ -25,6 +26,7 @@ type process struct {
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the child was waited for
 	once    sync.Once
+	// verdict returns the error to report if the child ended before its first answer.
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
@@ -48,12 +50,15 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
 	cmd.WaitDelay = exitGrace // a grandchild may hold stderr open
+	// begin fails once the Remote is closed; otherwise Close waits for the child.
 	if err = r.begin(); err == nil {
 		if err = cmd.Start(); err != nil {
 			err = fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 			r.tasks.Done()
 		}
 	}
+	// The child has its own copies of these ends. With ours open a read would not see the end of the stream when the
+	// child exits.
 	childIn.Close()
 	childOut.Close()
 	if err != nil {
@@ -69,12 +74,14 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 	return p, nil
 }
 
+// Read returns what the child has written to standard output.
 func (p *process) Read(b []byte) (int, error) {
 	n, err := p.out.Read(b)
 	p.stats.in.Add(int64(n))
 	return n, err
 }
 
+// Write sends bytes to the child's standard input.
 func (p *process) Write(b []byte) (int, error) {
 	n, err := p.in.Write(b)
 	p.stats.out.Add(int64(n))
@@ -90,6 +97,7 @@ func (p *process) abort() {
 	})
 }
 
+// explain waits for the child to exit, because its exit status and its last messages are the reason of the failure.
 func (p *process) explain(ctx context.Context, err error) error {
 	select {
 	case <-p.exited:
@@ -113,6 +121,7 @@ type tail struct {
 	buf []byte
 }
 
+// Write keeps the last bytes of b and of earlier calls.
 func (t *tail) Write(b []byte) (int, error) {
 	const most = 2 << 10
 	t.mu.Lock()
@@ -124,6 +133,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// bytes returns a copy of the kept bytes.
 func (t *tail) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,6 +27,7 @@ type Receiver struct {
 	Alternates []object.ID // tips of other repositories from which it uses objects
 	Agent      string      // the server's program and version, "" if it does not say
 
+	// report and the other fields record which capabilities the server has announced.
 	report, sideBand, quiet, namesFormat, namesAgent bool
 }
 
@@ -93,6 +94,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	})
 }
 
+// openPush opens a push by begin, with retries: nothing has been sent yet that changes the server.
 func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	var p *Push
 	err := r.try(ctx, r.opts.Retries, "push to", func() error {
@@ -176,6 +178,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 		}
 		return id.String(), nil
 	}
+	// A report names refs, so the results of two commands for one ref could not be distinguished.
 	var b []byte
 	seen := make(map[string]bool, len(req.Updates))
 	for i, u := range req.Updates {
@@ -195,6 +198,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 			return nil, err
 		}
 		line := from + " " + to + " " + u.Name
+		// The capabilities follow the first command, behind a zero byte.
 		if i == 0 {
 			line += "\x00" + traits
 		}
@@ -213,6 +217,7 @@ func needsPack(updates []RefUpdate) bool {
 	return false
 }
 
+// emptyPack writes a pack without objects. The server expects a pack even if it has all objects already.
 func (p *Push) emptyPack(_ context.Context, w io.Writer) error {
 	pack := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x00")
 	h := p.Format.New()
@@ -231,6 +236,7 @@ type emitter struct {
 // errUnread ends a pack that is not read any more.
 var errUnread = errors.New("the pack is not read any more")
 
+// emit starts run in a goroutine.
 func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {
 	e := new(emitter)
 	ctx, e.cancel = context.WithCancel(ctx)

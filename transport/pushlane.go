@@ -15,11 +15,13 @@ type lanePush struct {
 	conn   duplex
 	stream *watched
 	pkt    *pktReader
-	once   sync.Once
+	// once ensures that the flush that ends an unused push is not written after commands.
+	once sync.Once
 }
 
 var _ pushLine = (*lanePush)(nil)
 
+// receive opens a connection to receive-pack and reads the refs below the prefixes, which the server sends first.
 func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
 	conn, err := s.dialPush(ctx)
 	if err != nil {
@@ -59,6 +61,8 @@ func (l *lanePush) close() {
 	})
 }
 
+// send writes commands and pack in one goroutine and reads the answer in this one, because a server may answer, and
+// stop reading, before it has received the whole pack.
 func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
 	l.once.Do(func() {}) // close must not write any more
 	defer l.conn.abort()
@@ -125,6 +129,7 @@ type pulse struct {
 	awake atomic.Bool // everything was sent
 }
 
+// sent starts the clock of the wait for the answer.
 func (p *pulse) sent() {
 	p.awake.Store(true)
 	p.w.arm()
@@ -138,6 +143,7 @@ type pulsing struct {
 	failed error // of Write
 }
 
+// Read reads from the server. After everything was sent, each byte restarts the clock.
 func (s *pulsing) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	if s.p.awake.Load() {
@@ -146,6 +152,7 @@ func (s *pulsing) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write sends bytes to the server. The clock runs only while the write lasts: the pack may take long to produce.
 func (s *pulsing) Write(b []byte) (int, error) {
 	s.p.w.arm()
 	n, err := s.w.Write(b)

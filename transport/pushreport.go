@@ -13,7 +13,8 @@ import (
 
 var (
 	// ErrNoPush means that a server does not accept pushes.
-	ErrNoPush   = errors.New("server takes no pushes")
+	ErrNoPush = errors.New("server takes no pushes")
+	// errNoReport means that the server would not report the result of a push.
 	errNoReport = fmt.Errorf("%w: no reports", ErrNoPush)
 )
 
@@ -39,6 +40,7 @@ type Rejected struct {
 	Text string // the server's text, fit for one line
 }
 
+// Error returns the server's reason.
 func (e *Rejected) Error() string { return "server refuses " + e.Ref + ": " + e.Text }
 
 // rejectKind classifies the texts of git's receive-pack. The protocol has no codes; after an
@@ -47,6 +49,7 @@ func rejectKind(text string) RejectKind {
 	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
 		return RejectHook
 	}
+	// The texts are those of git's builtin/receive-pack.c and refs code.
 	switch text {
 	case "non-fast-forward":
 		return RejectFastForward
@@ -82,6 +85,7 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	if err == nil && kind == pktline.Data && string(line) == "version 1" {
 		kind, line, err = p.line()
 	}
+	// The loop reads one ref in each round; the capabilities follow the first one.
 	for n := 0; ; n++ {
 		if err != nil {
 			return about, cutAfter(n, err)
@@ -160,6 +164,7 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	if err != nil {
 		return err
 	}
+	// A server lists ".have" for tips of its alternates, which a pack need not contain.
 	switch {
 	case name == ".have":
 		about.Alternates = append(about.Alternates, id)
@@ -170,14 +175,16 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	return nil
 }
 
-// banded is the contents of band 1 of a report.
+// banded reads the report out of band 1 of the answer, and keeps the messages on band 2.
 type banded struct {
+	// rest is the unread part of the current packet.
 	p    *pktReader
 	rest []byte
 	said []byte // the end of the text on band 2
 	over bool   // the flush packet was read
 }
 
+// Read returns bytes of band 1. It returns io.EOF after the flush packet.
 func (b *banded) Read(to []byte) (int, error) {
 	for len(b.rest) == 0 {
 		if err := b.step(); err != nil {
@@ -189,6 +196,7 @@ func (b *banded) Read(to []byte) (int, error) {
 	return n, nil
 }
 
+// step reads the next packet of any band.
 func (b *banded) step() error {
 	if b.over {
 		return io.EOF
@@ -207,6 +215,7 @@ func (b *banded) step() error {
 	case bandData:
 		b.rest = packet[1:]
 	case bandProgress:
+		// Only the end of the messages is kept: hooks may print without limit.
 		b.said = append(b.said, packet[1:]...)
 		b.said = b.said[max(0, len(b.said)-maxMessages):]
 	case bandError:
@@ -242,6 +251,8 @@ func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	return results, err
 }
 
+// parseReport reads the report of updates. said returns the messages that the server has sent beside it; it is called
+// at the end.
 func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -251,6 +262,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 	if kind != pktline.Data || !ok {
 		return nil, fmt.Errorf("%w: %.80q in place of a report", errProtocol, line)
 	}
+	// The server may report the refs in any order.
 	index := make(map[string]int, len(updates))
 	for i, u := range updates {
 		index[u.Name] = i
@@ -281,6 +293,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
 		}
 	}
+	// A failed unpack is stated once for all updates; it replaces the results of those that needed the pack.
 	for i, u := range updates {
 		rejected, _ := results[i].(*Rejected)
 		switch {
@@ -290,6 +303,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			}
 			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
 			results[i] = rejected
+		// Every update must have a result: a missing one could be taken for success.
 		case !told[i]:
 			return nil, fmt.Errorf("%w: report lacks %s", errProtocol, u.Name)
 		}

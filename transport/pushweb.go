@@ -9,6 +9,7 @@ import (
 	"net/http"
 )
 
+// Limits for pushes over HTTP.
 const (
 	// Requests of unknown length are sent only for packs larger than this, since some servers and
 	// proxies do not support them: git's http.postBuffer.
@@ -25,6 +26,8 @@ var _ pushLine = webPush{}
 // receive requests the capabilities once. If the server has many refs, later calls list the ones
 // below prefixes by upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
+	// A listing of many refs is long, and receive-pack cannot restrict it, so the capabilities of the first one are
+	// kept.
 	h.mu.Lock()
 	known := h.receiver
 	h.mu.Unlock()
@@ -60,8 +63,10 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	return webPush{h}, about, nil
 }
 
+// openBlind returns a push at once: an HTTP push is one request, which needs no listing before it.
 func (h *web) openBlind() pushLine { return webPush{h} }
 
+// filterRefs keeps the refs below the prefixes. It overwrites refs.
 func filterRefs(refs []Ref, prefixes []string) []Ref {
 	kept := refs[:0]
 	for _, r := range refs {
@@ -90,8 +95,11 @@ func (h *web) list(ctx context.Context, prefixes []string) ([]Ref, error) {
 	return refs.List, err
 }
 
+// close does nothing: no connection is held before the request.
 func (webPush) close() {}
 
+// send makes the push as one POST request. The request is not repeated after a fault, because the server may have
+// applied it.
 func (l webPush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
 	h := l.web
 	base, _ := h.at()
@@ -100,6 +108,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	if pack == nil {
 		c.body = head
 	} else {
+		// The body may be needed again after a refused login, so each attempt starts the pack anew.
 		c.open = func() (io.ReadCloser, int64, error) {
 			if up != nil {
 				up.Close()
@@ -118,10 +127,12 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	}
 	if up != nil {
 		packed := up.stop()
+		// An error of the pack is the cause of the failed request, unless the pack failed because the request did.
 		if err != nil && packed != nil && !isIO(packed) && ctx.Err() == nil {
 			err = packed
 		}
 	}
+	// A push is not repeated at another URL: the next attempt begins with a new discovery.
 	var m moved
 	if errors.As(err, &m) {
 		err = fmt.Errorf("%w: %w in the middle of a push", ErrUnreachable, err)
@@ -130,6 +141,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 }
 
 // upload is the body of a push: commands, then the pack as it is produced.
+// head holds the commands; pipe carries the pack; made is its producer; all is the whole body.
 type upload struct {
 	head io.Reader
 	pipe *io.PipeReader
@@ -160,6 +172,7 @@ func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer
 	return u, -1, nil
 }
 
+// Read returns the next bytes of the body.
 func (u *upload) Read(b []byte) (int, error) { return u.all.Read(b) }
 
 // Close stops the pack. net/http calls it at the end of the request, from a goroutine of its own.
@@ -168,6 +181,7 @@ func (u *upload) Close() error {
 	return nil
 }
 
+// stop ends the producer of the pack and returns its error.
 func (u *upload) stop() error {
 	u.Close()
 	return u.made.stop()
@@ -180,6 +194,7 @@ type pacedBody struct {
 	w *watch
 }
 
+// Read returns the next bytes of the body. The clock stops while they are produced.
 func (b pacedBody) Read(p []byte) (int, error) {
 	b.w.disarm()
 	n, err := b.ReadCloser.Read(p)

@@ -9,8 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// maxRefs bounds the number of refs that a server may list.
 const maxRefs = 4 << 20
 
+// refsMessage returns the ls-refs request: with the targets of annotated tags and symbolic refs, restricted to
+// prefixes.
 func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	b := command(caps, "ls-refs", 64*len(prefixes))
 	b = pktline.AppendLine(b, "peel")
@@ -50,15 +53,18 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		switch {
 		case !wanted(ref.Name, prefixes):
 		case ref.ID.IsZero():
+			// Only an unborn HEAD has no id: its target is the branch that the first commit will create.
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}
+		// Names that git would refuse are dropped, because they could point outside the ref directory.
 		case refname.Valid(ref.Name):
 			refs.List = append(refs.List, ref)
 		}
 	}
 }
 
+// wanted reports whether name begins with one of the prefixes. Without prefixes all names do.
 func wanted(name string, prefixes []string) bool {
 	for _, p := range prefixes {
 		if strings.HasPrefix(name, p) {
@@ -84,6 +90,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 			return ref, err
 		}
 	}
+	// Unknown attributes are ignored.
 	for more {
 		var a string
 		a, attributes, more = strings.Cut(attributes, " ")

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
+// Defaults and limits of Options.
 const (
 	defaultStall   = 30 * time.Second
 	defaultConnect = 15 * time.Second
@@ -59,8 +60,11 @@ type answer struct {
 	once sync.Once
 }
 
+// finish marks the answer as read to its end, so that its connection can be used again.
 func (a *answer) finish() { a.once.Do(func() { a.keep() }) }
-func (a *answer) abort()  { a.once.Do(func() { a.drop() }) }
+
+// abort drops the rest of the answer and its connection.
+func (a *answer) abort() { a.once.Do(func() { a.drop() }) }
 
 // Remote is a git repository behind a URL. It is safe for concurrent use.
 //
@@ -74,7 +78,8 @@ type Remote struct {
 	stats    counters
 	watches  watches
 	tasks    sync.WaitGroup // helpers and child processes, for which Close waits
-	turn     chan struct{}
+	// turn holds the token of the discovery.
+	turn chan struct{}
 
 	mu      sync.Mutex
 	carrier carrier
@@ -83,6 +88,7 @@ type Remote struct {
 	closed  bool
 }
 
+// newRemote returns a Remote with defaults in place of missing options.
 func newRemote(ep *endpoint.URL, o Options) *Remote {
 	if o.Stall <= 0 {
 		o.Stall = defaultStall
@@ -108,6 +114,7 @@ func (r *Remote) Close() error {
 	r.mu.Lock()
 	c, e := r.carrier, r.early
 	r.closed = true
+	// Exchanges end first, so that no goroutine takes a connection that is about to be closed.
 	r.mu.Unlock()
 	r.watches.close()
 	r.dropEarly(e)
@@ -181,6 +188,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	case <-ctx.Done():
 		return nil, Capabilities{}, context.Cause(ctx)
 	}
+	// The goroutine that held the turn may have finished the discovery.
 	c, caps, err = r.known()
 	if err != nil || caps != nil {
 		return c, deref(caps), err
@@ -238,6 +246,7 @@ func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 	return r.createCarrier(ctx)
 }
 
+// deref returns the capabilities, or none for nil.
 func deref(c *Capabilities) Capabilities {
 	if c == nil {
 		return Capabilities{}
@@ -245,6 +254,7 @@ func deref(c *Capabilities) Capabilities {
 	return *c
 }
 
+// capabilities is Capabilities; it retries a failed discovery.
 func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	var caps Capabilities
 	err := r.attempts(ctx, "connect to", func(_ carrier, c Capabilities) error {
@@ -259,6 +269,7 @@ func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, C
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
 
+// attemptsAtMost is attempts with another number of retries.
 func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, once func(carrier, Capabilities) error) error {
 	return r.try(ctx, retries, verb, func() error {
 		c, caps, err := r.connect(ctx)
@@ -279,6 +290,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 		}
 		if ctx.Err() == nil && !errors.Is(err, errClosed) {
 			r.stats.fail(err)
+			// Only a transient fault is worth another attempt; a refusal would be repeated.
 			var t transient
 			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {

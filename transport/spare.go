@@ -58,7 +58,8 @@ type webDialer struct {
 	stats *counters
 	age   time.Duration // how long a spare is kept
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// last is the server of the last request, to which a spare is opened.
 	last   place      // of the last request
 	ahead  *spareConn // nil: none, or taken
 	closed bool
@@ -81,6 +82,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	d.mu.Lock()
 	d.last = at
 	s := d.ahead
+	// A spare to another server stays for a later request; this request opens its own connection.
 	if s != nil && s.at == at {
 		d.ahead = nil
 		if s.expiry != nil {
@@ -97,6 +99,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 			d.drop(s)
 			return nil, ctx.Err()
 		}
+		// The server may have closed the spare meanwhile.
 		if s.conn != nil && alive(s.conn) {
 			return s.conn, nil
 		}
@@ -196,6 +199,7 @@ func (d *webDialer) drop(s *spareConn) {
 	}
 }
 
+// close closes the spare and opens none from now on.
 func (d *webDialer) close() {
 	d.mu.Lock()
 	d.closed = true

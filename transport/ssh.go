@@ -34,6 +34,7 @@ const (
 func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	p := sshProgram{env: env}
 	switch {
+	// The order is that of git's connect.c: GIT_SSH_COMMAND, core.sshCommand, GIT_SSH, ssh.
 	case env.Get("GIT_SSH_COMMAND") != "":
 		p.shell = env.Get("GIT_SSH_COMMAND")
 	case s.Value("core.sshcommand") != "":
@@ -47,6 +48,7 @@ func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	if name == "" {
 		name = s.Value("ssh.variant")
 	}
+	// Without a setting the variant is guessed from the name of the program.
 	if name == "" || name == "auto" {
 		first, _, _ := strings.Cut(p.shell+p.path, " ")
 		name = strings.TrimSuffix(strings.ToLower(filepath.Base(first)), ".exe")
@@ -86,6 +88,7 @@ func (p sshProgram) options(port string, connect time.Duration) []string {
 // argv returns the program with its arguments.
 func (p sshProgram) argv(args []string) []string {
 	if p.shell != "" {
+		// The shell passes the arguments on unchanged by "$@".
 		return append([]string{"sh", "-c", p.shell + ` "$@"`, p.shell}, args...)
 	}
 	return append([]string{p.path}, args...)
@@ -98,6 +101,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, connect)
+	// ssh -G prints the configuration for a host without connecting.
 	defer cancel()
 	args := []string{"-G"}
 	if port != "" {
@@ -115,6 +119,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		found[key] = value
 	}
+	// Behind a proxy the host need not be reachable from this machine.
 	if found["proxycommand"] != "" || found["proxyjump"] != "" || found["hostname"] == "" {
 		return false
 	}

@@ -34,6 +34,8 @@ type watches struct {
 	closed bool
 }
 
+// add registers an exchange. kill must make its blocked reads and writes return; it is called once at most. The clock
+// is stopped until arm.
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
 	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
 	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no byte for %s", ErrStalled, stall)) })
@@ -47,6 +49,7 @@ func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *wa
 		s.active[w] = struct{}{}
 	}
 	s.mu.Unlock()
+	// A context that has ended already calls end at once, from another goroutine.
 	w.leave = context.AfterFunc(ctx, func() { w.end(context.Cause(ctx)) })
 	if closed {
 		w.end(errClosed)
@@ -66,6 +69,7 @@ func (s *watches) close() {
 	}
 }
 
+// end ends the exchange, unless it was ended or released before. It calls kill without mu, because kill may block.
 func (w *watch) end(cause error) {
 	w.mu.Lock()
 	first := w.cause == nil && !w.over
@@ -85,6 +89,7 @@ func (w *watch) arm() {
 	w.timer.Reset(w.stall)
 }
 
+// disarm stops the clock.
 func (w *watch) disarm() {
 	w.since.Store(0)
 	w.timer.Stop()
@@ -114,6 +119,7 @@ func (w *watch) release() {
 	w.owner.mu.Unlock()
 }
 
+// ended returns why the exchange was ended, or nil.
 func (w *watch) ended() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,6 +148,8 @@ type watched struct {
 	w *watch
 }
 
+// Read reads from the stream while the clock runs. If the exchange was ended it returns the reason in place of the
+// stream's error.
 func (s *watched) Read(p []byte) (int, error) {
 	s.w.arm()
 	n, err := s.r.Read(p)
@@ -165,12 +173,14 @@ type counters struct {
 	lastAt  time.Time
 }
 
+// fail records an error as the last one.
 func (c *counters) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastErr, c.lastAt = err.Error(), time.Now()
 }
 
+// snapshot returns the current values.
 func (c *counters) snapshot() Stats {
 	s := Stats{Requests: c.requests.Load(), Connections: c.connections.Load(), BytesIn: c.in.Load(), BytesOut: c.out.Load()}
 	s.RoundTrips = s.Requests + s.Connections

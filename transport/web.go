@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
+// Limits and names of smart HTTP.
 const (
 	gzipOver     = 1 << 10                 // bytes of a request worth compressing
 	maxHops      = 20                      // redirects, as in git
@@ -40,6 +41,7 @@ type web struct {
 	dialer    *webDialer
 	set       endpoint.HTTPSettings
 
+	// mu guards the fields below.
 	mu   sync.Mutex
 	base *url.URL // where discovery was redirected to; before, the URL as given
 	auth *authenticator
@@ -50,6 +52,7 @@ type web struct {
 
 var _ carrier = (*web)(nil)
 
+// newWeb returns the carrier for the URL ep with the user's settings for it.
 func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	ws, err := set.HTTP(ep.Base, ep.User, r.opts.Env)
 	if err != nil {
@@ -59,12 +62,14 @@ func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
+	// git ignores slashes at the end of a URL.
 	base := *ep.Base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
 	return &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}, nil
 }
 
+// close closes the spare and all idle connections.
 func (h *web) close() {
 	h.dialer.close()
 	h.transport.CloseIdleConnections()
@@ -81,6 +86,7 @@ func (h *web) spare() func(context.Context) error {
 	return h.dialer.reserve()
 }
 
+// at returns the current base URL and the logins for it.
 func (h *web) at() (*url.URL, *authenticator) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,8 +135,10 @@ func below(base *url.URL, path, query string) *url.URL {
 // moved is a redirect.
 type moved struct{ to *url.URL }
 
+// Error names only the host, because the URL may contain a token.
 func (m moved) Error() string { return "server redirects to " + m.to.Host }
 
+// discover requests the capabilities of upload-pack.
 func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
 	err = h.advertisement(ctx, uploadPack, func(p *pktReader) (err error) {
 		caps, err = parseCapabilities(p)
@@ -142,6 +150,7 @@ func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
 // advertisement calls read with the first message of a service, after any redirects.
 func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader) error) error {
 	for hop := 0; ; hop++ {
+		// The base changes with each redirect, so it is read anew for each hop.
 		base, _ := h.at()
 		a, err := h.send(ctx, call{method: http.MethodGet, service: s, url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
 		var m moved
@@ -153,6 +162,7 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 			if err != nil {
 				return err
 			}
+			// A redirect to plain HTTP would send the login and the contents in clear text.
 			if base.Scheme == "https" && next.Scheme != "https" {
 				return fmt.Errorf("%w: %w without encryption", ErrUnreachable, m)
 			}
@@ -189,8 +199,10 @@ func rebase(to *url.URL, s service) (*url.URL, error) {
 	return &u, nil
 }
 
+// exchange sends the command as one POST request.
 func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*answer, error) {
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message}
+	// A request for many objects is mostly hexadecimal ids, which compression halves.
 	if len(message) > gzipOver {
 		var err error
 		if c.body, err = compress(message); err != nil {
@@ -217,11 +229,13 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 	return a, err
 }
 
+// gzipWriters holds writers that are not in use, because each has large tables.
 var gzipWriters = sync.Pool{New: func() any {
 	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // ids are hexadecimal: half their size at any level
 	return z
 }}
 
+// compress returns message in gzip format.
 func compress(message []byte) ([]byte, error) {
 	var b bytes.Buffer
 	z := gzipWriters.Get().(*gzip.Writer)
@@ -262,6 +276,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 	for tries := 0; ; tries++ {
 		a, res, err := h.once(ctx, c, l)
+		// A dead spare connection costs one repetition, but not of a push, which the server may have received.
 		if errors.Is(err, errHungUp) && !c.changes() {
 			a, res, err = h.once(ctx, c, l)
 		}
@@ -274,6 +289,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 			if tries >= maxLogins {
 				return nil, fmt.Errorf("%w: %s refuses every login", ErrAuth, c.url.Host)
 			}
+			// A login was demanded or refused; the next one is tried.
 			if l, err = auth.next(ctx, l, challenges); err != nil {
 				return nil, err
 			}
@@ -290,10 +306,12 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 
 // judge returns the error that a status means for a git client.
 func (h *web) judge(c call, res *http.Response) error {
+	// Some servers limit the rate by 403 with Retry-After.
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
+		// The content type shows that a git server has answered, and not a proxy or a login page.
 		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.contentType(c.kind) {
 			return nil
 		}
@@ -341,6 +359,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 // once makes one request and does not judge the answer. It returns errHungUp if the request went to
 // a spare connection that turned out to be dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
+	// The context of the request also ends the body, so cancel is called only when the answer has ended.
 	callCtx, cancel := context.WithCancel(ctx)
 	stall := h.remote.opts.Stall
 	if c.changes() {
@@ -413,12 +432,14 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 // connection.
 const drainMost = 64 << 10
 
+// setHeaders sets the headers of a request: the protocol version, the user's own headers, and the login.
 func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	req.Header.Set("User-Agent", userAgent)
 	if c.service == uploadPack {
 		req.Header.Set("Git-Protocol", "version=2")
 	}
 	req.Header.Set("Accept", c.contentType(c.kind))
+	// The user's headers may hold secrets, so another host does not receive them.
 	if samePlace(h.endpoint.Base, c.url) {
 		for _, line := range h.set.Headers {
 			if name, value, ok := strings.Cut(line, ":"); ok {
@@ -429,6 +450,7 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if l != nil {
 		req.Header.Set("Authorization", l.header)
 	}
+	// A GET request must not have a body.
 	if c.method == http.MethodGet {
 		req.Body, req.GetBody = nil, nil
 		return

@@ -21,12 +21,14 @@ import (
 // process. It may hold secrets.
 type Environment []string
 
-// isConfigEnv says whether a variable is configuration given on a command line, which may hold a secret.
+// isConfigEnv reports whether a variable holds configuration of a git command line (git -c), which may contain a
+// secret.
 func isConfigEnv(name string) bool {
 	return name == "GIT_CONFIG" || name == "GIT_CONFIG_PARAMETERS" || name == "GIT_CONFIG_COUNT" ||
 		strings.HasPrefix(name, "GIT_CONFIG_KEY_") || strings.HasPrefix(name, "GIT_CONFIG_VALUE_")
 }
 
+// all returns the entries, or those of this process for nil.
 func (e Environment) all() []string {
 	if e == nil {
 		return os.Environ()
@@ -68,7 +70,8 @@ func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ForRepository returns the environment for a program that serves a repository of this host, or reaches one by ssh: it has settings of its own.
+// ForRepository returns the environment for a program that serves a repository of this host, or reaches one by ssh. The
+// repository has settings of its own, so those of a git command line are left out.
 func (e Environment) ForRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
 
 // ForRemote returns the environment for stock git that reaches a remote from a repository of its own.
@@ -90,6 +93,7 @@ func (e Environment) Fingerprint() string {
 	return string(sum[:])
 }
 
+// decides reports whether a variable, in upper case, may change how a remote is reached or which login is used.
 func decides(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"), name == "GIT_EDITOR", name == "GIT_PAGER":
@@ -100,6 +104,7 @@ func decides(name string) bool {
 	return slices.ContainsFunc([]string{"TOKEN", "PASS", "SECRET", "CREDENTIAL", "_KEY", "AUTH"}, func(word string) bool { return strings.Contains(name, word) })
 }
 
+// expandHome replaces "~/" at the beginning of a path with the user's home directory.
 func (e Environment) expandHome(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok && e.Get("HOME") != "" {
 		return e.Get("HOME") + "/" + rest
@@ -112,6 +117,7 @@ func (e Environment) ProxyFunc() func(*http.Request) (*url.URL, error) {
 	if e == nil {
 		return http.ProxyFromEnvironment
 	}
+	// The upper-case name of a variable takes precedence, as in net/http.
 	either := func(name string) string {
 		if v := e.Get(strings.ToUpper(name)); v != "" {
 			return v

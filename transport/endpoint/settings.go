@@ -36,6 +36,7 @@ func ReadSettings(ctx context.Context, env Environment) (Settings, error) {
 func ParseSettings(out []byte) Settings {
 	var s Settings
 	for entry := range bytes.SplitSeq(out, []byte{0}) {
+		// git prints section.subsection.key: the section and the key have no dots, but the subsection may.
 		name, value, ok := strings.Cut(string(entry), "\n")
 		first, last := strings.IndexByte(name, '.'), strings.LastIndexByte(name, '.')
 		if first < 0 {
@@ -53,6 +54,7 @@ func ParseSettings(out []byte) Settings {
 // Value returns the last value of a name without subsection, "" if there is none.
 func (s Settings) Value(name string) string {
 	value := ""
+	// Later files take precedence, so the last value counts.
 	for _, line := range s {
 		if line.name == name && line.sub == "" {
 			value = line.value
@@ -76,7 +78,7 @@ func (s Settings) Rewrite(raw string) (string, bool) {
 // HTTPSettings are the http.* settings that apply to one URL.
 type HTTPSettings struct {
 	Env               Environment
-	Insecure          bool // sslVerify = false
+	Insecure          bool // http.sslVerify is false
 	CAFile, CADir     string
 	CertFile, KeyFile string
 	Proxy             string
@@ -89,6 +91,7 @@ type HTTPSettings struct {
 // most of the URL takes precedence (git-config, http.<url>.*).
 func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, error) {
 	w := HTTPSettings{FollowRedirects: true, Env: env}
+	// best holds, for each key, how well the setting in use matches the URL.
 	best := map[string]specificity{}
 	for _, line := range s {
 		key, ok := strings.CutPrefix(line.name, "http.")
@@ -101,6 +104,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 				continue
 			}
 		}
+		// A setting of equal specificity is on a later line and takes precedence.
 		if match.less(best[key]) {
 			continue
 		}
@@ -113,6 +117,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 	return w, nil
 }
 
+// set applies one setting. Keys that are not listed have no effect on this client.
 func (w *HTTPSettings) set(key string, line setting) error {
 	var err error
 	var yes bool
@@ -130,6 +135,7 @@ func (w *HTTPSettings) set(key string, line setting) error {
 		w.KeyFile = w.Env.expandHome(line.value)
 	case "proxy":
 		w.Proxy, w.ProxySet = line.value, true
+	// git follows redirects of the first request only ("initial"); so does this client for any true value.
 	case "followredirects":
 		if w.FollowRedirects = true; line.value != "initial" {
 			w.FollowRedirects, err = line.boolean()
@@ -158,6 +164,8 @@ func (w *HTTPSettings) environment() {
 	}
 }
 
+// boolean returns the value of a setting as git reads booleans: words, a number, or a key without a value, which is
+// true.
 func (line setting) boolean() (bool, error) {
 	switch strings.ToLower(line.value) {
 	case "true", "yes", "on":
@@ -180,6 +188,7 @@ type specificity struct {
 	user       bool
 }
 
+// less reports whether a matches less of the URL than b.
 func (a specificity) less(b specificity) bool {
 	if a.host != b.host {
 		return a.host < b.host
@@ -202,6 +211,7 @@ func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	if name := p.User.Username(); name != "" && name != user {
 		return none, false
 	}
+	// Host names are compared label by label, because '*' stands for exactly one.
 	labels, want := strings.Split(strings.ToLower(u.Hostname()), "."), strings.Split(strings.ToLower(p.Hostname()), ".")
 	if len(labels) != len(want) {
 		return none, false
@@ -219,6 +229,7 @@ func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	return specificity{len(p.Hostname()), len(prefix) + 1, p.User.Username() != ""}, true
 }
 
+// PortOf returns the port of an http or https URL, and the default port of the scheme if it names none.
 func PortOf(u *url.URL) string {
 	switch port := u.Port(); {
 	case port != "":

@@ -36,6 +36,7 @@ type URL struct {
 	Path      string // decoded; not for HTTP
 }
 
+// String returns the URL without secrets.
 func (e *URL) String() string { return e.Display }
 
 // ErrURL means that a remote URL could not be parsed.
@@ -44,7 +45,10 @@ var ErrURL = errors.New("malformed remote URL")
 // Malformed is the error of a URL that cannot be parsed. It repeats no part that may be a secret.
 type Malformed string
 
-func (m Malformed) Error() string        { return "parse remote URL: " + string(m) }
+// Error returns the reason without the URL.
+func (m Malformed) Error() string { return "parse remote URL: " + string(m) }
+
+// Is reports whether target is ErrURL.
 func (m Malformed) Is(target error) bool { return target == ErrURL }
 
 // Parse parses the URL of a remote like git's connect.c: with "://" it is a URL, with a colon
@@ -86,6 +90,7 @@ func Parse(raw string) (*URL, error) {
 	return newLocal(raw, raw)
 }
 
+// isSchemeName reports whether s may be the scheme of a URL (RFC 3986, 3.1).
 func isSchemeName(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
 		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.')
@@ -105,6 +110,7 @@ func scpBracket(raw string) (host, path string, ok bool) {
 	return user + raw[:end+1], raw[end+2:], true
 }
 
+// newLocal returns the URL of a repository at path, made absolute: the daemon runs in another directory.
 func newLocal(raw, path string) (*URL, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -113,6 +119,7 @@ func newLocal(raw, path string) (*URL, error) {
 	return &URL{Scheme: Local, Display: abs, Raw: raw, Path: abs}, nil
 }
 
+// parseFile parses what follows file://, which must name this host or none.
 func parseFile(raw, rest string) (*URL, error) {
 	host, path, ok := strings.Cut(rest, "/")
 	if !ok || host != "" && host != "localhost" {
@@ -129,6 +136,7 @@ func parseFile(raw, rest string) (*URL, error) {
 	return ep, err
 }
 
+// parseHTTP parses an http or https URL and separates the login from it.
 func parseHTTP(raw string) (*URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil { // the cause quotes parts of the URL
@@ -170,6 +178,7 @@ func parseAuthority(s Scheme, raw, rest string) (*URL, error) {
 	return newHosted(s, raw, authority, path)
 }
 
+// newSSH parses user@host:path.
 func newSSH(raw, authority, path string) (*URL, error) {
 	user, host := "", authority
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -179,6 +188,7 @@ func newSSH(raw, authority, path string) (*URL, error) {
 	if inner, ok := strings.CutPrefix(host, "["); ok && strings.Count(inner, ":") == 1 {
 		authority = user + strings.TrimSuffix(inner, "]")
 	}
+	// Without a user name the URL contains no secret and is shown as the user typed it.
 	ep, err := newHosted(SSH, raw, authority, path)
 	if err == nil && ep.User == "" {
 		ep.Display = raw
@@ -186,6 +196,7 @@ func newSSH(raw, authority, path string) (*URL, error) {
 	return ep, err
 }
 
+// newHosted returns the URL of a repository on another host. authority is [user[:password]@]host[:port].
 func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	ep := &URL{Scheme: s, Raw: raw, Path: path, Host: authority}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -223,6 +234,7 @@ func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	return ep, nil
 }
 
+// spell returns the URL in its long form, without the password.
 func (e *URL) spell() string {
 	u := url.URL{Scheme: "ssh", Host: e.Host, Path: e.Path}
 	if e.Scheme == Git {
