@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
+// Limits of one question.
 const (
 	askTries = 5 // the daemon may die, and its successor continues on the same socket
 	askTime  = 2 * time.Minute
@@ -30,6 +31,7 @@ func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) er
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	var answer message
+	// A failed exchange is repeated, because a new worker may be taking over the socket.
 	for range askTries {
 		if answer, err = exchange(ctx, gitDir, q); err == nil || ctx.Err() != nil {
 			break
@@ -41,9 +43,11 @@ func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) er
 	if answer.failure != "" {
 		return errors.New(answer.failure)
 	}
+	// An empty answer lets git continue with the next helper.
 	if op != opGet || answer.password == "" && answer.value == "" {
 		return nil
 	}
+	// git does not know the line with the operation.
 	answer.op = ""
 	_, err = out.Write(answer.lines())
 	return err
@@ -56,6 +60,7 @@ func exchange(ctx context.Context, gitDir string, q message) (message, error) {
 		return message{}, err
 	}
 	defer conn.Close()
+	// Closing the connection makes a blocked read return when ctx ends.
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if _, err := conn.Write(q.lines()); err != nil {
 		return message{}, err

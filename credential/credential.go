@@ -35,18 +35,22 @@ const (
 
 // message is one question of git, or its answer.
 type message struct {
+	// op is git's operation in a question; an answer has none.
 	op             string
 	question       transport.Question
 	secret         string // that store and erase are about
 	user, password string
-	scheme, value  string
-	failure        string
+	// scheme and value form an Authorization header, for git versions that accept one.
+	scheme, value string
+	// failure is the text of an error for the user.
+	failure string
 }
 
+// errMalformed means that a message breaks the format or is too long.
 var errMalformed = errors.New("malformed credential message")
 
-// readMessage reads lines up to an empty one, then whole is true, or the end. Keys that are not
-// known are skipped, as the protocol wants it.
+// readMessage reads lines up to an empty line or the end of r. whole reports whether the empty line was read. Unknown
+// keys are skipped, as the protocol requires.
 func readMessage(r io.Reader) (m message, whole bool, err error) {
 	limited := &io.LimitedReader{R: r, N: maxMessage}
 	lines := bufio.NewScanner(limited)
@@ -64,12 +68,15 @@ func readMessage(r io.Reader) (m message, whole bool, err error) {
 	if err := lines.Err(); err != nil {
 		return m, false, fmt.Errorf("read credential message: %w", err)
 	}
+	// The limit cut the message off.
 	if limited.N == 0 {
 		return m, false, errMalformed
 	}
 	return m, false, nil
 }
 
+// set stores the value of one line. git sends the secret of an approved or refused login in the same members as an
+// answer.
 func (m *message) set(key, value string) {
 	switch key {
 	case "op":
@@ -105,10 +112,11 @@ func (m *message) set(key, value string) {
 	}
 }
 
-// lines encodes a message without empty values.
+// lines returns the message in git's format, without empty values.
 func (m message) lines() []byte {
 	var b strings.Builder
 	line := func(key, value string) {
+		// A line feed in a value would forge further lines.
 		if value != "" && !strings.ContainsAny(value, "\r\n\x00") {
 			fmt.Fprintf(&b, "%s=%s\n", key, value)
 		}

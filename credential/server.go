@@ -16,13 +16,16 @@ import (
 )
 
 const (
-	answerTime = time.Minute // for a credential helper of the user's to answer
-	maxAskers  = 32
+	answerTime = time.Minute // time limit of one question, in which a credential helper of the user may have to answer
+	// maxAskers bounds the questions that are answered at one time.
+	maxAskers = 32
 )
 
-// Source holds the logins of a mount.
+// Source holds the logins of a mount. transport.Remote implements it.
 type Source interface {
+	// Credential returns the login for a question, and false if there is none.
 	Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error)
+	// Refused and Accepted record the result of a login that Credential returned.
 	Refused(ctx context.Context, q transport.Question, secret string)
 	Accepted(ctx context.Context, q transport.Question, secret string)
 }
@@ -33,9 +36,10 @@ type Server struct {
 	source   Source
 	log      *zap.Logger
 	listener *gitsocket.Listener
-	room     chan struct{}
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+	// room holds a token for each connection that is being answered.
+	room   chan struct{}
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 }
 
 // Serve answers questions about the git directory from now on.
@@ -59,8 +63,10 @@ func (s *Server) Close() error {
 	return err
 }
 
+// accept answers connections, each in a goroutine of its own, until ctx ends.
 func (s *Server) accept(ctx context.Context) {
 	for {
+		// While maxAskers questions are being answered, further connections wait in the queue of the socket.
 		select {
 		case s.room <- struct{}{}:
 		case <-ctx.Done():
@@ -76,6 +82,7 @@ func (s *Server) accept(ctx context.Context) {
 		s.wg.Go(func() {
 			defer func() { <-s.room }()
 			defer conn.Close()
+			// Closing the connection makes a blocked read return when the Server is closed.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			if err := s.answer(ctx, conn); err != nil && ctx.Err() == nil {
 				s.log.Warn("answer git's question for credentials", zap.String("git", s.gitDir), zap.Error(err))
@@ -106,6 +113,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	return nil
 }
 
+// reply returns the answer to a question. store and erase have an empty answer.
 func (s *Server) reply(ctx context.Context, q message) message {
 	switch {
 	case q.op == opGet:
@@ -131,7 +139,7 @@ func (s *Server) lets(uid uint32) bool {
 	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid
 }
 
-// peer returns the user at the other end.
+// peer returns the user id of the process at the other end (SO_PEERCRED).
 func peer(conn *net.UnixConn) (uid uint32, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -27,6 +27,7 @@ type Session struct {
 // error.
 type Find func(ctx context.Context, verb string) (Session, error)
 
+// instructions is the text about the tools that an agent receives when it connects.
 const instructions = `These tools work in an artifactfs session: a mounted git working tree of which checkpoints are kept.
 Make a checkpoint before a risky change. A checkpoint holds all files, untracked ones too, with git's index, HEAD, branches and
 stashes, and does not touch git. checkpoint, log, diff and restore name checkpoints by id, by the beginning of an id, by a pin, or from
@@ -40,6 +41,7 @@ func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out
 	addTools(server, find)
 	err := server.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out})
 	if ctx.Err() != nil {
+		// After ctx has ended, Run reports the closed connection, which is not the cause.
 		return ctx.Err()
 	}
 	return err

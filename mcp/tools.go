@@ -13,12 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
+// Limits of what a tool returns unless its arguments state others.
 const (
 	defaultLog     = 20        // checkpoints
 	defaultRecords = 50        // of a transcript
 	maxPatch       = 256 << 10 // bytes of a diff's text that an agent gets at once
 )
 
+// The arguments of the tools. The SDK derives the schema that agents see from the tags of the fields.
 type (
 	checkpointInput struct {
 		Message string `json:"message,omitempty" jsonschema:"why this checkpoint is made"`
@@ -65,11 +67,13 @@ type (
 	}
 )
 
+// logOutput is the result of log: at most Limit checkpoints, and whether there are older ones.
 type logOutput struct {
 	control.SessionLogReply
 	More bool `json:"more" jsonschema:"there are older checkpoints"`
 }
 
+// diffOutput is the result of diff. A long patch is cut, because it would fill the agent's context.
 type diffOutput struct {
 	control.SessionDiffReply
 	Truncated bool `json:"truncated" jsonschema:"the patch was longer than 256 KiB and is cut"`
@@ -87,6 +91,7 @@ type transcriptOutput struct {
 	More       bool               `json:"more,omitempty" jsonschema:"there are older records"`
 }
 
+// transcriptRecord is one record that was read. Record is missing if it was erased.
 type transcriptRecord struct {
 	ID         string `json:"id"`
 	Time       string `json:"time"`
@@ -107,6 +112,7 @@ func appendRecords(ctx context.Context, w Session, records []map[string]any) (tr
 		}
 		lines = append(lines, string(line))
 	}
+	// The daemon removes secrets and links the records to the newest checkpoint.
 	r, err := w.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: w.Mount.Dir, Lines: lines})
 	return transcriptOutput{Ref: r.Ref, Checkpoint: r.Checkpoint, Lines: r.Lines, Redacted: r.Redacted}, err
 }
@@ -120,6 +126,7 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	if in.Limit <= 0 {
 		in.Limit = defaultRecords
 	}
+	// The daemon returns all records; an agent usually needs the newest.
 	out.Turns, out.More = r.Turns, len(r.Records) > in.Limit
 	for _, t := range r.Records[max(0, len(r.Records)-in.Limit):] {
 		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Checkpoint: t.Checkpoint, Actor: t.Actor, Turn: t.Turn, Erased: t.Erased != nil}
@@ -133,7 +140,7 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	return out, nil
 }
 
-// compare compares a checkpoint of a session with those that words name.
+// compare compares a checkpoint of this session with other checkpoints and sessions, each named by one of in.With.
 func compare(ctx context.Context, w Session, in compareInput) (reply control.SessionCompareReply, err error) {
 	r := control.SessionCompareRequest{Dir: w.Mount.Dir, Sides: []control.CompareSide{{Of: w.Mount.Dir, ID: in.From}}}
 	for _, word := range in.With {
@@ -143,6 +150,8 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 		}
 		side := control.CompareSide{Of: link.Session, SessionRemote: link.Remote, ID: link.Checkpoint}
 		if !isLink {
+			// A word that is no link is SESSION, SESSION@CHECKPOINT, or a checkpoint of this session that begins with
+			// "@".
 			switch side.Of, side.ID = control.SplitCheckpoint(word); {
 			case side.Of == "" && strings.HasPrefix(word, "@"):
 				side.Of = w.Mount.Dir
@@ -155,9 +164,12 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 	return w.Client.SessionCompare(ctx, r)
 }
 
+// addTools adds all tools to the server.
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
 	*yes = true
+	// looks marks tools that change nothing, adds those that change or remove nothing that exists. Clients use the
+	// marks to decide when to ask the user.
 	looks := &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: no}
 	adds := &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: no}
 
@@ -172,6 +184,7 @@ func addTools(s *sdk.Server, find Find) {
 			if in.Limit <= 0 {
 				in.Limit = defaultLog
 			}
+			// One more checkpoint is requested than is returned, to know whether there are older ones.
 			r, err := w.Client.SessionLog(ctx, control.SessionLogRequest{Of: w.Mount.Dir, Limit: in.Limit + 1})
 			more := len(r.Checkpoints) > in.Limit
 			r.Checkpoints = r.Checkpoints[:min(len(r.Checkpoints), in.Limit)]
@@ -195,6 +208,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 	add(s, find, &sdk.Tool{Name: "fork", Annotations: adds,
 		Description: "Begin another session at a checkpoint and mount it at another directory. Nothing is copied or downloaded; afterwards the two sessions are independent. Use it to try something without touching this working tree."},
+		// The new session is mounted from the same remote.
 		func(ctx context.Context, w Session, in forkInput) (control.MountReply, error) {
 			return w.Client.Fork(ctx, control.ForkRequest{Of: w.Mount.Dir, ID: in.Checkpoint,
 				Mount: control.MountRequest{Remote: w.Mount.Remote, Dir: in.Dir, Session: in.Session}}, nil)
@@ -218,6 +232,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
 		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, what is not on the session remote yet."},
+		// The mount was looked up for this call, so its status is current.
 		func(_ context.Context, w Session, _ statusInput) (control.MountStatus, error) { return w.Mount, nil })
 	add(s, find, &sdk.Tool{Name: "prefetch", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: yes},
 		Description: "Fetch file contents from the remote before they are read."},
@@ -231,12 +246,14 @@ func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.
 	tool.OutputSchema = openSchema[Out]()
 	sdk.AddTool(s, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
 		var out Out
+		// The session is looked up at each call, because it may have been mounted again since the last one.
 		w, err := find(ctx, tool.Name)
 		if err == nil {
 			out, err = do(ctx, w, in)
 		}
 		if err != nil {
 			e := *control.AsError(err)
+			// An error that names no operation is that of the tool.
 			if e.Verb == "" {
 				e.Verb, e.Object = tool.Name, w.Mount.Dir
 			}
@@ -253,6 +270,7 @@ func openSchema[T any]() *jsonschema.Schema {
 	if err != nil {
 		panic(err) // T is a type of this program, and every test has its schema made
 	}
+	// open removes the claim from a schema and from the schemas inside it.
 	var open func(s *jsonschema.Schema)
 	open = func(s *jsonschema.Schema) {
 		if s == nil {

@@ -65,6 +65,7 @@ type configured struct {
 	tool bool // it has a matcher, which selects tools
 }
 
+// configurations describes the hooks of each agent. OpenCode has a plugin in place of hooks.
 var configurations = map[Agent]configuration{
 	Claude: {
 		path: ".claude/settings.local.json",

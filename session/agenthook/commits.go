@@ -23,8 +23,11 @@ type Turn struct {
 	Reflog int64  `json:"reflog"` // bytes of logs/HEAD whose commits have been found
 }
 
+// turnsDir is the directory of the turns inside the git directory.
 const turnsDir = "artifactfs-hooks"
 
+// turnFile returns the file of a conversation. The name is a hash, because agents choose the names of conversations
+// freely.
 func turnFile(gitDir, conversation string) string {
 	sum := sha256.Sum256([]byte(conversation))
 	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
@@ -47,7 +50,7 @@ func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	return Turn{Reflog: info.Size()}, false, nil
 }
 
-// Save remembers a Turn.
+// Save writes the Turn for the next event of the conversation.
 func (t Turn) Save(gitDir, conversation string) error {
 	file := turnFile(gitDir, conversation)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -70,6 +73,7 @@ func ForgetTurns(gitDir string) error {
 	return os.RemoveAll(filepath.Join(gitDir, turnsDir))
 }
 
+// missingIsFine returns nil for the error of a file that does not exist.
 func missingIsFine(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -103,12 +107,14 @@ func (t *Turn) Commits(gitDir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// git may be writing the last line; the next event reads it.
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	t.Reflog += int64(len(text))
 	var made []string
 	for line := range strings.Lines(string(text)) {
 		ids, message, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		words := strings.Fields(ids)
+		// A reflog line is "OLD NEW NAME <MAIL> TIME ZONE", a tab, and the message.
 		if !ok || len(words) < 2 || words[0] == words[1] || strings.HasSuffix(message, ": Fast-forward") {
 			continue
 		}

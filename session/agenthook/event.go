@@ -12,6 +12,7 @@ import (
 // Kind is the moment of an agent's work that an Event reports.
 type Kind string
 
+// The kinds of events. Their values appear as "type" in the transcript.
 const (
 	Other        Kind = ""
 	SessionStart Kind = "agent_start"
@@ -96,11 +97,13 @@ func Parse(a Agent, text []byte) (Event, error) {
 	case Prompt:
 		e.Text = w.Prompt
 	case TurnEnd:
+		// Gemini sends the response under another name than the others.
 		if e.Text = w.Last; e.Text == "" {
 			e.Text = w.Response
 		}
 	case ToolResult:
 		e.Failed = w.Event == "PostToolUseFailure"
+		// A failed tool has an error in place of an output.
 		if e.Output == nil {
 			e.Output = present(w.Error)
 		}
@@ -147,6 +150,7 @@ func (e Event) subject() string {
 	return ""
 }
 
+// firstLine returns the first line of s without surrounding white space.
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
 	return line
@@ -179,6 +183,7 @@ func (e Event) Record() (string, error) {
 		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed,
 	}
 	switch e.Kind {
+	// The role lets programs that read chat records show the transcript.
 	case Prompt:
 		r.Role = "user"
 	case ToolResult:
@@ -200,6 +205,7 @@ func shorten(v json.RawMessage) any {
 	}
 	var value any
 	d := json.NewDecoder(bytes.NewReader(v))
+	// Numbers are kept as text, because a float64 would change large ones.
 	d.UseNumber()
 	if d.Decode(&value) != nil {
 		return cut(string(v), maxString)
@@ -211,6 +217,7 @@ func shorten(v json.RawMessage) any {
 	return value
 }
 
+// shortenStrings cuts the strings in a decoded JSON value, in place where possible.
 func shortenStrings(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -233,6 +240,7 @@ func cut(s string, max int) string {
 	if len(s) <= max {
 		return s
 	}
+	// The note counts toward max.
 	note := fmt.Sprintf(" [%d bytes left out] ", len(s)-max)
 	keep := max - len(note)
 	return strings.ToValidUTF8(s[:keep/2], "") + note + strings.ToValidUTF8(s[len(s)-keep/2:], "")

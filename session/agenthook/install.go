@@ -45,6 +45,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	if err != nil && !missing {
 		return change, fmt.Errorf("read settings: %w", err)
 	}
+	// Rendering first removes our earlier hooks, so a second Install changes nothing.
 	after, err := c.render(a, before, program+commandSuffix(a))
 	if err != nil {
 		return change, fmt.Errorf("%s: %w", path, err)
@@ -53,6 +54,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	if change.Changed = missing || !bytes.Equal(before, after); !change.Changed {
 		return change, nil
 	}
+	// The file is excluded before it is created, so that git status never lists it.
 	if missing {
 		if err := exclude(dir, c.path); err != nil {
 			return change, fmt.Errorf("exclude %s from git: %w", c.path, err)
@@ -143,6 +145,7 @@ func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	return path, n > 0, err
 }
 
+// readSettings reads a settings file. It returns an error for one over maxSettings.
 func readSettings(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -174,6 +177,7 @@ func git(dir string, args ...string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
+// tracked reports whether git tracks a path of dir.
 func tracked(dir, path string) bool {
 	out, err := git(dir, "ls-files", "--", path)
 	return err == nil && out != ""
@@ -193,6 +197,7 @@ func excluded(dir, path string) (file, lines string, ok bool) {
 	return file, excludeMark + "/" + prefix + path + "\n", true
 }
 
+// exclude adds a path of dir to the repository's info/exclude, unless git ignores it already.
 func exclude(dir, path string) error {
 	file, lines, ok := excluded(dir, path)
 	if !ok {
@@ -205,6 +210,7 @@ func exclude(dir, path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	// The last line of the file may lack its line feed.
 	if n := len(text); n > 0 && text[n-1] != '\n' {
 		lines = "\n" + lines
 	}
@@ -214,6 +220,7 @@ func exclude(dir, path string) error {
 	return writeSettings(file, append(text, lines...))
 }
 
+// include removes the lines that exclude has added.
 func include(dir, path string) error {
 	file, lines, ok := excluded(dir, path)
 	if !ok {

@@ -10,15 +10,17 @@ import (
 	"strings"
 )
 
-// value is a JSON value and its place in a text. Settings are changed as text: the rest of a file
-// keeps its order, its numbers and its white space.
+// value is a JSON value and its position in a text. Settings are changed as text, so that the rest of a file keeps
+// its order, its numbers and its white space.
 type value struct {
 	start, end int // the value's bytes
-	kind       json.Delim
-	members    []member // of an object or an array
-	text       string   // of a string
+	// kind is '{' or '[' for an object or array, and zero for other values.
+	kind    json.Delim
+	members []member // of an object or an array
+	text    string   // of a string
 }
 
+// member is a member of an object, or an element of an array, which has no key.
 type member struct {
 	start int // of the key, or of the value in an array
 	key   string
@@ -44,6 +46,7 @@ func parseSettings(text []byte) (value, error) {
 	return root, nil
 }
 
+// parseValue reads the next value of d, which reads text. depth is the number of enclosing values.
 func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	if depth > maxDepth {
 		return value{}, fmt.Errorf("it is nested deeper than %d", maxDepth)
@@ -81,7 +84,7 @@ func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	return v, nil
 }
 
-// next returns where the next token begins.
+// next returns the position of the next token: the decoder's offset is the end of the previous one.
 func next(d *json.Decoder, text []byte) int {
 	at := int(d.InputOffset())
 	for at < len(text) && strings.IndexByte(" \t\r\n,:", text[at]) >= 0 {
@@ -90,11 +93,13 @@ func next(d *json.Decoder, text []byte) int {
 	return at
 }
 
+// index returns the position of the member with a key, or -1.
 func (v value) index(key string) int {
 	return slices.IndexFunc(v.members, func(m member) bool { return m.key == key })
 }
 
-// at returns the value below a list of keys.
+// at returns the value that is reached by following keys through nested objects. It returns false if one of them is
+// missing.
 func (v value) at(keys ...string) (value, bool) {
 	for _, key := range keys {
 		i := v.index(key)
@@ -123,6 +128,7 @@ func remove(text []byte, from value, i int) []byte {
 	switch {
 	case i > 0:
 		start = from.members[i-1].value.end
+	// Removing the first of several members must also remove the comma behind it.
 	case len(from.members) > 1:
 		start, end = from.members[0].start, from.members[1].start
 	}
@@ -138,6 +144,7 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
+	// The text is parsed again for each event, because adding a hook moves the positions behind it.
 	for _, e := range c.events {
 		root, err := parseSettings(text)
 		if err != nil {
@@ -191,6 +198,7 @@ func (c configuration) group(e configured, command string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// quote returns s as a JSON string.
 func quote(s string) string {
 	q, _ := json.Marshal(s)
 	return string(q)
@@ -199,6 +207,7 @@ func quote(s string) string {
 // uninstall returns settings without the hooks that install added, and how many there were. Objects
 // and arrays that become empty by that go, too.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
+	// Each removal moves the positions behind it, so the text is parsed again until nothing is left to remove.
 	for {
 		root, err := parseSettings(text)
 		if err != nil {
@@ -223,7 +232,7 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 			default:
 				text = remove(text, root, root.index("hooks"))
 			}
-			break // all places have moved
+			break // the positions of all values behind it have changed
 		}
 		if !cut {
 			return text, removed, nil
@@ -238,6 +247,7 @@ func isOurs(group value, a Agent) bool {
 		return false
 	}
 	command, ok := hooks.members[0].value.at("command")
+	// The suffix alone could belong to another program with the same subcommand.
 	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
 }
 

@@ -59,8 +59,10 @@ type Mirror struct {
 	main   *session.Repo            // that objects are written to
 	views  map[string]*session.Repo // by session
 	metas  map[string]session.Meta
-	had    map[string]depth
-	based  map[object.ID]bool
+	// had records, for each session, how much of its checkpoints was fetched; based records the base commits that
+	// were fetched.
+	had   map[string]depth
+	based map[object.ID]bool
 }
 
 // depth is how much of a session's checkpoints was fetched.
@@ -264,6 +266,7 @@ func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
 }
 
+// checkpoints fetches the checkpoints of sessions to the depth d, in one request.
 func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error {
 	filter := map[depth]string{commits: "tree:0", trees: "blob:none"}[d]
 	var wants, haves []object.ID
@@ -278,6 +281,7 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 				wants = append(wants, id)
 			}
 		}
+		// The base commit is sent as a have, so that the server leaves out the history of the mounted remote.
 		if base, err := object.ParseID(meta.Base); err == nil && !slices.Contains(haves, base) {
 			haves = append(haves, base)
 		}

@@ -77,7 +77,7 @@ type packEntry struct {
 	Size int64 // bytes
 }
 
-// manifest is the content of container.json.
+// manifest is the contents of container.json: a description of the container.
 type manifest struct {
 	Session string
 	Format  object.Format
@@ -98,19 +98,23 @@ type manifestJSON struct {
 	Refs    map[string]string `json:"refs"`
 }
 
+// baseJSON is Base as it is written.
 type baseJSON struct {
 	URL     string   `json:"url"`
 	Commits []string `json:"commits"`
 }
 
+// packJSON is packEntry as it is written.
 type packJSON struct {
 	Name string `json:"name"`
 	Blob string `json:"blob"`
 	Size int64  `json:"size"`
 }
 
+// packName returns the name of the pack with a number.
 func packName(number int) string { return fmt.Sprintf("%06d.pack", number) }
 
+// encode returns the contents of container.json.
 func (m manifest) encode() ([]byte, error) {
 	j := manifestJSON{Version: version, Session: m.Session, Format: m.Format.String(), Base: baseJSON{URL: m.Base.URL, Commits: []string{}},
 		Next: m.Next, Packs: []packJSON{}, Refs: map[string]string{}}
@@ -126,7 +130,8 @@ func (m manifest) encode() ([]byte, error) {
 	return json.MarshalIndent(j, "", " ")
 }
 
-// decodeManifest reads a manifest that anybody may have written.
+// decodeManifest reads a manifest from a session remote. It returns ErrNewer for a later version, and ErrContainer
+// for any other invalid contents.
 func decodeManifest(text []byte) (manifest, error) {
 	var j manifestJSON
 	if len(text) > maxManifest {
@@ -139,6 +144,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return manifest{}, fmt.Errorf("%w: something follows the JSON", ErrContainer)
 	}
+	// A later version may have other members, so it is recognized before anything else is checked.
 	if j.Version > version {
 		return manifest{}, fmt.Errorf("%w: %d", ErrNewer, j.Version)
 	}
@@ -149,6 +155,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	return m, nil
 }
 
+// manifest checks all members and converts them.
 func (j manifestJSON) manifest() (manifest, error) {
 	m := manifest{Session: j.Session, Base: Base{URL: j.Base.URL}, Next: j.Next, Refs: make(map[string]object.ID, len(j.Refs))}
 	switch j.Format {
@@ -198,6 +205,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if p.Size < 0 || p.Size > maxPack {
 			return m, fmt.Errorf("pack %s of %d bytes", p.Name, p.Size)
 		}
+		// A later pack has a higher number, so the order of names is the order of age.
 		if len(m.Packs) > 0 && !older(m.Packs[len(m.Packs)-1].Name, p.Name) {
 			return m, fmt.Errorf("pack %s is out of order", p.Name)
 		}
@@ -208,6 +216,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if err != nil {
 			return m, err
 		}
+		// Ordinary refs are never in a container: a manifest must not replace what the session remote itself lists.
 		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
 			return m, fmt.Errorf("ref %.200q", name)
 		}
@@ -216,7 +225,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 	return m, nil
 }
 
-// older compares names of packs, of which the longer has the larger number.
+// older reports whether the pack a has a lower number than b. Of two names the longer has the higher number.
 func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }
 
 // plainURL refuses a base that has a password, or could not be a URL of a remote.
@@ -241,6 +250,7 @@ func direct(ref, name string) bool {
 // TrashPrefix is the prefix of the refs of deleted sessions.
 const TrashPrefix = session.Prefix + "trash/"
 
+// clone returns a copy that shares no slice or map with m.
 func (m manifest) clone() manifest {
 	c := m
 	c.Base.Commits, c.Packs = slices.Clone(m.Base.Commits), slices.Clone(m.Packs)

@@ -17,17 +17,18 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// unpacked is a container with its packs taken out: a bare repository without refs.
+// unpacked is a container whose packs were extracted into a bare repository without refs.
 type unpacked struct {
 	dir     string
 	repo    *session.Repo
 	objects *odb.Store
-	ids     map[string][]object.ID // of each pack's objects, by its name
+	ids     map[string][]object.ID // ids of each pack's objects, by the pack's name
 }
 
+// close closes the repository and removes it.
 func (u *unpacked) close() error { return errors.Join(u.repo.Close(), os.RemoveAll(u.dir)) }
 
-// load has the manifest be that of a container: from memory, from the state file, or from the
+// load sets tip and manifest to those of a container: from memory, from the state file, or by fetching it from the
 // session remote. The caller holds loading.
 func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	r.mu.Lock()
@@ -36,7 +37,7 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	if known {
 		return nil
 	}
-	if tip.IsZero() { // it was never there, or the session remote has lost it
+	if tip.IsZero() { // there was no container yet, or the session remote has lost it
 		r.set(tip, manifest{})
 		return nil
 	}
@@ -74,13 +75,15 @@ func (r *Remote) Adopt() error {
 	return errors.Join(r.writeIDs(m, u.ids), r.writeState(state{Tip: tip, Manifest: m}))
 }
 
+// set records the container that the session remote is known to have.
 func (r *Remote) set(tip object.ID, m manifest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tip, r.manifest = tip, m
 }
 
-// fetchContainer fetches a container, checks it, and unpacks it.
+// fetchContainer fetches a container, validates its manifest, and extracts its packs. Only one extracted container is
+// kept.
 func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked, m manifest, err error) {
 	dir, err := r.place()
 	if err != nil {
@@ -144,6 +147,7 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 		return err
 	}
 	req := transport.FetchRequest{Wants: []object.ID{tip}}
+	// Each container is complete in itself, so its predecessors are not needed.
 	if caps.Shallow {
 		req.Depth = 1
 	}
@@ -152,14 +156,16 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 		return err
 	}
 	defer resp.Pack.Close()
+	// The pack need not survive a power loss: it is removed after it was unpacked.
 	_, err = into.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true}, nil)
 	return err
 }
 
-// readManifest reads a container's manifest, and checks that its packs are those that the tree
-// names.
+// readManifest reads the manifest of a container and compares its packs with those in the container's tree. It
+// returns ErrContainer if they differ.
 func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	f := tip.Format()
+	// read returns the contents of an object of the type want.
 	read := func(id object.ID, want object.Type, limit int64) ([]byte, error) {
 		t, content, err := from.Get(id, limit)
 		if err == nil && t != want {
@@ -170,6 +176,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 		}
 		return content, nil
 	}
+	// tree returns the entries of a tree by their names.
 	tree := func(id object.ID) (map[string]object.TreeEntry, error) {
 		content, err := read(id, object.Tree, object.MaxTreeSize)
 		if err != nil {
@@ -220,7 +227,8 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	return m, nil
 }
 
-// take takes a pack out of a container. All of its objects are hashed on the way.
+// take extracts a pack from its blob. Ingest verifies the hash of each object. The ids of the objects are recorded in
+// u.ids.
 func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error {
 	t, size, err := from.Size(p.Blob)
 	if err != nil {
@@ -229,6 +237,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	if t != object.Blob || size != p.Size {
 		return fmt.Errorf("a %v of %d bytes", t, size)
 	}
+	// The pack may be larger than memory, so it is passed through a pipe.
 	in, out := io.Pipe()
 	done := make(chan struct{})
 	go func() {
@@ -238,13 +247,13 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	_, err = u.objects.Ingest(ctx, in, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true}, func(id object.ID, _ object.Type, _ []byte) {
 		u.ids[p.Name] = append(u.ids[p.Name], id)
 	})
+	// Closing the pipe ends the goroutine if Ingest returned early.
 	in.CloseWithError(io.ErrClosedPipe)
 	<-done
 	return err
 }
 
-// stream returns one pack of all objects, made by stock git, which takes over the deltas that are
-// there.
+// stream returns one pack of all objects. Stock git makes it and reuses existing deltas.
 func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 	var ids bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(u.ids)) {

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// PackSize is how large a pack of a container gets, in bytes.
+	// PackSize is the size up to which a pack of a container grows, in bytes.
 	PackSize = 32 << 20
 	fullPack = PackSize / 2 // a pack of this size is not joined with others
-	joinAt   = 32           // smaller packs, before some are joined
-	joinLess = joinAt / 2   // the fewest that are
+	joinAt   = 32           // number of smaller packs from which some are joined
+	joinLess = joinAt / 2   // smallest number of packs that are joined at once
 )
 
 // Push is a push of a session in progress.
@@ -32,15 +32,17 @@ type Push struct {
 	transport.Receiver
 	remote *Remote
 	push   *transport.Push
-	thin   bool
-	tip    object.ID
+	// thin is set if the push goes to a container, and tip is the container's commit that it replaces; zero: there is
+	// none.
+	thin bool
+	tip  object.ID
 }
 
-// Load describes the objects of a push to a container.
+// Load describes the objects to send with a push to a container.
 type Load struct {
-	Direct    []odb.Outgoing // for the ordinary refs
-	Contained []object.ID    // for the refs in the container, as far as it does not have them
-	Base      Base           // objects of the mounted repository that these refer to, beside the known ones
+	Direct    []odb.Outgoing // objects of the ordinary refs
+	Contained []object.ID    // ids of the objects of the refs in the container, without those that the container has
+	Base      Base           // objects of the mounted repository to which these refer, in addition to those already recorded
 	// All returns all objects of the container's refs, if it is to be written anew. ok is false if
 	// they are not known on this host.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
@@ -67,6 +69,8 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 		push.Close()
 		return nil, err
 	}
+	// A container is replaced as a whole by one compare-and-swap, so any number of its refs can change or be removed
+	// at once.
 	if p.thin {
 		p.Atomic, p.Delete = true, true
 	}
@@ -85,7 +89,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, told []transport.Ref) (*Push, e
 // Thin reports whether the push goes to a container.
 func (p *Push) Thin() bool { return p.thin }
 
-// Begin has the session use a container, beginning with this push.
+// Begin makes the session use a container, beginning with this push.
 func (p *Push) Begin() error {
 	owner, err := p.remote.owner(p.Format)
 	if err != nil {
@@ -101,11 +105,11 @@ func (p *Push) Begin() error {
 // Direct reports whether a ref is an ordinary one though the session uses a container.
 func (p *Push) Direct(ref string) bool { return direct(ref, p.remote.session) }
 
-// Close ends the push. Where nothing was sent nothing has changed.
+// Close ends the push. If nothing was sent, nothing has changed.
 func (p *Push) Close() { p.push.Close() }
 
-// Send moves refs by compare-and-swap, as transport.Push.Send does. Of a push to a container all of
-// load is sent in place of req.Pack.
+// Send changes refs by compare-and-swap, like transport.Push.Send. For a push to a container, load is sent instead of
+// req.Pack.
 func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) ([]error, error) {
 	if !p.thin {
 		return p.push.Send(ctx, req)
@@ -116,6 +120,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	r.mu.Lock()
 	now, at, keepOld := r.manifest.clone(), r.tip, r.keepOld
 	r.mu.Unlock()
+	// moved is the result of each update if another process has replaced the container: the caller lists the refs
+	// again.
 	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "the container was moved"}
 	if at != p.tip {
 		return rejectAll(req.Updates, moved), nil
@@ -128,6 +134,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 			continue
 		}
 		contained = true
+		// The refs in a container are compared on this host; the compare-and-swap of the container's ref makes that
+		// safe.
 		if now.Refs[u.Name] != u.Old {
 			return rejectAll(req.Updates, moved), nil
 		}
@@ -160,6 +168,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		return nil, err
 	}
 	last := results[len(ordinary)]
+	// A failure to write the state is not an error of the push: the state can be read from the session remote again.
 	if last == nil {
 		if err := r.arrived(next); err != nil {
 			r.log.Warn("note what is in the container", zap.String("session", r.session), zap.Error(err))
@@ -183,6 +192,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	return all, nil
 }
 
+// rejectAll returns the result why for each update.
 func rejectAll(updates []transport.RefUpdate, why error) []error {
 	all := make([]error, len(updates))
 	for i := range all {
@@ -199,18 +209,19 @@ func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Wr
 	return func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, f, objects) }
 }
 
-// nextContainer is a container that is ready to be sent.
+// nextContainer is a container that can be sent.
 type nextContainer struct {
 	id       object.ID
 	manifest manifest
-	objects  []odb.Outgoing // that the session remote lacks
+	objects  []odb.Outgoing // objects that the session remote lacks
 	ids      map[string][]object.ID
-	dir      string // of the packs
-	alone    bool   // without its predecessor
-	anew     bool
+	dir      string // directory of the packs
+	alone    bool   // whether its commit has no parent
+	// anew is set if it holds only the objects that its refs reach.
+	anew bool
 }
 
-// next makes the container that is to follow. The caller holds loading, and removes its directory.
+// next builds the container that replaces the one at p.tip. The caller holds loading, and removes n.dir.
 func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
 	place, err := r.place()
 	if err != nil {
@@ -255,6 +266,7 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 		return nil, err
 	}
 	var before object.ID
+	// Without its predecessor, the old container is not reached any more, and the session remote can remove it.
 	if n.anew && !keepOld {
 		n.alone = true
 	} else {
@@ -264,8 +276,8 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 	return n, n.addCommit(p.Format, before)
 }
 
-// join chooses small packs to be joined with the new objects: none while there are few. It returns
-// their objects and the other packs.
+// join chooses small packs to be joined with the new objects, or none while there are fewer than joinAt. It returns
+// the ids of their objects, and the packs that stay.
 func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	var small []packEntry
 	for _, p := range packs {
@@ -276,8 +288,8 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	if len(small) < joinAt {
 		return nil, packs
 	}
-	// The newest ones, and those before them that are not much larger: each time a byte is sent
-	// again it is in a pack of a larger order.
+	// The newest packs are joined, and older ones while they are not much larger. So each time that a byte is sent
+	// again it enters a pack of at least twice the size.
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]
@@ -285,6 +297,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 			break
 		}
 		list, ok := r.readIDs(p.Name)
+		// The objects of a pack from another machine may not be known on this host: such a pack stays as it is.
 		if !ok {
 			continue
 		}
@@ -295,7 +308,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	return ids, rest
 }
 
-// addPacks takes the files of packs into the container.
+// addPacks adds the packs in n.dir to the container, with the next numbers.
 func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 	files, err := filepath.Glob(join(n.dir, "*.pack"))
 	if err != nil {
@@ -321,7 +334,7 @@ func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 	return nil
 }
 
-// fileBlob is the blob of a file's content.
+// fileBlob returns the blob with the contents of a file. The file must exist until it was sent.
 func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -341,7 +354,7 @@ func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	return o, err
 }
 
-// addCommit makes manifest, trees and commit.
+// addCommit adds the manifest, the trees, and the commit, whose parent is before unless that is zero.
 func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	text, err := n.manifest.encode()
 	if err != nil {

@@ -31,13 +31,13 @@ type Remote struct {
 	loading sync.Mutex
 
 	mu       sync.Mutex
-	dir      string // of state and unpacked containers; "": a temporary one, made when it is needed
-	own      bool   // dir is temporary
-	begun    bool   // the session uses a container, though there may be none yet
+	dir      string // directory of the state and of unpacked containers; "": a temporary one, created when it is needed
+	own      bool   // whether dir is temporary
+	begun    bool   // whether the session uses a container, even if none was pushed yet
 	tip      object.ID
 	manifest manifest // of tip
 	unpacked *unpacked
-	metas    map[object.ID]bool // ids of ordinary refs, which are not in the container
+	metas    map[object.ID]bool // ids of the ordinary refs that were listed
 	keepOld  bool               // the session remote refuses a container without its predecessor
 }
 

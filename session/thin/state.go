@@ -15,17 +15,21 @@ import (
 // state is the known state of the container on the session remote. All of it can be read from there
 // again.
 type state struct {
+	// Tip is the commit of the container that the session remote had last.
 	Tip          object.ID
 	Manifest     manifest
-	Next         object.ID // a push that may have arrived
+	Next         object.ID // container of a push that may have arrived
 	NextManifest manifest
 }
 
+// Names of files in the state directory of a Remote.
 const (
 	stateName   = "container.json"
 	rewriteName = "rewrite" // a file that is there while the container is to be written anew
 )
 
+// stateJSON is state as it is written. Remote is the URL of the session remote, so that the state is not used for
+// another one.
 type stateJSON struct {
 	Remote   string          `json:"remote"`
 	Tip      string          `json:"tip"`
@@ -34,6 +38,7 @@ type stateJSON struct {
 	NextIs   json.RawMessage `json:"next_manifest,omitempty"`
 }
 
+// writeState replaces the state file.
 func (r *Remote) writeState(st state) error {
 	dir, err := r.place()
 	if err != nil {
@@ -77,6 +82,7 @@ func (r *Remote) readState() (st state, ok bool) {
 	if json.Unmarshal(text, &j) != nil || j.Remote != r.URL() {
 		return st, false
 	}
+	// decode reads one container of the state; an empty id stands for none.
 	decode := func(id string, text []byte) (at object.ID, m manifest, err error) {
 		if id == "" {
 			return at, m, nil
@@ -84,6 +90,7 @@ func (r *Remote) readState() (st state, ok bool) {
 		if at, err = object.ParseID(id); err == nil {
 			m, err = decodeManifest(text)
 		}
+		// The directory may have been used by another session.
 		if err == nil && m.Session != r.session {
 			err = ErrContainer
 		}
@@ -98,8 +105,8 @@ func (r *Remote) readState() (st state, ok bool) {
 	return st, true
 }
 
-// writeIDs notes which objects are in which pack, so that small packs can be joined, and forgets
-// packs that are gone.
+// writeIDs records the ids of the objects of new packs, which join needs, and removes the records of packs that the
+// container does not have any more.
 func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	dir, err := r.place()
 	if err != nil {
@@ -138,6 +145,7 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	if err != nil {
 		return nil, false
 	}
+	// there holds the names of the files to keep.
 	text, err := os.ReadFile(join(dir, name+".ids"))
 	if err != nil {
 		return nil, false
@@ -153,13 +161,15 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	return ids, true
 }
 
-// Rewrite makes the next push of a Remote with its state in dir write the container anew, so that
-// it holds only what its refs reach. neverMind revokes this.
+// Rewrite makes the next push of a Remote whose state is in dir rewrite the container, so that it holds only objects
+// that its refs reach. neverMind revokes this.
 func Rewrite(dir string) (neverMind func(), err error) {
+	// The request is a file, so that it also reaches a later process.
 	name := join(dir, rewriteName)
 	return func() { os.Remove(name) }, os.WriteFile(name, nil, 0o600)
 }
 
+// rewriting reports whether the next push must rewrite the container.
 func (r *Remote) rewriting() bool {
 	dir, err := r.place()
 	if err != nil {
@@ -169,6 +179,7 @@ func (r *Remote) rewriting() bool {
 	return err == nil
 }
 
+// rewritten removes the request of Rewrite after a push that has met it.
 func (r *Remote) rewritten() error {
 	dir, err := r.place()
 	if err == nil {

@@ -17,10 +17,10 @@ import (
 type EraseRequest struct {
 	Session string
 	Lane    string
-	Before  time.Time       // records that are older; zero: none for their age
-	Others  bool            // for their age only those that were recorded in another session, as a fork has them of its parent
-	IDs     map[string]bool // and these
-	Stone   Tombstone       // that takes their place
+	Before  time.Time       // erases records that are older than this; zero: age selects none
+	Others  bool            // age selects only records of another session, such as those that a fork has from its parent
+	IDs     map[string]bool // erases the records with these ids
+	Stone   Tombstone       // replaces each erased record
 }
 
 // Erase removes records from a transcript for good, and returns the ids of those that existed. A
@@ -34,11 +34,13 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 		if err != nil {
 			return nil, err
 		}
+		// The turn of each record is known only after all records were read in order, and the tombstone must keep it.
 		turns := map[string]Line{}
 		for _, l := range lines {
 			turns[l.ID] = l
 		}
 		erased, err = e.rewrite(ctx, r, ref, turns)
+		// Another process has moved the ref: the transcript is read again.
 		if !errors.Is(err, session.ErrRefMoved) {
 			break
 		}
@@ -49,10 +51,12 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 	return erased, nil
 }
 
+// wants reports whether the request selects a record that is not erased yet.
 func (e EraseRequest) wants(l Line) bool {
 	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
+// rewrite replaces the selected records in every file of the transcript.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase", edit: func(_ string, text []byte) ([]byte, int, error) {
 		text, ids, err := e.lines(text, turns)
@@ -73,6 +77,8 @@ type rewriting struct {
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 
+// do rewrites the transcript at ref. It changes nothing if edit removes no record. It returns session.ErrRefMoved if
+// another process has moved the ref meanwhile.
 func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	defer r.Working()()
 	head, err := r.Ref(ref)
@@ -92,6 +98,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	}
 	var left []object.TreeEntry
 	gone := 0
+	// Entries that are no directories were not written by this program and are kept as they are.
 	for _, day := range days {
 		if day.Mode != object.ModeDir {
 			left = append(left, day)
@@ -144,7 +151,8 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	return r.Record(ctx, append(out, commit), []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// lines puts tombstones in the place of records.
+// lines returns text with tombstones in place of the selected records, and the ids of those records. Lines that
+// cannot be parsed are kept.
 func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, ids []string, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

@@ -18,9 +18,10 @@ import (
 type ExpireRequest struct {
 	Session string
 	Now     time.Time
-	Keep    time.Duration              // segments whose newest record is younger stay
-	There   func(session.PointID) bool // segments of these checkpoints stay
-	DryRun  bool
+	Keep    time.Duration              // segments whose newest record is younger are kept
+	There   func(session.PointID) bool // reports whether a checkpoint exists; its segments are kept
+	// DryRun counts the records and changes nothing.
+	DryRun bool
 }
 
 // expired is the author and the reason of tombstones that Expire leaves.
@@ -43,6 +44,7 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 	return dropped, nil
 }
 
+// expire is one attempt of Expire. It returns session.ErrRefMoved if another process has moved the ref meanwhile.
 func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, provide func(ids []object.ID) error) (dropped int64, err error) {
 	if some, err := e.some(r, ref); err != nil || !some {
 		return 0, err
@@ -59,6 +61,8 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, 
 	}
 	old := func(l Line) bool { return !e.There(l.Point) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
 	stays := map[string]Line{} // tombstones, by id
+	// last is the id of the tombstone in the current row of dropped records. Only the last beginning of a turn in a
+	// row is needed, because turns are counted from it.
 	last := ""
 	for _, l := range lines {
 		if !old(l) {
@@ -94,6 +98,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 		return false, err
 	}
 	for _, day := range days {
+		// A segment that began within Keep has no record older than that.
 		began, err := time.Parse(time.DateOnly, day.Name)
 		if err != nil || e.Now.Sub(began) <= e.Keep {
 			continue
@@ -111,6 +116,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 	return false, nil
 }
 
+// segmentOf returns the name of the segment of a record: its day in UTC and its checkpoint.
 func segmentOf(l Line) string { return l.Time.UTC().Format(time.DateOnly) + "/" + string(l.Point) }
 
 // isStone reports whether a line is a tombstone that Expire has left.
@@ -118,7 +124,8 @@ func isStone(l Line) bool {
 	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
 }
 
-// drop takes old lines out of a file.
+// drop removes old lines from the text of a file, and replaces those in stays by tombstones. gone is the number of
+// lines that were changed.
 func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
@@ -130,6 +137,7 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 		}
 		turn, stone := stays[l.ID]
 		if stone && isStone(l) {
+			// A tombstone of an earlier run is already in its final form.
 			b.Write(line)
 			continue
 		}

@@ -28,15 +28,16 @@ var (
 	ErrTooLong = errors.New("it is longer than a megabyte")
 )
 
-// Fact is a statement that the next person or agent to work in a session needs.
+// Fact is a statement for those who resume a session.
 type Fact struct {
 	ID   string    `json:"id"` // a ULID
 	Time time.Time `json:"time"`
-	By   string    `json:"by"`
-	Text string    `json:"text"`
+	// By is the author.
+	By   string `json:"by"`
+	Text string `json:"text"`
 }
 
-// Facts are those of a session, oldest first, and its handoff.
+// Facts are the facts of a session, oldest first, and its handoff.
 type Facts struct {
 	Facts   []Fact
 	Handoff string
@@ -52,6 +53,7 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 		return f, head, fmt.Errorf("read facts: %w", err)
 	}
 	for _, e := range files {
+		// Contents that another machine has pushed may be missing on this host.
 		if _, _, err := r.Size(e.ID); err != nil && provide != nil {
 			if err := provide([]object.ID{e.ID}); err != nil {
 				return f, head, fmt.Errorf("fetch facts: %w", err)
@@ -73,13 +75,16 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 	return f, head, nil
 }
 
-// FactsChange changes facts: each member that is not empty.
+// FactsChange describes a change of facts. Members that are empty change nothing.
 type FactsChange struct {
 	Session string
 	By      string
 	Time    time.Time
-	Add     []string
-	Remove  string
+	// Add lists the texts of new facts.
+	Add []string
+	// Remove is the id of a fact.
+	Remove string
+	// Handoff is the new text of the handoff; nil keeps the old one.
 	Handoff *string
 }
 
@@ -94,6 +99,7 @@ func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange, provide fu
 	return f, redacted, err
 }
 
+// make is one attempt of ChangeFacts. It returns session.ErrRefMoved if another process has moved the ref meanwhile.
 func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	f, head, err := ReadFacts(r, c.Session, provide)
 	if err != nil {
@@ -120,6 +126,7 @@ func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids
 	if err != nil {
 		return f, 0, err
 	}
+	// The limit is checked before anything is written: a longer file could not be read again.
 	if len(text) >= maxFacts || len(f.Handoff) > maxFacts {
 		return f, 0, fmt.Errorf("write facts: %w", ErrTooLong)
 	}

@@ -12,15 +12,15 @@ import (
 // ErrNotJSON means that a text is not the JSON that it has to be.
 var ErrNotJSON = errors.New("no JSON")
 
-// secretKey are names of members whose values are secrets, whatever they look like; doubtfulKey, if
-// they do.
+// secretKey matches names of members whose values are always secrets; doubtfulKey matches names whose values are
+// secrets if they look random.
 var (
 	secretKey   = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
 	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 
-// RedactJSON takes secrets out of the strings of a JSON text, which it compacts, and leaves all
-// else as it is, also the order of members.
+// RedactJSON removes secrets from the strings of a JSON text, which it compacts. It keeps everything else, including
+// the order of members.
 func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, text); err != nil {
@@ -28,12 +28,14 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	}
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
-	var around []string // names of the members that objects and arrays around are the values of
+	var around []string // names of the members whose values enclose the current one
 	name := ""          // the name of the member whose value follows
 	for i := 0; i < len(in); {
+		// The text was validated by Compact, so a scan for quotes and brackets is sufficient.
 		switch c := in[i]; c {
 		case '"':
 			end := endOfString(in, i)
+			// A string before a colon is the name of a member.
 			isName := end < len(in) && in[end] == ':'
 			key := name
 			if isName {
@@ -51,6 +53,7 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 				name = ""
 			}
 		case '}', ']':
+			// The name of an array's member applies to all of its elements.
 			around = around[:len(around)-1]
 			name = ""
 			if len(around) > 0 {
@@ -63,7 +66,7 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	return out, secrets, nil
 }
 
-// endOfString is behind the string that begins at i.
+// endOfString returns the index behind the string that begins at i.
 func endOfString(in []byte, i int) int {
 	for i++; in[i] != '"'; i++ {
 		if in[i] == '\\' {
@@ -79,6 +82,7 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 		return "", []byte(`""`), 0
 	}
 	redacted, n := Redact(value)
+	// A value that Redact does not recognize is removed if the name of its member marks it as a secret.
 	if n == 0 && !placeholder(value) && (secretKey().MatchString(key) && len(value) >= 4 || doubtfulKey().MatchString(key) && random(value)) {
 		redacted, n = "[redacted "+strings.ToLower(key)+"]", 1
 	}
@@ -97,8 +101,8 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 // isObject reports whether a compact JSON text is an object.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects puts the members of an object over those of another. Their order is that of the old
-// one, then that of the new one.
+// mergeObjects returns the members of both objects; where both have a member, the value is that of new. The order is
+// that of old, followed by the members that only new has.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {
@@ -108,6 +112,7 @@ func mergeObjects(old, new []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// at maps names to positions in all.
 	at := map[string]int{}
 	var all []member
 	for _, m := range append(a, b...) {
@@ -132,13 +137,14 @@ func mergeObjects(old, new []byte) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
+// member is a member of an object, with its value as it was written.
 type member struct {
 	name  string
 	value json.RawMessage
 }
 
-// members lists those of an object in their order, or of several one after the other, which git
-// notes merge -s cat_sort_uniq makes of notes that two have written.
+// members returns the members of an object in their order. The text may hold several objects one after the other,
+// because git notes merge -s cat_sort_uniq concatenates two notes so.
 func members(text []byte) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	for first := true; ; first = false {

@@ -16,36 +16,37 @@ import (
 )
 
 var (
-	// ErrNoCommit means that a name is that of no commit.
+	// ErrNoCommit means that a name does not name a commit.
 	ErrNoCommit = errors.New("no such commit")
-	// ErrNotesRef means that a name is none of a ref below refs/notes/.
+	// ErrNotesRef means that a name is not the name of a ref below refs/notes/.
 	ErrNotesRef = errors.New("no name of notes")
 )
 
 const (
 	notesPrefix = "refs/notes/"
-	maxNote     = 16 << 20 // bytes of a note that is there already
-	noteTries   = 5        // when the user's git writes notes at the same time
+	maxNote     = 16 << 20 // largest existing note that is merged, in bytes
+	noteTries   = 5        // number of attempts while the user's git writes notes at the same time
 )
 
-// NoteRequest asks for a note on a commit.
+// NoteRequest describes a note to write on a commit.
 type NoteRequest struct {
 	GitDir string
-	Commit string // as git names commits; "": HEAD
-	Also   string // directory of objects to look for Commit in besides GitDir's; "": none
-	Ref    string // "agent" is refs/notes/agent
+	Commit string // name of the commit as git accepts it; "": HEAD
+	Also   string // another directory of objects in which Commit is looked up; "": none
+	Ref    string // name of the notes ref; "agent" stands for refs/notes/agent
 	JSON   []byte
 }
 
 // Noted is a note that was written.
 type Noted struct {
-	Commit   string // full id
-	Ref      string // full name
-	Note     string // id of the blob
+	Commit string // full id
+	Ref    string // full name
+	Note   string // id of the blob
+	// Redacted is the number of secrets that were removed.
 	Redacted int64
 }
 
-// noting is held while a note is read and written.
+// noting serializes notes, because merging reads the old note before the new one is written.
 var noting sync.Mutex
 
 // Note writes a git note. If the old and the new note are both JSON objects their members are
@@ -61,6 +62,7 @@ func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	}
 	commit := n.Commit
 	if commit == "" {
+		// git validates the name, because a name with ".." could lead outside refs/notes/.
 		commit = "HEAD"
 	}
 	id, err := n.git(ctx, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", commit+"^{commit}")
@@ -81,12 +83,14 @@ func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	return done, nil
 }
 
-// notesRef is the full name of a notes' ref.
+// notesRef returns the full name of a notes ref.
 func notesRef(name string) string {
 	name = strings.TrimPrefix(name, notesPrefix)
 	return notesPrefix + strings.TrimPrefix(name, "notes/")
 }
 
+// write merges text into an existing note, writes it, and returns the id of the note's blob. An existing note that
+// cannot be merged is replaced.
 func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note string, err error) {
 	if old, err := n.git(ctx, nil, "notes", "--ref", to.Ref, "list", to.Commit); err == nil && isObject(text) {
 		if before, err := n.git(ctx, nil, "cat-file", "blob", string(old)); err == nil && isObject(before) {
@@ -110,7 +114,8 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 
 // git runs a command in the git directory, without the working tree, and returns its output.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
-	// The git directory names the mount as its working tree, at which nobody is to look from here.
+	// The git directory names the mount as its working tree. Access to that would go through the daemon that runs
+	// this command.
 	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}, args...)
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = filepath.Clean(n.GitDir)
@@ -132,6 +137,7 @@ type limited struct {
 	left int
 }
 
+// Write keeps p. It returns io.ErrShortBuffer over the limit, which ends the command.
 func (l *limited) Write(p []byte) (int, error) {
 	if len(p) > l.left {
 		return 0, io.ErrShortBuffer

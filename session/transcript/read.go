@@ -15,18 +15,18 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Line is a record of a transcript.
+// Line is one record of a transcript, or the tombstone of an erased one.
 type Line struct {
 	ID      string // a ULID; for a record without one, derived from the line
 	Time    time.Time
 	Point   session.PointID // the newest checkpoint when it was recorded; "": there was none
-	Session string          // that it was recorded in, which a fork has from its origin
+	Session string          // session in which it was recorded; in a fork, that may be the parent
 	Lane    string
 	Actor   string
-	Turn    int  // of the record; 0: before the first turn
-	Begins  bool // it is the first of its turn
+	Turn    int  // number of its turn; 0: before the first turn
+	Begins  bool // whether it is the first record of its turn
 	Record  json.RawMessage
-	Erased  *Tombstone // Record is gone
+	Erased  *Tombstone // tombstone; nil unless Record was erased
 }
 
 // Tombstone replaces an erased record.
@@ -87,6 +87,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 		}
 		files = append(files, list...)
 	}
+	// All missing files are fetched in one request.
 	if provide != nil {
 		var missing []object.ID
 		for _, f := range files {
@@ -111,11 +112,13 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 			}
 		}
 	}
+	// Files are by day and checkpoint; records of several lanes may overlap in time.
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
 	number(lines)
 	return lines, head, nil
 }
 
+// parseLine reads a line. A record without an id has one derived from its bytes, so that it can be named too.
 func parseLine(line []byte) (Line, error) {
 	var e envelope
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -129,12 +132,13 @@ func parseLine(line []byte) (Line, error) {
 	return l, nil
 }
 
-// number counts the turns.
+// number sets Begins and Turn of lines, which must be in order of time.
 func number(lines []Line) {
 	turn := 0
 	for i := range lines {
 		l := &lines[i]
 		var b beginning
+		// A tombstone keeps only that its record began a turn, so it counts as a prompt.
 		if l.Erased != nil {
 			b = beginning{Turn: l.Turn}
 			if l.Begins && l.Turn == 0 {
@@ -174,6 +178,7 @@ func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error)
 		}
 		return session.Point{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: the transcript has %d turns", session.ErrNoPoint, last)}
 	}
+	// The checkpoint of the record may have been dropped, or be another session's: then the time decides.
 	if at := lines[i].Point; at != "" {
 		if p, err := r.Find(string(at)); err == nil {
 			return p, nil

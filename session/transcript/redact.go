@@ -8,11 +8,13 @@ import (
 	"sync"
 )
 
-// kind is a form of secrets. It is searched for only where one of its hints, in lower case, begins:
+// kind is one form of secrets. Its expression is tried only where one of its hints (in lower case) begins, because
 // searching with expressions alone takes a hundred times as long.
 type kind struct {
+	// name appears in the text that replaces the secret.
 	name  string
 	hints []string
+	// shape returns the expression, which matches from the hint on.
 	shape func() *regexp.Regexp
 	word  bool // must not follow a letter or digit
 	// secret is the group to remove; 0: the whole match; negative: the group that matched. doubt
@@ -21,7 +23,7 @@ type kind struct {
 	doubt  bool
 }
 
-// kinds are looked for in this order. A text that was taken out looks like none of them.
+// kinds are applied in this order. The replacement of a secret matches none of them.
 var kinds = []kind{
 	{name: "private key", hints: []string{"-----begin "}, shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
 	{name: "aws key", hints: []string{"akia", "asia", "agpa", "aida", "aroa", "anpa", "abia", "acca"}, shape: begin(`[A-Z]{4}[A-Z0-9]{16}\b`), word: true},
@@ -48,12 +50,14 @@ var kinds = []kind{
 // hook of git is a process that would else compile them all.
 func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
 
+// once returns an expression that is compiled at its first use.
 func once(shape string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(shape) })
 }
 
 // Redact removes text that looks like a secret, and returns how many secrets it removed.
 func Redact(text string) (clean string, secrets int64) {
+	// Hints are compared in lower case; the copy has the same length, so positions in it apply to text.
 	low := lower(text)
 	for _, k := range kinds {
 		if redacted, n := k.redact(text, low); n > 0 {
@@ -63,7 +67,7 @@ func Redact(text string) (clean string, secrets int64) {
 	return text, secrets
 }
 
-// lower changes letters of ASCII alone, so that all others stay where they are.
+// lower returns text with its ASCII letters in lower case. It leaves all others, so that positions do not change.
 func lower(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return text
@@ -77,7 +81,7 @@ func lower(text string) string {
 	return string(b)
 }
 
-// places returns the positions of the hints, in order.
+// places returns the positions of the hints in low, in ascending order.
 func (k kind) places(low string) (all []int) {
 	for _, h := range k.hints {
 		for from := 0; ; {
@@ -93,15 +97,18 @@ func (k kind) places(low string) (all []int) {
 	return all
 }
 
+// isWord reports whether c, in lower case, is part of a word.
 func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_'
 }
 
+// redact returns text without the secrets of this kind, and their number. low is text in lower case.
 func (k kind) redact(text, low string) (string, int64) {
 	var b strings.Builder
 	var n int64
 	last := 0
 	for _, at := range k.places(low) {
+		// A hint inside an earlier match, or within a word, is not the beginning of a secret.
 		if at < last || k.word && at > 0 && isWord(low[at-1]) {
 			continue
 		}
@@ -111,6 +118,7 @@ func (k kind) redact(text, low string) (string, int64) {
 		}
 		from, to := k.place(m)
 		from, to = at+from, at+to
+		// A placeholder is no secret, and a doubtful form must also look random.
 		if value := text[from:to]; placeholder(value) || k.doubt && !random(value) {
 			continue
 		}
@@ -160,7 +168,7 @@ func placeholder(v string) bool {
 }
 
 const (
-	leastRandom  = 8   // bytes that cannot be told from a word below
+	leastRandom  = 8   // shorter values cannot be distinguished from words
 	leastEntropy = 3.0 // bits a byte: words have less of them, or no digits
 )
 
@@ -172,6 +180,7 @@ func random(v string) bool {
 	}
 	var counts [256]int
 	digits, upper, lower, changes := 0, 0, 0, 0
+	// changes counts transitions between the classes digit, upper case, lower case and other: random text has many.
 	class := byte(0)
 	for i := range len(v) {
 		c := v[i]

@@ -30,20 +30,20 @@ import (
 
 const (
 	maxLine = 1 << 20  // bytes of a record
-	maxPart = 64 << 10 // bytes of a file from which on the next one is begun: each batch writes it anew
-	// maxFile is the longest file that is read: a part, and a batch in it.
+	maxPart = 64 << 10 // size of a file from which a new one is begun, in bytes: each batch rewrites the file
+	// maxFile is the largest file that is read: a part together with the batch that exceeded its limit.
 	maxFile = 64 << 20
-	tries   = 20 // after another process has moved the ref first
+	tries   = 20 // number of attempts while other processes move the ref
 )
 
 // Batch is a list of records that are added together.
 type Batch struct {
 	Session string
 	Lane    string
-	Point   session.PointID // that it belongs to; "": there is none yet
+	Point   session.PointID // newest checkpoint; "": none was made yet
 	Actor   string
 	Time    time.Time
-	Lines   []string // a JSON object each
+	Lines   []string // one JSON object each
 	// Provide fetches missing contents; nil: none are missing.
 	Provide func(ids []object.ID) error
 }
@@ -52,10 +52,10 @@ type Batch struct {
 type Recorded struct {
 	Ref      string
 	Lines    int64
-	Redacted int64 // secrets that were taken out
+	Redacted int64 // number of secrets that were removed
 }
 
-// envelope is a line.
+// envelope is one line of a file, as it is written.
 type envelope struct {
 	ID      string          `json:"id,omitempty"` // a ULID
 	Time    time.Time       `json:"time"`
@@ -65,7 +65,7 @@ type envelope struct {
 	Actor   string          `json:"actor,omitempty"`
 	Record  json.RawMessage `json:"record,omitempty"`
 
-	// Of a record that was erased: the tombstone, and which turn it began or belonged to.
+	// The fields below are set for an erased record: its tombstone, and its turn.
 	Erased *Tombstone `json:"erased,omitempty"`
 	Begins bool       `json:"begins,omitempty"`
 	Turn   int        `json:"turn,omitempty"`
@@ -92,6 +92,7 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	if len(b.Lines) == 0 {
 		return done, nil
 	}
+	// The objects of the batch are not reachable before the ref moves; Working protects them from a sweep until then.
 	defer r.Working()()
 	for range tries {
 		err = b.add(ctx, r, ref, text)
@@ -105,7 +106,8 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	return done, nil
 }
 
-// encode returns the lines that are written.
+// encode returns the text of the batch, one line for each record, with secrets removed. It returns a *LineError for
+// an invalid line.
 func (b Batch) encode() (text []byte, redacted int64, err error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -129,7 +131,8 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 	return out.Bytes(), redacted, nil
 }
 
-// add makes the next commit.
+// add writes the commit that adds the batch, and moves the ref. It returns session.ErrRefMoved if another process was
+// first.
 func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte) error {
 	f := r.Format()
 	head, err := r.Ref(ref)
@@ -177,7 +180,7 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit}, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// treeOf lists the days; the zero commit has none.
+// treeOf returns the root tree of a commit; the zero commit has none.
 func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	if commit.IsZero() {
 		return nil, nil
@@ -189,8 +192,8 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	return r.Tree(info.Tree)
 }
 
-// put sets an entry. The names consist of digits, letters and dashes, for which git's order is that
-// of the bytes; directories are only beside directories.
+// put sets an entry of a tree in git's order. The names consist of digits, letters and dashes, for which git's order
+// is the order of bytes.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
 	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
@@ -201,7 +204,8 @@ func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	return slices.Insert(entries, at, e)
 }
 
-// part returns the file for a batch, and its contents.
+// part returns the name of the file that the batch is added to, and the file's present contents. A full file is
+// followed by another.
 func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
 	for n := 1; ; n++ {
 		name = partName(b.Point, n)
@@ -225,7 +229,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 	}
 }
 
-// partName is that of the nth file of a checkpoint.
+// partName returns the name of the nth file of a checkpoint.
 func partName(p session.PointID, n int) string {
 	base := stem(p)
 	if n == 1 {
@@ -234,6 +238,7 @@ func partName(p session.PointID, n int) string {
 	return fmt.Sprintf("%s.%04d.jsonl", base, n)
 }
 
+// stem returns the beginning of the names of a checkpoint's files.
 func stem(p session.PointID) string {
 	if p == "" {
 		return "none"
@@ -241,7 +246,7 @@ func stem(p session.PointID) string {
 	return string(p)
 }
 
-// Files lists the contents whose lines belong to a checkpoint, oldest first.
+// Files returns the ids of the files that hold the records of a checkpoint, oldest first.
 func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ error) {
 	head, err := r.Ref(session.TranscriptRef(name))
 	if err != nil {
@@ -268,7 +273,8 @@ func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ 
 	return ids, nil
 }
 
-// Until is the newest commit of a transcript, which ends at tip, that has nothing of later checkpoints than p; zero: there is none.
+// Until returns the newest commit of the transcript with the given tip that contains no record of a checkpoint after
+// p, or zero if there is none.
 func Until(r *session.Repo, tip object.ID, p session.PointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)
@@ -279,6 +285,7 @@ func Until(r *session.Repo, tip object.ID, p session.PointID) (object.ID, error)
 		if err != nil {
 			return object.ID{}, err
 		}
+		// The commit message states the checkpoint of its batch. Checkpoint ids are in order of time.
 		_, of, known := strings.Cut(string(content), "\nAfs-Checkpoint: ")
 		of, _, _ = strings.Cut(of, "\n")
 		if !known || session.PointID(of) <= p {

@@ -89,6 +89,7 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 	return mine
 }
 
+// prefix returns the beginning of the refs of a session that was deleted at a time.
 func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
@@ -105,6 +106,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	if len(copies) == 0 {
 		return nil, nil
 	}
+	// The copies are made first: if the process is killed in between, no ref is lost.
 	if _, err := move(ctx, remote, copies, true); err != nil {
 		return nil, fmt.Errorf("put session %s into the trash: %w", name, err)
 	}
@@ -153,6 +155,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 	}
 	d := List(there)[i]
 	meta := session.MetaRef(name)
+	// A session of the same name that is not the deleted one must not be mixed with it.
 	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
 		return nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
 	}
