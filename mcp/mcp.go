@@ -56,6 +56,7 @@ func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
 		if err != nil || !ok || call.GetError() == nil {
 			return result, err
 		}
+		// Clients that do not know structured content read the same JSON as text.
 		report := asError(call.GetError()).Report()
 		text, err := json.Marshal(report)
 		if err != nil {

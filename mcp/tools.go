@@ -128,6 +128,7 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	}
 	// The daemon returns all records; an agent usually needs the newest.
 	out.Turns, out.More = r.Turns, len(r.Records) > in.Limit
+	// Records are in order of time, so the newest are at the end.
 	for _, t := range r.Records[max(0, len(r.Records)-in.Limit):] {
 		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Checkpoint: t.Checkpoint, Actor: t.Actor, Turn: t.Turn, Erased: t.Erased != nil}
 		if len(t.Record) > 0 {
@@ -168,8 +169,8 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
 	*yes = true
-	// looks marks tools that change nothing, adds those that change or remove nothing that exists. Clients use the
-	// marks to decide when to ask the user.
+	// looks marks tools that change nothing, adds those that only add. Clients use the marks to decide when to ask the
+	// user.
 	looks := &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: no}
 	adds := &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: no}
 
@@ -243,6 +244,7 @@ func addTools(s *sdk.Server, find Find) {
 
 // add adds a tool that does its work in the session that find returns.
 func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.Context, Session, In) (Out, error)) {
+	// The schema has to be set before AddTool, which would otherwise derive a closed one.
 	tool.OutputSchema = openSchema[Out]()
 	sdk.AddTool(s, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
 		var out Out

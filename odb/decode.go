@@ -65,10 +65,10 @@ type decoder struct {
 	buf   []byte // see copying
 
 	// Deltas whose base has not arrived yet are in late, one after the other.
-	late *os.File
-	// waiting is the number of deltas in byID and byRecord. The pack is incomplete if it is not zero at the end.
+	late     *os.File
 	lateSize int64
-	waiting  int
+	// waiting is the number of deltas in byID and byRecord. The pack is incomplete if it is not zero at the end.
+	waiting int
 	// byID lists REF deltas by the id of their base; byRecord lists OFS deltas by the record of their base, which is
 	// itself a delta that waits.
 	byID     map[object.ID][]lateDelta
@@ -106,8 +106,8 @@ func (d *decoder) copying() []byte {
 }
 
 // run decodes the whole stream and returns the pack's trailer.
-// The scratch file of late deltas has no use after the pack was decoded.
 func (d *decoder) run() ([]byte, error) {
+	// The scratch file of late deltas has no use after the pack was decoded.
 	defer func() { discard(d.late) }()
 	var head [packHeaderSize]byte
 	if _, err := io.ReadFull(d.in, head[:]); err != nil {
@@ -160,10 +160,10 @@ func (d *decoder) next(off int64) error {
 	if err != nil {
 		return err
 	}
-	// The inflater stops at the end of the zlib data, so the input is then at the header of the next entry.
 	if e.size > d.limit {
 		return tooLarge(e.size, d.limit)
 	}
+	// The inflater stops at the end of the zlib data, so the input is then at the header of the next entry.
 	if err := d.z.start(d.in); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (d *decoder) add(off int64) (int, error) {
 	return d.table.add(off, d.in.crc), nil
 }
 
-// resolve applies the delta whose data comes next, or stores it until its base has arrived.
+// resolve applies the delta whose data is next in the input, or stores it until its base has arrived.
 func (d *decoder) resolve(e *entry) error {
 	base, ok := 0, false
 	if e.kind == refDelta {
@@ -248,7 +248,7 @@ func (d *decoder) resolve(e *entry) error {
 	return err
 }
 
-// postpone stores the delta whose data comes next. base is the record of an OFS delta's base.
+// postpone stores the delta whose data is next in the input. base is the record of an OFS delta's base.
 func (d *decoder) postpone(e *entry, base int) error {
 	if d.late == nil {
 		f, err := d.keeper.scratch()

@@ -100,7 +100,7 @@ func readBack(r io.ByteReader) (int64, error) {
 // inflater reads one entry's zlib data after the other, keeping its tables and window.
 type inflater struct{ zr io.ReadCloser }
 
-// start begins at r, of which it will take not a byte too many.
+// start begins to inflate at the next byte of r. It reads no byte beyond the end of the zlib data.
 func (z *inflater) start(r flate.Reader) error {
 	// Resetting the reader reuses the window and tables for the next entry.
 	if z.zr != nil {

@@ -149,7 +149,6 @@ func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	sum := f.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), copyBuffer)
 	order := t.sorted()
-	// The fan-out table: for each first byte, the number of ids up to it.
 	var word [8]byte
 	put32 := func(v uint32) {
 		binary.BigEndian.PutUint32(word[:], v)
@@ -157,6 +156,7 @@ func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	}
 	out.WriteString(indexMagic)
 	put32(2)
+	// The fan-out table: for each first byte, the number of ids up to it.
 	below := 0
 	for b := range 256 {
 		for below < len(order) && int(t.sum(int(order[below]))[0]) == b {

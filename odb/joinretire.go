@@ -54,6 +54,8 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	}
 	var gone []string
 	for _, c := range old {
+		// git creates a .keep file to protect a pack, possibly since it was joined; and the packs in left may have
+		// changed.
 		if _, err := os.Lstat(c.path + ".keep"); err == nil || !contained(c.idx, left) {
 			continue
 		}
@@ -256,6 +258,7 @@ func readers(dir string, since time.Time, spared func(pid int) bool) (found, che
 		}
 		isGit, age := strings.HasPrefix(stat.Name, "git"), uptime-stat.Started()
 		fsck := isGit && checks(p)
+		// The start of a process is known only to the tick of the kernel's clock, so one tick is added.
 		if now.Sub(since) >= age+proc.Tick && !fsck || spared != nil && spared(pid) {
 			continue
 		}

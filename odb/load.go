@@ -100,10 +100,10 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) {
 	l := getLoader()
 	defer l.put()
-	// The cache of bases is asked on the way down, so that a chain is followed only as far as its first cached base.
 	serial := src.serial()
 	var typ object.Type
 	var data []byte
+	// trace searches the cache of bases on the way, so that a chain is followed only to its first cached base.
 	bottom, err := l.trace(src, s.format, off, func(at int64) (ok bool) {
 		typ, data, ok = s.bases.get(place{serial, at})
 		return ok

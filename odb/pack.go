@@ -23,7 +23,7 @@ type source interface {
 	// end is the offset behind the last entry.
 	end() int64
 	// serial returns a number that identifies the source in the cache of bases; a finished pack
-	// keeps the number that it had while it was received.
+	// keeps the number from the time when it was received.
 	serial() uint64
 	close()
 }
@@ -136,16 +136,17 @@ func mapFile(path string) ([]byte, error) {
 	if st.Size() == 0 {
 		return nil, corrupt("index is empty")
 	}
+	// The index is mapped and not read, because a large one has tens of megabytes of which a read touches a few
+	// pages.
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
-		// The index is mapped and not read, because a large one has tens of megabytes of which a read touches a few
-		// pages.
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}
 	return data, nil
 }
 
-// The methods below may be called only after open: the files are then set until close.
+// find returns the offset of id's entry. It and the methods below may be called only after open: the files are then
+// set until close.
 func (p *pack) find(id object.ID) (int64, bool)         { return p.files.Load().idx.find(id) }
 func (p *pack) ReadAt(b []byte, off int64) (int, error) { return p.files.Load().pack.ReadAt(b, off) }
 func (p *pack) end() int64                              { return p.files.Load().end }

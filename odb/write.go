@@ -169,7 +169,7 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 	if _, err := w.Write(head[:]); err != nil {
 		return nil, err
 	}
-	// Small objects are compressed ahead by other goroutines, large ones on this one when their turn comes.
+	// Small objects are compressed ahead by other goroutines, large ones on this one in their turn.
 	next, stop := deflated(ctx, w.format, objects)
 	defer stop()
 	for _, o := range objects {

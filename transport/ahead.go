@@ -97,10 +97,10 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	}
 	h, ok := c.(*web)
 	if !ok { // on other carriers the server speaks first
-		// Servers differ by host, so a refusal is recorded for the host and not for each repository.
 		return
 	}
 	base, _ := h.at()
+	// Servers differ by host, so a refusal is recorded for the host and not for each repository.
 	e.place += " " + base.Scheme + "://" + base.Host
 	if !r.opts.Ahead.mayTry(e.place) || r.begin() != nil {
 		return
@@ -108,9 +108,9 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the exchange may outlive the discovery
 	e.done = make(chan struct{})
 	r.mu.Lock()
+	// Another goroutine may have sent a command, or finished the discovery, meanwhile.
 	busy := r.early != nil || r.caps != nil
 	if !busy {
-		// Another goroutine may have sent a command, or finished the discovery, meanwhile.
 		r.early = e
 		e.expiry = time.AfterFunc(spareAge, func() { r.dropEarly(e) })
 	}
@@ -174,7 +174,6 @@ func (e *early) end() {
 // sent now, else nil. The caller must call refused if it cannot read the answer.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
-	// The command must be byte for byte the one that was sent ahead, or its answer would belong to another request.
 	e := r.early
 	r.mu.Unlock()
 	if e == nil || e.kind != kind {
@@ -184,6 +183,7 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		r.refuseEarly()
 		return nil, nil
 	}
+	// The command must be byte for byte the one that was sent ahead, or its answer would belong to another request.
 	if same, err := message(assumed(e.format)); err != nil || string(same) != e.message || !r.removeEarly(e) {
 		return nil, nil
 	}

@@ -89,9 +89,9 @@ func (a *authenticator) first() (*login, error) {
 // token was renewed; again is then true once.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
-	// Renew counts up, so a changed number means that the user has replaced the token since current was found.
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// Renew counts up, so a changed number means that the user has replaced the token since current was found.
 	if again = a.own && renewed != a.renewed; again {
 		a.current, a.renewed = nil, renewed
 	}

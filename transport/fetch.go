@@ -145,9 +145,9 @@ func (p *pack) step() error {
 	if err := p.a.Fill(1); err != nil {
 		return cut(err)
 	}
+	// The first byte of the packet is the band.
 	band := p.a.Buffered()[0]
 	p.a.Discard(1)
-	// The first byte of the packet is the band.
 	n--
 	switch band {
 	case bandData:

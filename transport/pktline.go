@@ -51,7 +51,8 @@ func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	return kind, bytes.TrimSuffix(b, []byte("\n")), nil
 }
 
-// cut turns the end of a stream into io.ErrUnexpectedEOF where more had to follow.
+// cut returns io.ErrUnexpectedEOF for io.EOF, where the end of the stream is inside a message. It returns other errors
+// as they are.
 func cut(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

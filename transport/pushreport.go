@@ -177,8 +177,8 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 
 // banded reads the report out of band 1 of the answer, and keeps the messages on band 2.
 type banded struct {
+	p *pktReader
 	// rest is the unread part of the current packet.
-	p    *pktReader
 	rest []byte
 	said []byte // the end of the text on band 2
 	over bool   // the flush packet was read
@@ -252,7 +252,7 @@ func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 }
 
 // parseReport reads the report of updates. said returns the messages that the server has sent beside it; it is called
-// at the end.
+// after the report was read.
 func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
 	kind, line, err := p.line()
 	if err != nil {

@@ -114,8 +114,8 @@ func (r *Remote) Close() error {
 	r.mu.Lock()
 	c, e := r.carrier, r.early
 	r.closed = true
-	// Exchanges end first, so that no goroutine takes a connection that is about to be closed.
 	r.mu.Unlock()
+	// Exchanges end first, so that no goroutine takes a connection that is about to be closed.
 	r.watches.close()
 	r.dropEarly(e)
 	if c != nil {

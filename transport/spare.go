@@ -60,7 +60,7 @@ type webDialer struct {
 
 	mu sync.Mutex
 	// last is the server of the last request, to which a spare is opened.
-	last   place      // of the last request
+	last   place
 	ahead  *spareConn // nil: none, or taken
 	closed bool
 }

@@ -101,8 +101,8 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, connect)
-	// ssh -G prints the configuration for a host without connecting.
 	defer cancel()
+	// ssh -G prints the configuration for a host without connecting.
 	args := []string{"-G"}
 	if port != "" {
 		args = append(args, "-p", port)

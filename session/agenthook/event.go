@@ -60,7 +60,7 @@ type Event struct {
 // MaxEvent is the longest event that is read, in bytes.
 const MaxEvent = 16 << 20
 
-// wire has the members that agents send; each sends some of them.
+// wire holds the members that agents send; each agent sends some of them.
 type wire struct {
 	Event        string          `json:"hook_event_name"`
 	Session      string          `json:"session_id"`
@@ -97,7 +97,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 	case Prompt:
 		e.Text = w.Prompt
 	case TurnEnd:
-		// Gemini sends the response under another name than the others.
+		// Agents send the response under one of two names.
 		if e.Text = w.Last; e.Text == "" {
 			e.Text = w.Response
 		}
@@ -182,8 +182,8 @@ func (e Event) Record() (string, error) {
 		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString), Tool: e.Tool, Call: e.Call,
 		Input: shorten(e.Input), Output: shorten(e.Output), Failed: e.Failed,
 	}
+	// The roles are those of the usual chat formats.
 	switch e.Kind {
-	// The role lets programs that read chat records show the transcript.
 	case Prompt:
 		r.Role = "user"
 	case ToolResult:

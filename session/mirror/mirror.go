@@ -196,6 +196,8 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	return nil
 }
 
+// bringFrom fetches objects from a remote into the Mirror. Filter and depth are dropped if the server does not support
+// them.
 func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
@@ -215,6 +217,7 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true, Temporary: true}, nil); err != nil {
 		return err
 	}
+	// The views share the pack directory, but each keeps its own list of packs.
 	for _, v := range m.views {
 		packs, err := v.Packs()
 		if err == nil {

@@ -137,6 +137,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	if len(text) > maxManifest {
 		return manifest{}, fmt.Errorf("%w: %d bytes", ErrContainer, len(text))
 	}
+	// A Decoder stops behind the first value, so a second call checks that nothing follows.
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&j); err != nil {
 		return manifest{}, fmt.Errorf("%w: %w", ErrContainer, err)

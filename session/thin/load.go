@@ -89,6 +89,7 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 	if err != nil {
 		return nil, m, err
 	}
+	// The container that was unpacked before uses the same directory.
 	r.mu.Lock()
 	before := r.unpacked
 	r.unpacked = nil

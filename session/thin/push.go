@@ -156,6 +156,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		return nil, fmt.Errorf("make container of session %s: %w", r.session, err)
 	}
 	defer os.RemoveAll(next.dir)
+	// The state is written before the push: if the answer is lost, load recognizes the new container by Next.
 	if err := r.writeState(state{Tip: at, Manifest: r.manifest, Next: next.id, NextManifest: next.manifest}); err != nil {
 		return nil, err
 	}
@@ -289,7 +290,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 		return nil, packs
 	}
 	// The newest packs are joined, and older ones while they are not much larger. So each time that a byte is sent
-	// again it enters a pack of at least twice the size.
+	// again it is in a considerably larger pack.
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]

@@ -57,7 +57,7 @@ func (r *Remote) Keep(dir string) {
 	r.dir = dir
 }
 
-// Begin has the session use a container from now on.
+// Begin makes the session use a container from now on.
 func (r *Remote) Begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,12 +117,12 @@ type Listing struct {
 	prefixes []string
 }
 
-// ListAhead sends the question of the first List beside that for capabilities.
+// ListAhead sends the request of the first List ahead, at the same time as the request for capabilities.
 func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
 	r.RefsAhead(ctx, r.asked(prefixes))
 }
 
-// List asks the session remote for the refs of the session that begin with one of the prefixes.
+// List requests from the session remote the refs of the session that begin with one of the prefixes.
 func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
@@ -139,8 +139,7 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has reports whether there is something of the session beside the ref of that name, which is an
-// ordinary one, and returns the latter's id.
+// Has returns the id of an ordinary ref, and reports whether the session remote has other refs of the session.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {
@@ -154,13 +153,13 @@ func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	return id, more
 }
 
-// Refs returns the refs. A container is read for that.
+// Refs returns the listed refs of the session. If the session uses a container, Refs loads it first.
 func (l *Listing) Refs(ctx context.Context) ([]transport.Ref, error) {
 	refs, _, _, err := l.remote.view(ctx, l.format, l.list, l.prefixes)
 	return refs, err
 }
 
-// asked adds the ref of the container to those that are asked for.
+// asked returns prefixes with the ref of the container, which is always requested too.
 func (r *Remote) asked(prefixes []string) []string {
 	if len(prefixes) == 0 {
 		return nil
@@ -204,8 +203,8 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 	return wanted(refs, prefixes), true, tip, nil
 }
 
-// owner returns the ref that says that the plain names of branches belong to the session: in a
-// container they always do.
+// owner returns the ref which states that the plain names of branches belong to the session. In a container they
+// always do.
 func (r *Remote) owner(f object.Format) (transport.Ref, error) {
 	blob, err := session.OwnerBlob(f, r.session)
 	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
@@ -259,7 +258,7 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	return &transport.FetchResponse{Pack: pack}, nil
 }
 
-// place returns the directory for state, and makes it.
+// place returns the directory for state, and creates it if necessary.
 func (r *Remote) place() (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,8 +272,7 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty reports whether the session remote has nothing but leftovers of sessions without ordinary
-// refs.
+// IsEmpty reports whether the session remote has no refs except descriptions, containers and deleted sessions.
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
@@ -294,8 +292,10 @@ type stream struct {
 	wait func() error
 }
 
+// Close ends the command and returns its error.
 func (s *stream) Close() error { return errors.Join(s.ReadCloser.Close(), s.wait()) }
 
+// join returns the path of parts below dir.
 func join(dir string, parts ...string) string {
 	return filepath.Join(append([]string{dir}, parts...)...)
 }

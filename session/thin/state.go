@@ -15,7 +15,7 @@ import (
 // state is the known state of the container on the session remote. All of it can be read from there
 // again.
 type state struct {
-	// Tip is the commit of the container that the session remote had last.
+	// Tip is the container that the session remote is known to have.
 	Tip          object.ID
 	Manifest     manifest
 	Next         object.ID // container of a push that may have arrived
@@ -96,6 +96,7 @@ func (r *Remote) readState() (st state, ok bool) {
 		}
 		return at, m, err
 	}
+	// A state that cannot be read counts as missing: the container is then fetched.
 	if st.Tip, st.Manifest, err = decode(j.Tip, j.Manifest); err != nil {
 		return st, false
 	}
@@ -179,7 +180,7 @@ func (r *Remote) rewriting() bool {
 	return err == nil
 }
 
-// rewritten removes the request of Rewrite after a push that has met it.
+// rewritten removes the request of Rewrite after a push that has fulfilled it.
 func (r *Remote) rewritten() error {
 	dir, err := r.place()
 	if err == nil {

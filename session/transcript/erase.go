@@ -143,6 +143,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	if err != nil {
 		return err
 	}
+	// The commit has no parent, so that no ref reaches the old records.
 	message := fmt.Sprintf("%s: %d records\n\nAfs-Session: %s\nAfs-Lane: %s\n", w.message, gone, w.session, w.lane)
 	commit, err := session.NewCommit(f, tree, object.ID{}, w.at, message)
 	if err != nil {

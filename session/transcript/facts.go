@@ -82,7 +82,7 @@ type FactsChange struct {
 	Time    time.Time
 	// Add lists the texts of new facts.
 	Add []string
-	// Remove is the id of a fact.
+	// Remove is the id of the fact to remove; "": none.
 	Remove string
 	// Handoff is the new text of the handoff; nil keeps the old one.
 	Handoff *string

@@ -77,6 +77,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 		return nil, head, fmt.Errorf("read transcript: %w", err)
 	}
 	var files []object.TreeEntry
+	// The tree has one directory for each day.
 	for _, day := range days {
 		if day.Mode != object.ModeDir {
 			continue

@@ -182,6 +182,7 @@ func random(v string) bool {
 	digits, upper, lower, changes := 0, 0, 0, 0
 	// changes counts transitions between the classes digit, upper case, lower case and other: random text has many.
 	class := byte(0)
+	// Count the bytes by class, and each byte value for the entropy.
 	for i := range len(v) {
 		c := v[i]
 		counts[c]++

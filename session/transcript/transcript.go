@@ -79,6 +79,7 @@ type LineError struct {
 
 func (e *LineError) Error() string { return fmt.Sprintf("record line %d: %v", e.Line, e.Err) }
 
+// Unwrap returns the reason without the number of the line.
 func (e *LineError) Unwrap() error { return e.Err }
 
 // Record adds a batch to the records of a session: all of it, or nothing.
@@ -222,6 +223,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 		if err != nil {
 			return "", nil, err
 		}
+		// A file that reached maxPart is full; the next one is looked up.
 		if size < maxPart {
 			_, before, err = r.Get(files[at].ID, maxFile)
 			return name, before, err

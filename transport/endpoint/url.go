@@ -110,7 +110,7 @@ func scpBracket(raw string) (host, path string, ok bool) {
 	return user + raw[:end+1], raw[end+2:], true
 }
 
-// newLocal returns the URL of a repository at path, made absolute: the daemon runs in another directory.
+// newLocal returns the URL of a repository at path, made absolute, because git is run in another directory.
 func newLocal(raw, path string) (*URL, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
