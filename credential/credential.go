@@ -38,7 +38,7 @@ type message struct {
 	// op is git's operation in a question; an answer has none.
 	op             string
 	question       transport.Question
-	secret         string // that store and erase are about
+	secret         string // secret that was accepted (store) or refused (erase)
 	user, password string
 	// scheme and value form an Authorization header, for git versions that accept one.
 	scheme, value string

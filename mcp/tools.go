@@ -15,8 +15,8 @@ import (
 
 // Limits of what a tool returns unless its arguments state others.
 const (
-	defaultLog     = 20        // checkpoints
-	defaultRecords = 50        // of a transcript
+	defaultLog     = 20        // number of checkpoints
+	defaultRecords = 50        // number of records of a transcript
 	maxPatch       = 256 << 10 // bytes of a diff's text that an agent gets at once
 )
 

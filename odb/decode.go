@@ -36,7 +36,7 @@ func (b *body) free() {
 
 // keeper is the part of decoding that differs between Ingest and Unpack.
 type keeper interface {
-	// inMemory reports whether a content is handed over in memory.
+	// inMemory reports whether contents are delivered in memory.
 	inMemory(t object.Type, size int64) bool
 	// spool opens the file for a content that is not; nil if its bytes are not wanted.
 	spool(size int64) (*os.File, error)
@@ -80,7 +80,7 @@ type decoder struct {
 type lateDelta struct {
 	rec      int
 	base     int   // record of its base, once that is known
-	at, size int64 // in decoder.late
+	at, size int64 // position and size of its inflated data in decoder.late, in bytes
 }
 
 // maxDelta is the size of deltas that are read into memory at once, in bytes; larger ones stream.
@@ -202,7 +202,7 @@ func (d *decoder) limitOf(t object.Type) int64 {
 	return min(d.limit, object.MaxTreeSize)
 }
 
-// add makes the record of the entry that was just read.
+// add adds a record for the entry that was just read, and returns its number.
 func (d *decoder) add(off int64) (int, error) {
 	if err := d.in.settle(); err != nil {
 		return 0, err
@@ -276,7 +276,7 @@ func (d *decoder) postpone(e *entry, base int) error {
 	return nil
 }
 
-// deliver hands over an object and then those that waited for it as their base.
+// deliver passes an object to the keeper, and then the objects that waited for it as their base.
 func (d *decoder) deliver(rec, depth int, o Object) error {
 	if err := d.handOver(rec, depth, o); err != nil {
 		return err

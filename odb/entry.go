@@ -21,10 +21,10 @@ const (
 // entry is the header of one object in a pack: gitformat-pack(5), "pack-*.pack files have the
 // following format".
 type entry struct {
-	off     int64 // where the header starts
+	off     int64 // offset of the header in the pack
 	kind    uint8 // object.Type, ofsDelta or refDelta
-	size    int64 // of the inflated data in bytes, contents or delta, as claimed by the header
-	baseOff int64 // of an ofsDelta
+	size    int64 // size of the inflated data in bytes, as the header claims
+	baseOff int64 // offset of the base of an ofsDelta
 	baseID  object.ID
 }
 

@@ -15,9 +15,9 @@ type Index struct {
 	data   []byte // the whole index file, usually mapped
 	idLen  int    // length of an id in bytes
 	n      int    // number of objects
-	names  int    // where the sorted ids start
-	offs   int    // where the 4-byte offsets start
-	large  int    // where the 8-byte offsets start
+	names  int    // position of the sorted ids in data
+	offs   int    // position of the 4-byte offsets in data
+	large  int    // position of the 8-byte offsets in data
 	larges int    // number of 8-byte offsets
 }
 

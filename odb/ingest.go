@@ -29,7 +29,7 @@ type IngestOptions struct {
 type IngestResult struct {
 	Name    string // "pack-<trailer>", the name git gives it; empty for a pack without objects, which is not kept
 	Objects int
-	Bytes   int64 // of the pack
+	Bytes   int64 // size of the pack
 }
 
 // ingestCache bounds the recent contents that Ingest keeps as delta bases, in bytes.

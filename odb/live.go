@@ -27,7 +27,7 @@ func (l *live) close()                          { l.file.Close() }
 type tail struct {
 	file *os.File
 
-	mu      sync.RWMutex // for the appender: to change; for others: to read
+	mu      sync.RWMutex // guards the fields below; the appender may read them without it
 	flushed int64        // bytes in file
 	buf     []byte       // the bytes after flushed
 }
@@ -35,7 +35,7 @@ type tail struct {
 // tailBuffer is the number of bytes that are collected before they are written to the file.
 const tailBuffer = 256 << 10
 
-// append takes over a copy of p.
+// append appends a copy of p. Only one goroutine may call it.
 func (t *tail) append(p []byte) error {
 	if len(t.buf)+len(p) > tailBuffer {
 		if err := t.flush(); err != nil {

@@ -26,9 +26,9 @@ type loader struct {
 // link is one entry on the way to a base.
 type link struct {
 	off  int64
-	data int64       // where its zlib data starts
-	size int64       // of the inflated data
-	typ  object.Type // of a plain entry
+	data int64       // offset of its zlib data
+	size int64       // size of the inflated data in bytes
+	typ  object.Type // type of a plain entry; 0 for a delta
 }
 
 // loaders holds loaders that are not in use: a zlib reader and its window cost more to create than a small object to

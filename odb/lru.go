@@ -16,7 +16,7 @@ type lru[K comparable] struct {
 	mu    sync.Mutex
 	used  int64
 	items map[K]*list.Element
-	order list.List // of *cached[K], most recently used first
+	order list.List // items (*cached[K]), the most recently used first
 }
 
 // cached is one item of an lru: the contents of an object.
@@ -47,7 +47,7 @@ func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	return it.typ, it.data, true
 }
 
-// put keeps data unless it would push out most of the rest.
+// put adds data, unless it is so large that most other items would have to be removed.
 func (c *lru[K]) put(key K, t object.Type, data []byte) {
 	cost := int64(cap(data)) + cachedOverhead
 	if cost > c.max/2 {

@@ -36,7 +36,7 @@ type pack struct {
 	number uint64
 
 	files atomic.Pointer[packFiles]
-	mu    sync.Mutex // to open; never held by readers of an open pack
+	mu    sync.Mutex // held while the files are opened, never by readers of an open pack
 }
 
 // packFiles are the open files of a pack. They are replaced and closed as a whole.
@@ -163,7 +163,7 @@ func (p *pack) close() {
 // packReader reads a source from some offset on, for headers and zlib.
 type packReader struct {
 	src source
-	off int64 // of buf[end]
+	off int64 // offset of buf[end] in the pack
 	buf []byte
 	pos int
 	end int

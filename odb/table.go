@@ -20,7 +20,7 @@ type table struct {
 	idLen, width int    // length of an id, and of a record, in bytes
 	seed         uint64 // so that remotes cannot choose ids that collide
 
-	mu sync.RWMutex // for the one writer: to write; for others: to read
+	mu sync.RWMutex // guards the fields below; the one writer may read them without it
 	n  int
 	// named is the number of records in slots.
 	named  int

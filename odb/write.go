@@ -138,8 +138,8 @@ func (s *Store) adopt(path string) bool {
 type packWriter struct {
 	format object.Format
 	out    *bufio.Writer
-	sum    hash.Hash // of the whole pack
-	crc    uint32    // of the current entry
+	sum    hash.Hash // hash of the whole pack
+	crc    uint32    // CRC-32 of the current entry
 	off    int64
 	table  *table
 	zip    *zlib.Writer

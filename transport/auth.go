@@ -49,7 +49,7 @@ type authenticator struct {
 	mu       sync.Mutex
 	current  *login
 	approved bool
-	renewed  int // of Options.Login, when current was found
+	renewed  int // number of renewals of Options.Login when current was found
 }
 
 // newAuthenticator returns the authenticator for the origin at. own reports whether that is the host that the user

@@ -45,14 +45,16 @@ type lane struct {
 // lanes is the carrier for stateful connections: ssh, git:// and local processes.
 type lanes struct {
 	remote   *Remote
-	dial     dial   // to upload-pack
-	dialPush dial   // to receive-pack
+	dial     dial   // opens a connection to upload-pack
+	dialPush dial   // opens a connection to receive-pack
 	local    string // path of a repository of this host; "" for another host
 
 	// mu guards the fields below.
-	mu      sync.Mutex
-	idle    []*lane       // last used last
-	opening chan struct{} // closed when the opening of the spare lane has ended; nil: none is being opened, or an exchange waits for it
+	mu   sync.Mutex
+	idle []*lane // last used last
+	// opening is closed when the opening of the spare lane has ended. It is nil if none is being opened, or if an exchange
+	// waits for it already.
+	opening chan struct{}
 	closed  bool
 }
 

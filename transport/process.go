@@ -43,7 +43,8 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 		in.Close()
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
-	if c, err := out.SyscallConn(); err == nil { // larger pipes mean fewer wake-ups; the limit of an unprivileged user may be used up
+	// A larger pipe means fewer wake-ups. An error is ignored: the limit of an unprivileged user may be used up.
+	if c, err := out.SyscallConn(); err == nil {
 		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 	}
 	p := &process{in: in, out: out, stats: &r.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}

@@ -21,8 +21,8 @@ const (
 // Receiver is what a server offers to a client that pushes.
 type Receiver struct {
 	Format     object.Format
-	Atomic     bool        // it can apply all updates or none
-	Delete     bool        // it removes refs
+	Atomic     bool        // whether it can apply all updates or none
+	Delete     bool        // whether it can remove refs
 	Refs       []Ref       // its refs below the requested prefixes; names and ids only
 	Alternates []object.ID // tips of other repositories from which it uses objects
 	Agent      string      // the server's program and version, "" if it does not say

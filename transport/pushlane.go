@@ -140,7 +140,7 @@ type pulsing struct {
 	r      io.Reader
 	w      io.Writer
 	p      *pulse
-	failed error // of Write
+	failed error // first error of Write
 }
 
 // Read reads from the server. After everything was sent, each byte restarts the clock.

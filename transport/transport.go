@@ -42,9 +42,9 @@ type Environment = endpoint.Environment
 // Options configure a Remote. The zero value is usable.
 type Options struct {
 	Login      *Login        // sent as the password (or Bearer) to the remote's own host, http(s) only; nil: none
-	Env        Environment   // of the programs that are run, and where their settings are read; nil: of this process
+	Env        Environment   // environment of the programs that are run and of their settings; nil: that of this process
 	Stall      time.Duration // a wait for bytes longer than this fails the exchange; default 30 s
-	Connect    time.Duration // to open a connection; default 15 s
+	Connect    time.Duration // time limit for opening a connection; default 15 s
 	Retries    int           // attempts after the first, on transport faults, 429 and 5xx
 	Patience   time.Duration // how long after the first attempt another may begin; 0: no limit
 	Ahead      *Ahead        // records which servers refuse commands sent ahead; nil: none is sent ahead
@@ -79,11 +79,13 @@ type Refs struct {
 
 // FetchRequest describes the objects to fetch.
 type FetchRequest struct {
-	Wants  []object.ID
-	Haves  []object.ID // commits that the caller has with everything they reach, which the remote leaves out; it may know none of them
-	Depth  int         // in commits; 0: all history
-	Filter string      // such as "blob:none"; "" is everything
-	Once   bool        // no second attempt, whatever Options.Retries says
+	Wants []object.ID
+	// Haves are commits that the caller has with everything they reach, and which the remote leaves out. The remote may
+	// know none of them.
+	Haves  []object.ID
+	Depth  int    // number of commits of history; 0: all
+	Filter string // such as "blob:none"; "" is everything
+	Once   bool   // no second attempt, whatever Options.Retries says
 }
 
 // FetchResponse is a pack that is being received. Pack must be closed; closing it before its end
@@ -101,7 +103,7 @@ type Stats struct {
 	BytesIn     int64
 	BytesOut    int64
 	Connections int64         // opened
-	Quiet       time.Duration // of the current waits for a byte, the longest
+	Quiet       time.Duration // longest of the current waits for a byte
 	LastError   string
 	LastErrorAt time.Time
 }

@@ -20,7 +20,7 @@ type watch struct {
 	leave func() bool
 	owner *watches
 	ctx   context.Context // net/http may notice its end before the watch does
-	since atomic.Int64    // when the current wait began, in nanoseconds since 1970; 0: no wait
+	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0: no wait
 
 	mu    sync.Mutex
 	cause error // why the exchange was ended; nil while it runs

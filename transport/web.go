@@ -25,7 +25,7 @@ const (
 	gzipOver     = 1 << 10                 // bytes of a request worth compressing
 	maxHops      = 20                      // redirects, as in git
 	maxLogins    = 4                       // refused logins in one exchange
-	drainGrace   = 250 * time.Millisecond  // for the end of a body whose message has ended
+	drainGrace   = 250 * time.Millisecond  // time limit for the end of a body whose message has ended
 	userAgent    = "git/2.40 (artifactfs)" // some forges serve only clients that begin with "git/"
 	servicePath  = "/info/refs"
 	maxRetryWait = 24 * time.Hour
@@ -43,7 +43,7 @@ type web struct {
 
 	// mu guards the fields below.
 	mu   sync.Mutex
-	base *url.URL // where discovery was redirected to; before, the URL as given
+	base *url.URL // URL to which the discovery was redirected; before that, the URL of the user
 	auth *authenticator
 	// receiver holds the capabilities for pushes, without refs, if there are too many refs to
 	// request them again.
@@ -256,7 +256,7 @@ type call struct {
 	body    []byte
 	gzip    bool
 	open    func() (io.ReadCloser, int64, error) // returns the body and its length or -1; replaces body
-	kind    string                               // of the answer's content type
+	kind    string                               // last part of the answer's content type
 }
 
 // contentType returns the content type of a request or an answer.

@@ -53,16 +53,16 @@ const grace = 5 * time.Second
 
 // configuration describes where an agent's hooks are configured and which events it has.
 type configuration struct {
-	path   string // relative to the directory
+	path   string // path of the file, relative to the working directory
 	events []configured
-	unit   time.Duration // of "timeout"
-	named  bool          // an entry has a "name"
+	unit   time.Duration // unit of "timeout" in the file
+	named  bool          // whether an entry has a "name"
 }
 
 // configured is an event to which a hook is added.
 type configured struct {
 	name string
-	tool bool // it has a matcher, which selects tools
+	tool bool // whether it has a matcher, which selects tools
 }
 
 // configurations describes the hooks of each agent. OpenCode has a plugin in place of hooks.

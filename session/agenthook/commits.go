@@ -19,7 +19,7 @@ import (
 // its own. It is stored in the git directory, artifactfs-hooks/CONVERSATION.json, until the
 // conversation ends or the hooks are uninstalled.
 type Turn struct {
-	Prompt string `json:"prompt"` // of the turn, without secrets, shortened
+	Prompt string `json:"prompt"` // prompt of the turn, without secrets and shortened
 	Reflog int64  `json:"reflog"` // bytes of logs/HEAD whose commits have been found
 }
 

@@ -49,7 +49,7 @@ type Event struct {
 	Session string // the agent's own name of its conversation
 	Dir     string // the agent's working directory; "": unknown
 	Model   string
-	Text    string // of a prompt or a response
+	Text    string // text of a prompt or a response
 	Tool    string
 	Call    string // id of a tool call, the same in its result
 	Input   json.RawMessage

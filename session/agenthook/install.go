@@ -24,7 +24,7 @@ var plugin string
 
 // Change is the outcome of Install and Uninstall for one file.
 type Change struct {
-	Path    string // of the configuration
+	Path    string // path of the configuration file
 	Changed bool
 	Tracked bool // git tracks the file, so the change shows in git status
 }

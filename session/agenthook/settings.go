@@ -16,13 +16,13 @@ type value struct {
 	start, end int // the value's bytes
 	// kind is '{' or '[' for an object or array, and zero for other values.
 	kind    json.Delim
-	members []member // of an object or an array
-	text    string   // of a string
+	members []member // members of an object or elements of an array
+	text    string   // value of a string
 }
 
 // member is a member of an object, or an element of an array, which has no key.
 type member struct {
-	start int // of the key, or of the value in an array
+	start int // position of the key, or of the value in an array
 	key   string
 	value value
 }
@@ -138,7 +138,7 @@ func remove(text []byte, from value, i int) []byte {
 // emptySettings is a file in which nothing is set; Install begins with it where there is no file.
 const emptySettings = "{\n}\n"
 
-// install returns settings with a hook on each event, and no older one of ours.
+// install returns settings with a hook on each event. Hooks of an earlier install are removed.
 func (c configuration) install(text []byte, a Agent, command string) ([]byte, error) {
 	text, _, err := uninstall(text, a)
 	if err != nil {
@@ -251,5 +251,5 @@ func isOurs(group value, a Agent) bool {
 	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
 }
 
-// commandSuffix ends the command line of a hook of ours, and of no other program.
+// commandSuffix returns the end of the command line of our hooks, by which isOurs recognizes them.
 func commandSuffix(a Agent) string { return " session hook " + string(a) }

@@ -42,7 +42,7 @@ type Remote interface {
 
 // Options describe a Mirror.
 type Options struct {
-	Dir    string // it is made below
+	Dir    string // directory in which the temporary directory is created
 	Remote Remote // the Mirror closes it
 	// Origin opens the mounted remote of a session. The Mirror closes it.
 	Origin func(url string) (Remote, error)
@@ -52,12 +52,12 @@ type Options struct {
 type Mirror struct {
 	remote Remote
 	open   func(url string) (Remote, error)
-	origin map[string]Remote // by URL
+	origin map[string]Remote // mounted remotes that were opened, by URL
 	dir    string
 	caps   transport.Capabilities
 	refs   map[string]object.ID
-	main   *session.Repo            // that objects are written to
-	views  map[string]*session.Repo // by session
+	main   *session.Repo            // repository to which objects are written
+	views  map[string]*session.Repo // the same repository as that of each session, by name
 	metas  map[string]session.Meta
 	// had records, for each session, how much of its checkpoints was fetched; based records the base commits that
 	// were fetched.

@@ -66,7 +66,7 @@ var ErrNewer = errors.New("container of a later version")
 
 // Base describes the objects of the mounted repository that those of a container refer to.
 type Base struct {
-	URL     string // of the mounted remote, without secrets
+	URL     string // URL of the mounted remote, without secrets
 	Commits []object.ID
 }
 
@@ -83,7 +83,7 @@ type manifest struct {
 	Format  object.Format
 	Base    Base
 	Next    int         // number of the next pack
-	Packs   []packEntry // by name, which is also by age
+	Packs   []packEntry // ordered by name, which is also the order of age
 	Refs    map[string]object.ID
 }
 
@@ -180,6 +180,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 	if err := plainURL(j.Base.URL); err != nil {
 		return m, err
 	}
+	// id parses an id of the container's format. The null id is invalid.
 	id := func(text string) (object.ID, error) {
 		id, err := object.ParseID(text)
 		if err == nil && (id.Format() != m.Format || strings.Trim(text, "0") == "") {

@@ -217,6 +217,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 			return m, err
 		}
 	}
+	// A pack in the tree that the manifest does not list would never be read, so the numbers must be equal.
 	if m.Format != f || len(packs) != len(m.Packs) {
 		return m, fmt.Errorf("%w: it has %d packs, and names %d", ErrContainer, len(packs), len(m.Packs))
 	}

@@ -35,7 +35,7 @@ type Remote struct {
 	own      bool   // whether dir is temporary
 	begun    bool   // whether the session uses a container, even if none was pushed yet
 	tip      object.ID
-	manifest manifest // of tip
+	manifest manifest // manifest of the container at tip
 	unpacked *unpacked
 	metas    map[object.ID]bool // ids of the ordinary refs that were listed
 	keepOld  bool               // the session remote refuses a container without its predecessor
@@ -191,6 +191,7 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 			r.metas[ref.ID] = true
 		}
 	}
+	// The refs in the container appear to callers like ordinary refs.
 	for name, id := range r.manifest.Refs {
 		refs = append(refs, transport.Ref{Name: name, ID: id})
 	}

@@ -128,6 +128,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 			}
 			kept = append(kept, file)
 		}
+		// git has no empty trees inside a tree, so a day without files is left out.
 		if len(kept) == 0 {
 			continue
 		}

@@ -81,6 +81,7 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, 
 	if e.DryRun || dropped == 0 {
 		return dropped, nil
 	}
+	// One commit without history replaces the transcript, as after Erase.
 	w := rewriting{session: e.Session, at: e.Now, message: "gc", edit: func(_ string, text []byte) ([]byte, int, error) {
 		return e.drop(text, old, stays)
 	}}

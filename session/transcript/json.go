@@ -78,7 +78,7 @@ func endOfString(in []byte, i int) int {
 
 // redactString returns the value of a string literal, and the literal without secrets.
 func redactString(literal []byte, key string) (value string, clean []byte, secrets int64) {
-	if err := json.Unmarshal(literal, &value); err != nil { // it was looked at as a whole before
+	if err := json.Unmarshal(literal, &value); err != nil { // the whole text was validated before
 		return "", []byte(`""`), 0
 	}
 	redacted, n := Redact(value)

@@ -185,5 +185,5 @@ func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error)
 			return p, nil
 		}
 	}
-	return r.Find(lines[i].Time.Format(time.RFC3339Nano)) // it was dropped, or is another session's
+	return r.Find(lines[i].Time.Format(time.RFC3339Nano)) // the checkpoint with this id is not in this session
 }

@@ -3,8 +3,9 @@
 //
 // Records are in the tree of session.TranscriptRef, each commit of which adds a batch:
 //
-//	2006-01-02/POINT.jsonl        what was recorded on a day (in UTC) while POINT was the newest checkpoint ("none": there was none)
-//	2006-01-02/POINT.0002.jsonl   and what did not fit
+//	2006-01-02/POINT.jsonl        records of a day (in UTC) made while POINT was the newest checkpoint
+//	2006-01-02/POINT.0002.jsonl   records that did not fit into the first file
+//	2006-01-02/none.jsonl         records made before the first checkpoint
 //
 // A line is {"id","time","point","session","lane","actor","record":{...}}, where record is the
 // caller's. An erased one has "erased":{"time","by","why"} in its place.
@@ -73,7 +74,7 @@ type envelope struct {
 
 // LineError is an invalid line of a batch.
 type LineError struct {
-	Line int // from 1
+	Line int // number of the line, from 1
 	Err  error
 }
 

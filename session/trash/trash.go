@@ -42,7 +42,7 @@ var (
 // Deleted is a session that can be restored.
 type Deleted struct {
 	Session string
-	At      time.Time // when it was deleted
+	At      time.Time // time of the deletion
 	refs    map[string]object.ID
 }
 
@@ -94,7 +94,7 @@ func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
-// Delete removes refs of a session. It returns those that the session remote does not let go of,
+// Delete removes refs of a session. It returns those that the session remote refuses to remove,
 // such as the branch that its HEAD names.
 func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, now time.Time) (kept []string, err error) {
 	to := prefix(name, now)

@@ -83,7 +83,7 @@ type HTTPSettings struct {
 	CertFile, KeyFile string
 	Proxy             string
 	ProxySet          bool     // http.proxy is set; an empty one means no proxy
-	FollowRedirects   bool     // for the discovery
+	FollowRedirects   bool     // whether redirects of the discovery are followed
 	Headers           []string // "Name: value"
 }
 

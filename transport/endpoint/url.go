@@ -26,7 +26,7 @@ const (
 type URL struct {
 	Scheme    Scheme
 	Display   string   // without secrets
-	Raw       string   // as given, for url.<base>.Rewrite; may hold the secret
+	Raw       string   // URL of the user, for Settings.Rewrite; may contain the secret
 	Base      *url.URL // http only, without user
 	User      string
 	Secret    string
