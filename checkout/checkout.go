@@ -129,7 +129,7 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 		ch.reindex(x, done, written)
 		err = lock.Replace(x, written)
 	}
-	if err != nil { // a later repetition would surprise the user
+	if err != nil { // if a later start repeated the checkout, that would surprise the user
 		return nil, errors.Join(err, pending.End())
 	}
 	return pending, nil

@@ -42,7 +42,7 @@ type Server struct {
 	wg     sync.WaitGroup
 }
 
-// Serve answers questions about the git directory from now on.
+// Serve starts to answer credential requests for the git directory, and returns at once.
 func Serve(gitDir string, s Source, o gitsocket.Options, log *zap.Logger) (*Server, error) {
 	l, err := gitsocket.Listen(gitDir, socketName, o)
 	if err != nil {

@@ -104,7 +104,8 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	return a, nil
 }
 
-// sawObjects makes the readers of the session's objects look for new packs. It is called after objects were added without them.
+// sawObjects makes the readers of the session's objects look for new packs. It is called after objects were added in a way that
+// these readers do not see.
 func (m *mount) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {

@@ -26,7 +26,7 @@ type opened struct {
 
 	// pins holds the names that the user pinned each checkpoint under.
 	pins map[session.PointID][]string
-	// release closes what was opened for this request and unlocks the home; nil if there is nothing to close.
+	// release closes what was opened for this request and unlocks the directory of the session; nil if nothing was opened.
 	release func()
 
 	// acknowledged reports whether a checkpoint is known to be pushed; nil if that is not known.

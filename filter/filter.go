@@ -78,7 +78,7 @@ type File struct {
 	Ahead                bool        // prefetched: filter the file although no caller waits for it yet
 }
 
-// Output receives a program's output. Reset empties it: a file may be tried more than once.
+// Output receives a program's output. Reset discards that output, because a program may run again for the same file.
 type Output interface {
 	io.Writer
 	Reset() error

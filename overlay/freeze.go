@@ -113,7 +113,7 @@ func (p *Pin) Release() {
 	}
 	if s.count.Add(-1) == 0 {
 		if s.before != nil {
-			_ = s.before.Close() // it has no name, and its last reader is done
+			_ = s.before.Close() // the file has no name any more, and its last reader is done
 		}
 		s.before, s.end, s.byNumber = nil, 0, nil
 	}

@@ -23,8 +23,8 @@ var (
 	ErrNewerMeta = errors.New("metadata of a later version")
 )
 
-// Names of the files in the tree of MetaRef's commit, and limits. The limits matter most for metadata that is read, since it may
-// be from a session remote that others can write to.
+// Names of the files in the tree of MetaRef's commit, and limits on their size. The limits matter most for metadata that is
+// read, because others may write to the session remote that it comes from.
 const (
 	metaVersion     = 1                   // version of the format of session.json
 	metaFile        = "session.json"      // entry of the tree of MetaRef

@@ -105,8 +105,8 @@ func (t *Tree) TakeRemoved() (list []*Removed, lost int, done func(saved bool)) 
 	}
 }
 
-// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest ones. r.mu is not
-// held.
+// unkeep removes kept files from the overlay's log and releases their contents. The files must be the oldest in that log. The
+// caller must not hold r.mu.
 func (t *Tree) unkeep(list []*Removed) {
 	if len(list) == 0 {
 		return

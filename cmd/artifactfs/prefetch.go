@@ -43,8 +43,8 @@ commits changed). The command returns when the contents are there.`,
 	return cmd
 }
 
-// prefetchPaths requests a prefetch from the daemon of the mount at dir, and prints the result. With commits, the
-// contents are written to git's object store instead.
+// prefetchPaths asks the daemon of the mount at dir to prefetch, and prints the result. If commits are named, the daemon writes
+// their contents to git's object store.
 func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, wait bool, commits []string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "prefetch", dir)

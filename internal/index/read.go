@@ -77,7 +77,7 @@ func verify(f object.Format, body, sum []byte) error {
 	return nil
 }
 
-// reader parses text from offset at on. All methods return errShort if text ends too early.
+// reader parses text, starting at the offset in field at. All methods return errShort if text ends too early.
 type reader struct {
 	x    *Index
 	text string // shared by the paths of all entries, so that they need no memory of their own

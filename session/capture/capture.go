@@ -71,7 +71,7 @@ type Options struct {
 	Memory string
 	// Lane is the lane of the checkpoints; "": "main".
 	Lane string
-	// Segment is the lowest segment of the lane to write to. Lower ones belong to another writer.
+	// Segment is the lowest-numbered segment of the lane that this writer may write to. Lower ones belong to another writer.
 	Segment int
 	// Base is the base commit of the session; zero: unborn.
 	Base object.ID

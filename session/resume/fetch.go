@@ -65,7 +65,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 		based, stop = t.acquireBeside(ctx, s)
 		defer stop()
 	}
-	refs, err := k.Listing.Refs(ctx) // a container is fetched while the claim is pushed
+	refs, err := k.Listing.Refs(ctx) // the container of a thin session is fetched while the claim is pushed
 	if err != nil {
 		return nil, fault.SessionRemote(t.Remote, err)
 	}

@@ -164,7 +164,8 @@ func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	return err
 }
 
-// findForked finds the checkpoint among the fetched ones, and fetches the small files of its checkpoint state.
+// findForked finds the checkpoint to fork from among the fetched checkpoints, and fetches the small files of its checkpoint
+// state.
 func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
 	if err := setRefs(ctx, repo, p.refs, func(ref string) bool { return isOfCheckpoints(p.Session, ref) }); err != nil {
 		return err

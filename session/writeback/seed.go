@@ -27,7 +27,7 @@ type seeding struct{ done, size atomic.Int64 }
 const (
 	baseFirst    = 30 * time.Second // delay after the first failure
 	baseMost     = time.Hour        // maximum delay
-	baseAgain    = 15 * time.Second // time for which a failure is also the result for callers of Sync
+	baseAgain    = 15 * time.Second // time after a failure during which Sync returns that failure and does not try again
 	unreachFirst = time.Second      // delay after the first failure to reach a remote
 	unreachMost  = time.Minute      // maximum delay while a remote is unreachable
 )

@@ -25,8 +25,8 @@ func New(t *testing.T) statedir.Homes {
 	return h
 }
 
-// Add creates the home of a session that no process uses, with an overlay of the given number of empty files. counted
-// states that the last mount was unmounted, so that the record has the number of changes.
+// Add creates the home of a session that no process uses, with an overlay of the given number of empty files. If counted is
+// true, the record holds the number of changes, as after an unmount.
 func Add(t *testing.T, h statedir.Homes, name string, files int, counted bool) {
 	t.Helper()
 	m, err := h.Lock(t.Context(), name, "/srv/"+name)
