@@ -31,8 +31,9 @@ type Snapshot struct {
 	Local   bool          // nothing had to be fetched
 	Partial bool          // fetched without blobs
 
-	start   time.Time
-	took    time.Duration // until all trees were fetched; constant once done is closed
+	start time.Time
+	took  time.Duration // until all trees were fetched; constant once done is closed
+	// shallow lists the commits whose parents the remote did not send.
 	shallow []object.ID
 	objects atomic.Int64 // that have arrived
 	bytes   atomic.Int64
@@ -100,6 +101,8 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return snap, nil
 }
 
+// newSnapshot returns the snapshot of a target whose commit and trees have not been read. Connect
+// is the time since start.
 func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	return &Snapshot{
 		Ref: t.name, Commit: t.commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
@@ -107,7 +110,8 @@ func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	}
 }
 
-// finish ends the fetch of a snapshot.
+// finish ends the fetch of a snapshot. err is nil, or the error that ended the fetch. It must be
+// called once.
 func (s *Snapshot) finish(err error) {
 	s.err, s.took = err, time.Since(s.start)
 	s.once.Do(func() { close(s.ready) })
@@ -150,6 +154,8 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 		s.notice("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
 		req.Depth = min(req.Depth, 1) // without a filter, the contents of the parent commit would be sent too
 	}
+	// The fetch must outlive ctx once the commit is readable, and end with ctx before: it has a
+	// context of its own, to which ctx is attached until then.
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
 	s.streamBegins()
@@ -168,6 +174,7 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 		cancel()
 		return ErrClosed
 	}
+	// receive or finish closes ready: a pack may end without the commit.
 	<-snap.ready
 	stopWatching() // the store owns the fetch from now on
 	if snap.Tree.IsZero() {
@@ -206,6 +213,8 @@ func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *S
 				refused = fmt.Errorf("read commit %s: %w", id, err)
 				return
 			}
+			// The commit is the first object of a pack from git, so the mount can be created while
+			// the trees are in flight.
 			snap.Tree, snap.Time = info.Tree, info.Committed
 			snap.once.Do(func() { close(snap.ready) })
 		}

@@ -41,6 +41,7 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 // so that contents and size stay the same while the tree is mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
+	// Only a driver can refuse a blob.
 	if _, ok := r.Driver(); !ok {
 		return r
 	}
@@ -57,6 +58,7 @@ func (v *View) decide(files []*convert.File, id object.ID, path string) convert.
 // neighbours.
 func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
+	// A file that is on this host needs no neighbours: only its attributes are missing.
 	if v.missing(id) {
 		c = v.neighbours(ctx, id, path)
 		c.Wants = append(c.Wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
@@ -116,6 +118,8 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	if ok {
 		return files, nil
 	}
+	// The attributes of the parent apply too, and are read first, so that those of dir override
+	// them.
 	if dir != "" {
 		var err error
 		if files, err = v.attributes(ctx, dirOf(dir), along); err != nil {
@@ -140,6 +144,8 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	if v.rules.files == nil {
 		v.rules.files = map[string][]*convert.File{}
 	}
+	// The caller's string may be a part of a larger buffer, such as a request of the kernel, which
+	// the map would keep alive.
 	v.rules.files[strings.Clone(dir)] = files
 	return files, nil
 }
@@ -151,6 +157,7 @@ func padded(files []*convert.File, n int) []*convert.File {
 	return longer
 }
 
+// depth returns the number of components of a directory's path; 0 for the root.
 func depth(dir string) int {
 	if dir == "" {
 		return 0
@@ -167,6 +174,7 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 	return findAttributes(entries)
 }
 
+// findAttributes returns the entry of the .gitattributes among the entries of a directory.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
 		if e.Name == attributesName && e.Mode.IsBlob() { // git reads the target of a symlink as attributes too

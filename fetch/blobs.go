@@ -34,6 +34,7 @@ func (s *Store) unpackBlobs(ctx context.Context, r io.Reader, arrived func(objec
 	return odb.Unpack(ctx, r, odb.UnpackOptions{
 		Format: s.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: s.blobs.Spool,
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
+			// A delta may refer to a blob that arrived earlier and is in the cache.
 			c, ok := s.blobs.Get(id)
 			if !ok {
 				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted", id)
@@ -71,6 +72,7 @@ func (s *Store) keep(o odb.Object) error {
 		}
 		return nil
 	}
+	// The disk may be full or read-only: contents in memory still serve the readers that wait.
 	if err := s.blobs.Put(o.ID, o.Data); err != nil {
 		s.memory.PutContent(o.ID, o.Data)
 		s.notice(fmt.Sprintf("contents cannot be written to disk: %v", err))

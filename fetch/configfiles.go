@@ -8,15 +8,17 @@ import (
 )
 
 const (
+	// ignoreName is the file with which a repository excludes paths from git status and git add.
 	ignoreName = ".gitignore"
-	// maxConfigFiles bounds Store.rulings.
+	// maxConfigFiles bounds Store.configFiles, in trees.
 	maxConfigFiles = 32
 )
 
 // configFiles lists the files of a tree that configure git wherever they are.
 type configFiles struct {
 	ignore, attributes []Blob
-	files              int // in all
+	// files counts all files of the tree, symlinks and submodules included.
+	files int // in all
 }
 
 // GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and how many
@@ -31,6 +33,8 @@ func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, f
 			return nil, nil, 0, err
 		}
 		s.mu.Lock()
+		// The map is a cache of few trees: clearing it is simpler than an order of use, and costs
+		// one walk.
 		if len(s.configFiles) >= maxConfigFiles {
 			clear(s.configFiles)
 		}
@@ -40,6 +44,7 @@ func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, f
 	return slices.Clone(r.ignore), slices.Clone(r.attributes), r.files, nil
 }
 
+// findConfigFiles adds the files below a tree to to. dir is the path of the tree, "" for the root.
 func (s *Store) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
 	entries, err := s.Tree(ctx, tree)
 	if err != nil {
@@ -54,6 +59,7 @@ func (s *Store) findConfigFiles(ctx context.Context, tree object.ID, dir string,
 			if err := s.findConfigFiles(ctx, e.ID, join(dir, e.Name), to); err != nil {
 				return err
 			}
+		// A symlink or submodule with such a name is not read as configuration.
 		case e.Mode != object.ModeFile && e.Mode != object.ModeExec:
 		case e.Name == ignoreName:
 			to.ignore = append(to.ignore, Blob{ID: e.ID, Path: join(dir, e.Name)})

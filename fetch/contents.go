@@ -14,13 +14,16 @@ import (
 // evicts the blob.
 type Content interface {
 	io.ReaderAt
+	// Size returns the length of the contents in bytes.
 	Size() int64
+	// Release allows the cache to remove the file below. ReadAt must not be called after it.
 	Release()
 }
 
 // memoryContent is small contents in memory.
 type memoryContent []byte
 
+// ReadAt copies from off. Like every io.ReaderAt, it returns io.EOF for a read beyond the end.
 func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
 	if off >= int64(len(c)) {
 		return 0, io.EOF
@@ -34,6 +37,7 @@ func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
 
 func (c memoryContent) Size() int64 { return int64(len(c)) }
 
+// Release does nothing: the garbage collector owns the memory.
 func (c memoryContent) Release() {}
 
 // content returns a blob's contents from the cache.
@@ -67,6 +71,8 @@ func (s *Store) contentSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
+// knownSize returns the size, in bytes, of a blob that may be missing: from the table of sizes,
+// else from its contents.
 func (s *Store) knownSize(id object.ID) (int64, bool) {
 	if n, ok := s.sizes.Get(id); ok {
 		return n, true
@@ -84,6 +90,8 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 	if err != nil || t != object.Blob {
 		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
 	}
+	// Small contents are unpacked in memory and written at once. Large ones are streamed, so that
+	// memory stays bounded.
 	if size <= spoolOver {
 		_, data, err := from.Get(id, spoolOver)
 		if err == nil {
@@ -103,6 +111,8 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 	return true, s.blobs.PutFile(id, f, size)
 }
 
+// copyVerified copies a blob into f and compares the hash: a pack may have been damaged since it
+// was indexed.
 func copyVerified(from objects, id object.ID, size int64, f *os.File) error {
 	h := object.NewHasher(id.Format(), object.Blob, size)
 	if err := from.WriteTo(id, io.MultiWriter(f, h)); err != nil {

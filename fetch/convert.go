@@ -26,6 +26,7 @@ const maxConverted = 512 << 20
 
 // convertedID returns the key in the cache of the converted form of the blob at path.
 func convertedID(id object.ID, r convert.Rule, path string) object.ID {
+	// r.Key describes the conversion. The prefix keeps the key apart from the ids of objects.
 	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.Key(path)))
 	key, err := object.FromBytes(sum[:])
 	if err != nil {
@@ -60,6 +61,7 @@ func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, 
 	return memoryContent(content), err
 }
 
+// wholeOf returns all bytes of contents in memory.
 func wholeOf(c Content) ([]byte, error) {
 	content := make([]byte, c.Size())
 	if _, err := c.ReadAt(content, 0); err != nil && err != io.EOF {
@@ -90,6 +92,8 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			v.smudgeAhead(b.Path, r)
 		}
 		metrics.Charge(ctx, metrics.Converted, 0, 0)
+		// A reader that leaves no longer counts: without waiters the driver may stop the
+		// conversion.
 		select {
 		case <-m.done:
 			m.waiters.Add(-1)
@@ -98,6 +102,8 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			return nil, ctx.Err()
 		}
 		switch {
+		// The contents are opened again without the driver, as checkout does for a filter that is
+		// not required.
 		case m.refused:
 			v.refuse(key)
 			return v.Open(ctx, b)
@@ -144,6 +150,7 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smu
 	}
 	started := s.background(func(ctx context.Context) {
 		m.data, m.err = v.runPrograms(ctx, b, r, key, m, ahead)
+		// A driver that is not `required` may fail, and git then keeps the contents as they are.
 		if d, ok := r.Driver(); ok && !d.Required && errors.Is(m.err, filter.ErrUnfiltered) {
 			s.log.Warn("content stays unfiltered", zap.String("path", b.Path), zap.String("filter", d.Name), zap.Error(m.err))
 			m.refused = true
@@ -157,6 +164,7 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smu
 	return m, true
 }
 
+// landSmudge removes a conversion from those in progress and wakes its waiters.
 func (s *Store) landSmudge(key object.ID, m *smudge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,6 +186,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		return nil, err
 	}
 	defer c.Release()
+	// A driver that alone converts the contents reads them as a stream, of any size. The other
+	// conversions need all of them in memory.
 	var in Content = c
 	if !r.Streams() && c.Size() <= maxConverted {
 		content, err := wholeOf(c)
@@ -196,6 +206,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		}
 		in = memoryContent(content)
 	}
+	// The result is stored in the cache only as a whole: a driver may fail after half of its
+	// output.
 	out := &spool{store: v.store}
 	defer out.discard()
 	d, ok := r.Driver()
@@ -217,6 +229,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	return out.keep(key)
 }
 
+// hexOf returns an id in hexadecimal, "" for the zero id.
 func hexOf(id object.ID) string {
 	if id.IsZero() {
 		return ""
@@ -227,13 +240,17 @@ func hexOf(id object.ID) string {
 // spool receives contents of unknown size: in memory first, in a file when they exceed spoolOver.
 type spool struct {
 	store *Store
-	data  []byte
-	file  *os.File
-	size  int64
+	// data holds the contents while they are at most spoolOver bytes.
+	data []byte
+	// file receives the contents after that; nil before.
+	file *os.File
+	// size is the number of bytes written so far.
+	size int64
 }
 
 var _ filter.Output = (*spool)(nil)
 
+// Write appends p. The first write beyond spoolOver moves the contents to a file.
 func (o *spool) Write(p []byte) (int, error) {
 	o.size += int64(len(p))
 	if o.file == nil && o.size <= spoolOver {
@@ -261,6 +278,7 @@ func (o *spool) Reset() error {
 	return nil
 }
 
+// discard removes the file of contents that were not kept.
 func (o *spool) discard() {
 	if o.file != nil {
 		o.file.Close()
@@ -273,6 +291,8 @@ func (o *spool) discard() {
 func (o *spool) keep(key object.ID) ([]byte, error) {
 	if o.file == nil {
 		data := o.data
+		// Nil means to the caller that the contents are in the cache only; empty contents need a
+		// slice.
 		if data == nil {
 			data = []byte{}
 		}

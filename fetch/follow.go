@@ -52,6 +52,8 @@ func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) er
 	return s.moveRef(ref, tip)
 }
 
+// acquireWhole acquires ref and waits for all of its trees. It repeats the acquisition while the
+// remote is unreachable.
 func (s *Store) acquireWhole(ctx context.Context, ref string) error {
 	return s.Retry(ctx, func() error {
 		snap, err := s.Acquire(ctx, ref)
@@ -62,6 +64,7 @@ func (s *Store) acquireWhole(ctx context.Context, ref string) error {
 	})
 }
 
+// requestSince fetches the commits that tip reaches and have does not, in one request.
 func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, tip, have object.ID) error {
 	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: s.completeTips()}
 	if !have.IsZero() && !slices.Contains(req.Haves, have) {
@@ -87,6 +90,7 @@ func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, t
 // moveRef sets the store's copy of a ref of the remote to a commit whose history is on this host.
 // The caller holds history.lock.
 func (s *Store) moveRef(ref string, tip object.ID) error {
+	// The other refs are kept as they are: only the followed branch is known to have moved.
 	text, err := os.ReadFile(s.refsFile())
 	if err != nil {
 		return fmt.Errorf("write refs: %w", err)

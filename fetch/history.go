@@ -40,12 +40,18 @@ const lockPoll = 200 * time.Millisecond
 // store. Afterwards `shallow` is removed for good: a later acquisition is connected to the history
 // by a fetch with haves.
 func (s *Store) boundaryFile() string { return filepath.Join(s.dir, "boundary") }
-func (s *Store) shallowFile() string  { return filepath.Join(s.GitDir(), "shallow") }
-func (s *Store) refsFile() string     { return filepath.Join(s.GitDir(), "packed-refs") }
+
+// shallowFile returns the path of the file in which git looks for commits without parents.
+func (s *Store) shallowFile() string { return filepath.Join(s.GitDir(), "shallow") }
+
+// refsFile returns the path of the packed refs; their existence shows that history was completed.
+func (s *Store) refsFile() string { return filepath.Join(s.GitDir(), "packed-refs") }
 
 // Boundary returns the commits without their parents in the store: git calls them shallow.
 func (s *Store) Boundary() []object.ID { return readIDs(s.boundaryFile()) }
 
+// readIDs returns the ids in a file with one id per line. Lines that are not ids are skipped, and a
+// missing file has none.
 func readIDs(path string) []object.ID {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -60,6 +66,7 @@ func readIDs(path string) []object.ID {
 	return ids
 }
 
+// idLines returns ids with one per line, as readIDs and git's shallow file expect.
 func idLines(ids []object.ID) []byte {
 	var text strings.Builder
 	for _, id := range ids {
@@ -76,6 +83,8 @@ func (s *Store) addBoundary(ids []object.ID) error {
 
 // changeBoundary rewrites the boundary, without the commits whose parents are all in the store.
 func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
+	// Several processes may acquire commits of the same remote: the lock makes reading, changing
+	// and writing one step.
 	unlock, err := disk.Lock(s.boundaryFile() + ".lock")
 	if err != nil {
 		return fmt.Errorf("record boundary: %w", err)
@@ -84,6 +93,8 @@ func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
 	ids := change(s.Boundary())
 	slices.SortFunc(ids, object.ID.Compare)
 	ids = slices.DeleteFunc(slices.Compact(ids), s.hasParents)
+	// The boundary is written before git's shallow file: after a crash between the two, the next
+	// change writes both.
 	if err := disk.WriteFile(s.boundaryFile(), idLines(ids), 0o600); err != nil {
 		return fmt.Errorf("record boundary: %w", err)
 	}
@@ -98,6 +109,8 @@ func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
 	return nil
 }
 
+// hasParents reports whether a commit is in the store with all of its parents. Such a
+// commit does not belong in the boundary.
 func (s *Store) hasParents(commit object.ID) bool {
 	_, content, err := s.objects.Get(commit, object.MaxCommitSize)
 	if err != nil {
@@ -162,18 +175,22 @@ func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	return nil
 }
 
+// setHistory records the state that Stats returns.
 func (s *Store) setHistory(h History) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.history = h
 }
 
+// deepen is Deepen with the lock that excludes other processes. busy reports whether readers wait,
+// for which the pack is paused.
 func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	// Another process may have fetched the history while this one waited for the lock.
 	if err := s.objects.Refresh(); err != nil {
 		return err
 	}
@@ -192,6 +209,8 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	if err != nil {
 		return err
 	}
+	// Nothing is missing if all tips exist and no commit lacks its parents: the whole history was
+	// fetched at once.
 	missing := s.missingTips(refs)
 	switch {
 	case len(missing) == 0 && len(s.Boundary()) == 0:
@@ -203,6 +222,7 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	if err != nil {
 		return err
 	}
+	// The refs are written last: their file marks the history as complete.
 	if err := s.writeRefs(refs); err != nil {
 		return err
 	}
@@ -213,6 +233,8 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	return nil
 }
 
+// writeCommitGraph runs git commit-graph, without which git log parses every commit. A failure is
+// only logged.
 func (s *Store) writeCommitGraph(ctx context.Context) {
 	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "commit-graph", "write", "--reachable"); err != nil {
 		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
@@ -234,6 +256,7 @@ func lockPatiently(ctx context.Context, path string) (unlock func(), err error) 
 	}
 }
 
+// missingTips returns the commits of refs that are not in the store.
 func (s *Store) missingTips(refs transport.Refs) []object.ID {
 	var ids []object.ID
 	for _, r := range refs.List {
@@ -266,6 +289,7 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 		return err
 	}
 	defer resp.Pack.Close()
+	// The pack may be large. While readers wait it is not read, so that TCP slows the remote down.
 	paused := readerFunc(func(p []byte) (int, error) {
 		if err := pipeline.WaitWhile(ctx, pipeline.MaxPause, busy); err != nil {
 			return 0, err
@@ -289,6 +313,7 @@ func (s *Store) writeRefs(refs transport.Refs) error {
 		}
 		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
 	}
+	// Refs in memory are set first: they stay right even if the disk is full.
 	s.setRefs(list)
 	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
 		return fmt.Errorf("write refs: %w", err)
@@ -302,6 +327,7 @@ func (s *Store) writeRefs(refs transport.Refs) error {
 	return nil
 }
 
+// setRefs replaces the refs that Refs returns. The caller must not change list afterwards.
 func (s *Store) setRefs(list []packedrefs.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,12 @@ import (
 
 // objects is a source of verified objects.
 type objects interface {
+	// Get returns an object's type and contents. It fails if the contents are larger than limit, in
+	// bytes.
 	Get(id object.ID, limit int64) (object.Type, []byte, error)
+	// Size returns an object's type and its size in bytes.
 	Size(id object.ID) (object.Type, int64, error)
+	// WriteTo writes an object's contents to w, without holding them in memory.
 	WriteTo(id object.ID, w io.Writer) error
 }
 
@@ -57,6 +61,7 @@ func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Obje
 // Close detaches the directory from the Store. Reads in progress continue.
 func (l *Local) Close() error {
 	l.store.mu.Lock()
+	// The slice is copied, since readers use it without the lock.
 	kept := l.store.locals[:0:0]
 	for _, other := range l.store.locals {
 		if other != l {
@@ -118,6 +123,8 @@ func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 	return own.Join(ctx, o)
 }
 
+// Bounds of awaitRoom: it waits while the store has at least manyPacks packs, for at most roomTime,
+// and looks every roomLook.
 const (
 	manyPacks = 40 // packs in the store; a join takes about a second, in which a script wants some twenty objects
 	roomTime  = 2 * time.Second

@@ -33,7 +33,7 @@ const (
 	wantPoll = 200 * time.Millisecond
 )
 
-// hydration identifies a prefetch that mounts of the same tree share.
+// prefetchKey identifies a prefetch that mounts of the same tree share.
 type prefetchKey struct {
 	tree   object.ID
 	policy PrefetchPolicy
@@ -57,6 +57,8 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	defer done()
 	lost := v.store.blobPipe.Lost()
 	spent := func() bool { return budget > 0 && v.store.bytesIn.Load()-start >= budget }
+	// The walk for one class counts the files of the others, so that the walk for an empty class is
+	// skipped.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
 		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Readahead+1 && left[class] == 0 {
@@ -65,6 +67,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 		if err := v.prefetchClass(ctx, class, left, spent); err != nil {
 			return err
 		}
+		// While the remote fails, the wants of the next classes would be given up as well.
 		if _, err := v.store.blobPipe.Failure(); err != nil && v.store.blobPipe.Lost() > lost {
 			return v.lostSince(lost)
 		}
@@ -87,7 +90,8 @@ func (v *RawView) lostSince(before int) error {
 	return nil
 }
 
-// exclusive waits until no other mount runs the same prefetch. Others wait until done is called.
+// exclusively waits until no other mount runs the same prefetch. Others wait until done is called.
+// It returns the error of ctx.
 func (s *Store) exclusively(ctx context.Context, h prefetchKey) (done func(), err error) {
 	for {
 		s.mu.Lock()
@@ -127,6 +131,8 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 			return true
 		}
 		if c := classOf(f); c != class {
+			// Files of other classes are only counted, so that the queue holds the class that is
+			// most likely needed.
 			left[c]++
 			return true
 		}
@@ -189,6 +195,7 @@ func (v *RawView) awaitPrefetched(ctx context.Context) error {
 // Want queues the files that match and counts them. With wait it blocks until all are on this host
 // or the remote fails, and reports to progress.
 func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Counts)) (Counts, error) {
+	// The user asks for these files: objects that were refused before are worth another request.
 	v.store.Forgive()
 	p := v.store.blobPipe
 	reached := time.Now() // when the remote last answered
@@ -203,8 +210,10 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 		if err != nil {
 			return h, err
 		}
+		// The first round only queues the wants. Later rounds look at the results.
 		if asked {
 			progress(h)
+			// The want was removed from the queue without an arrival, so it was given up.
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.contentsFailure(wants[0].ID))
 			}
@@ -236,6 +245,7 @@ type Counts struct {
 // never waits.
 func (v *RawView) Counts(ctx context.Context) Counts { return v.store.countLocal(v.shown()) }
 
+// countLocal counts the files of a tree as far as its trees are on this host.
 func (s *Store) countLocal(tree object.ID) Counts {
 	c := counter{store: s, seen: map[object.ID]struct{}{}, missing: func(file) {}}
 	s.walkLocal(tree, "", func(f file) { c.add(f) })
@@ -245,6 +255,7 @@ func (s *Store) countLocal(tree object.ID) Counts {
 // treeCount is the result of counting a tree.
 type treeCount struct {
 	Counts
+	// began is the time at which the count began: contents that arrived later may be missing in it.
 	began time.Time
 }
 
@@ -282,9 +293,12 @@ func (v *RawView) CountsSince(ctx context.Context, then time.Time) Counts {
 // recount counts a tree and closes done. After Close of the store it only closes done.
 func (s *Store) recount(tree object.ID, done chan struct{}) {
 	began := time.Now()
+	// end stores the count and wakes all that wait for it.
 	end := func(h Counts, counted bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		// The map is cleared rather than aged: mounts that are polled count again within a tenth of
+		// a second.
 		if len(s.counts) >= maxCounts {
 			clear(s.counts)
 		}
@@ -307,6 +321,7 @@ type counter struct {
 	missing func(file) // called for each blob that is not on this host
 }
 
+// add counts one file, and its blob if no other file had the same.
 func (c *counter) add(f file) {
 	c.Files++
 	if _, again := c.seen[f.id]; again {

@@ -76,12 +76,18 @@ type provision struct {
 	wanted, along []object.ID
 	unknown       bool // some of wanted may not be blobs
 
-	mu      sync.Mutex
+	// mu guards the fields below: the batches of one provision are requested concurrently.
+	mu sync.Mutex
+	// refused holds objects that the remote refused as unknown; they are not requested again by
+	// this provision.
 	refused map[object.ID]bool
 	commits []object.ID // wanted, and fetched without their history
 	err     error       // the last one
 }
 
+// run provides the objects in rounds: each writes the cached ones into a pack and requests the
+// rest. It returns ErrNotFound, or the last error, if a wanted object is still missing after the
+// last round.
 func (p *provision) run(ctx context.Context) error {
 	s := p.s
 	s.blobPipe.NoteReader()
@@ -106,6 +112,8 @@ func (p *provision) run(ctx context.Context) error {
 			break // the answer was complete: the remote does not have the rest
 		}
 	}
+	// The last round may have joined requests of readers, whose contents are in the cache and not
+	// yet in a pack.
 	if err := p.fromCache(ctx, p.missing()); err != nil {
 		return err
 	}
@@ -119,6 +127,8 @@ func (p *provision) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("fetch %d of %d objects from %s: %w", len(lacking), len(p.wanted), s.URL(), err)
 	}
+	// Objects of along may still be missing: they are predictions, and git requests them again if it
+	// needs them.
 	return nil
 }
 
@@ -150,6 +160,8 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	if len(out) == 0 {
 		return nil
 	}
+	// Promisor marks the pack as fetched from the remote, so that git does not expect everything
+	// that its objects refer to.
 	_, err := p.s.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
 		return nil // the remote is asked for them
@@ -157,8 +169,10 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	return err
 }
 
+// errEvicted means that a blob left the cache after its size was looked up.
 var errEvicted = errors.New("evicted during the copy")
 
+// cachedSize returns the size, in bytes, of contents in the cache on disk or in memory.
 func (s *Store) cachedSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
@@ -167,6 +181,7 @@ func (s *Store) cachedSize(id object.ID) (int64, bool) {
 	return int64(len(data)), ok
 }
 
+// openCached returns a reader of cached contents, or errEvicted.
 func (s *Store) openCached(id object.ID) (io.ReadCloser, error) {
 	c, ok := s.content(id)
 	if !ok {
@@ -175,6 +190,7 @@ func (s *Store) openCached(id object.ID) (io.ReadCloser, error) {
 	return contentReader{io.NewSectionReader(c, 0, c.Size()), c}, nil
 }
 
+// contentReader reads contents from the start and releases them on Close.
 type contentReader struct {
 	io.Reader
 	c Content
@@ -188,6 +204,7 @@ func (r contentReader) Close() error {
 // fetch requests the objects that are not in flight, and waits for those and for the others. joined
 // says that there were others.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
+	// The error of an earlier round says nothing about the objects that are still missing.
 	p.mu.Lock()
 	p.err = nil
 	p.mu.Unlock()
@@ -208,6 +225,7 @@ func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	return len(others) > 0
 }
 
+// failure returns the last error of this round; nil if every request succeeded.
 func (p *provision) failure() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,6 +240,8 @@ func (p *provision) recordError(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var refused transport.NotOurRef
+	// The remote fails a request as a whole if it does not know one of the ids. Without that id the
+	// next round succeeds.
 	if errors.As(err, &refused) {
 		p.refused[refused.ID] = true
 		if len(p.refused) > 1 { // each request finds one unknown id only: that many guesses are not worth the requests
@@ -249,6 +269,7 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 			continue
 		case <-ctx.Done():
 		case <-patience.C:
+			// The next round can claim these objects although the request for them is still in flight.
 			p.s.blobPipe.Release(others[i:])
 		}
 		return
@@ -306,6 +327,7 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 			p.mu.Unlock()
 		}
 	})
+	// Readers that wait for the same blobs are woken after the whole pack has been stored.
 	if err == nil {
 		for _, id := range blobs {
 			s.blobPipe.Arrived(id, nil)
@@ -327,6 +349,7 @@ func (p *provision) fetchHistory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Depth is not set: without it the remote sends the whole history that the haves do not reach.
 	req := transport.FetchRequest{Wants: p.commits, Haves: s.completeTips()}
 	if caps.Filter {
 		req.Filter = "blob:none"

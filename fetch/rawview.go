@@ -45,6 +45,7 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.localSize(id); ok {
 		return n, true, nil
 	}
+	// The Store's remote would answer that it does not know the blob, after a round trip.
 	if v.store.onSessionRemote(id) {
 		return 0, false, nil
 	}
@@ -94,6 +95,7 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
 	entries, err := v.store.Tree(closing, id)
+	// The wait returns the context's error, which does not show that the read deadline ended it.
 	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
 		v.store.blobPipe.ReportFailure(err, func() { v.store.fetchTreeLater(id) })

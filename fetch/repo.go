@@ -46,6 +46,7 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) e
 		return err
 	}
 	defer os.RemoveAll(tmp)
+	// The empty template keeps the host's hooks and excludes out of the store.
 	if _, err := runGit(ctx, tmp, remoteAccess{}, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
 		return err
 	}
@@ -61,6 +62,7 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) e
 		return err
 	}
 	err = os.Rename(tmp, s.GitDir())
+	// Another process has created the repository meanwhile: it is as good as this one.
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -102,6 +104,7 @@ const partialConfig = `[remote "origin"]
 	partialclonefilter = blob:none
 `
 
+// quoteConfig returns value as a quoted string of git's configuration syntax.
 func quoteConfig(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
 }
@@ -115,6 +118,7 @@ func readFormat(gitDir string) (object.Format, bool) {
 	if err != nil {
 		return 0, false
 	}
+	// SHA-1 repositories have no extensions.objectFormat, or one that names sha1.
 	if strings.Contains(strings.ToLower(string(config)), "objectformat = sha256") {
 		return object.SHA256, true
 	}
@@ -151,6 +155,7 @@ func runGit(ctx context.Context, gitDir string, with remoteAccess, args ...strin
 	return nil, err
 }
 
+// lastLine returns the last line of s: git prints its fatal error after progress and hints.
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]

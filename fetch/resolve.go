@@ -11,10 +11,13 @@ import (
 
 // RefError means that the remote has no such branch, tag or commit.
 type RefError struct {
-	Ref     string
+	Ref string
+	// Similar lists at most five refs that the remote returned for the same prefixes.
 	Similar []string // names of the remote that the user may have meant
 }
 
+// Error returns a message that names the ref as the user typed it. The similar names are left to
+// the caller.
 func (e *RefError) Error() string {
 	return fmt.Sprintf("find %q: the remote has no such branch, tag or commit", e.Ref)
 }
@@ -26,10 +29,13 @@ type target struct {
 	commit object.ID
 }
 
+// unborn reports whether the ref names a branch without a commit, such as HEAD of an empty
+// repository.
 func (t target) unborn() bool { return t.want.IsZero() }
 
 // resolve returns the commit that ref names; "" and "HEAD" are the remote's HEAD. A full commit id
-// costs no request.
+// costs no request. It returns RefError if the remote has no such ref, and an error if a commit id
+// belongs to the other object format.
 func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
 	if id, err := object.ParseID(ref); err == nil {
 		if id.Format() != s.objects.Format() {
@@ -40,6 +46,8 @@ func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
 	if ref == "" || ref == "HEAD" {
 		return s.resolveHead(ctx)
 	}
+	// The order is the precedence: a branch shadows a tag of the same name, which is the other way
+	// round in git's own rev-parse.
 	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref}
 	if strings.HasPrefix(ref, "refs/") {
 		candidates = []string{ref}
@@ -58,6 +66,8 @@ func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
 	return target{}, &RefError{ref, similar(refs.List)}
 }
 
+// resolveHead returns the commit of the remote's HEAD. For an empty repository it returns an unborn
+// target with the name of the branch that HEAD points to.
 func (s *Store) resolveHead(ctx context.Context) (target, error) {
 	refs, err := s.remote.Refs(ctx, []string{"HEAD"})
 	if err != nil {
@@ -77,6 +87,8 @@ func (s *Store) resolveHead(ctx context.Context) (target, error) {
 	return target{name: name}, nil
 }
 
+// targetOf returns the target of an advertised ref. An annotated tag is requested itself, and
+// peeled to its commit.
 func targetOf(r transport.Ref) target {
 	t := target{name: r.Name, want: r.ID, commit: r.ID}
 	if !r.Peeled.IsZero() {
@@ -85,6 +97,7 @@ func targetOf(r transport.Ref) target {
 	return t
 }
 
+// similar returns the names of the first five refs of list.
 func similar(list []transport.Ref) []string {
 	var names []string
 	for _, r := range list {

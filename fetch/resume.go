@@ -44,6 +44,8 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 			return nil, err
 		}
 		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
+		// The branch counts as unborn with the time of the earlier mount, so that files keep their
+		// timestamps.
 		snap.Time, snap.Local = b.Time, true
 		snap.finish(nil)
 		return b.shows(snap), nil
@@ -58,7 +60,8 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// Connect opens a connection to the remote in the background, before a request.
+// Connect opens a connection to the remote in the background, before a request. The first request
+// then does not wait for the name lookup, TCP and TLS.
 func (s *Store) Connect() {
 	s.background(func(ctx context.Context) {
 		if _, err := s.remote.Capabilities(ctx); err != nil {
@@ -67,14 +70,15 @@ func (s *Store) Connect() {
 	})
 }
 
-// ConnectFor is Approach before a commit is acquired. If the store is empty it sends the request
-// for the commit at once.
+// ConnectFor is Connect before a commit is acquired. If the store is empty it sends the request for
+// the commit at once.
 func (s *Store) ConnectFor(commit object.ID) {
 	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be in the store, or others for haves
 		s.Connect()
 		return
 	}
 	s.background(func(ctx context.Context) {
+		// The filter is set although the remote's capabilities are not known yet.
 		s.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
 		if _, err := s.remote.Capabilities(ctx); err != nil {
 			s.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
@@ -97,6 +101,7 @@ func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	snap, ok := s.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
+		// The id of the tree is known from the earlier mount, even if trees below it are missing.
 		snap.Tree, snap.Partial = b.Tree, s.partial()
 		snap.finish(errIncomplete)
 	}
@@ -115,6 +120,7 @@ func (s *Store) SetHistoryComplete() {
 
 // localSnapshot returns the snapshot of a commit in the store or in a Local.
 func (s *Store) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
+	// An id of another object format than the store's cannot name a commit in it.
 	if f, ok := readFormat(s.GitDir()); !ok || f != commit.Format() || s.openObjects(f) != nil {
 		return nil, false
 	}

@@ -42,6 +42,8 @@ func (s *Store) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.
 // fetchBlobs requests blobs from the session remotes and from the Store's remote, and stores each
 // as it arrives.
 func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
+	// Blobs that a session remote probably has are requested there first. Failing that, they join
+	// those for the Store's remote.
 	seconds := s.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
 	var secondErr error
@@ -75,6 +77,8 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 		if !errors.As(err, &refused) || len(seconds) == 0 {
 			break
 		}
+		// The Store's remote refuses one unknown id per request. That object is looked for on the
+		// session remotes, and the rest is requested again.
 		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
 		if secondErr != nil && slices.Contains(theirs, refused.ID) {
 			refusedBoth, err = append(refusedBoth, refused.ID), nil
@@ -118,6 +122,7 @@ func (s *Store) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []
 	return ids
 }
 
+// hasBlob reports whether one of the sources has the blob.
 func hasBlob(locals []objects, id object.ID) bool {
 	for _, from := range locals {
 		if t, _, err := from.Size(id); err == nil && t == object.Blob {

@@ -23,7 +23,10 @@ import (
 
 // SessionRemote is a remote that has the objects of a session.
 type SessionRemote interface {
+	// Capabilities returns the protocol features of the remote. It may send a request the first
+	// time.
 	Capabilities(ctx context.Context) (transport.Capabilities, error)
+	// Fetch sends one request. The caller must close the pack of the response.
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
@@ -46,18 +49,21 @@ func (l *Local) Expect(ids []object.ID) {
 	}
 }
 
+// unexpect forgets a blob that the session remote has refused.
 func (l *Local) unexpect(id object.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.expected, id)
 }
 
+// expects reports whether the blob is to be requested from the session remote first.
 func (l *Local) expects(id object.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.expected[id]
 }
 
+// remote returns the session remote; nil if there is none or the Local is closed.
 func (l *Local) remote() SessionRemote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,6 +100,7 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 		return Fetched{}, err
 	}
 	req := transport.FetchRequest{Wants: r.Wants, Haves: r.Haves}
+	// Without the filter, the contents of all files would be fetched before they are read.
 	if caps.Filter && !r.Contents {
 		req.Filter = "blob:none"
 	}
@@ -165,6 +172,8 @@ func (s *Store) onSessionRemote(id object.ID) bool {
 // SessionRemoteError.
 func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
+		// Without the mark, a failure of the session remote would count as one of the Store's
+		// remote, and degrade mounts that have no session.
 		if err != nil && ctx.Err() == nil {
 			err = pipeline.SessionRemoteError{Err: err}
 		}
@@ -178,6 +187,8 @@ func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []o
 			s.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
 				zap.Duration("took", time.Since(start)), zap.Error(bringErr))
 			var refused transport.NotOurRef
+			// One unknown id fails the whole request. It is left to the next Local, and the rest is
+			// requested again at once.
 			if errors.As(bringErr, &refused) && slices.Contains(ids, refused.ID) {
 				ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return id == refused.ID })
 				lacks = append(lacks, refused.ID)
@@ -230,6 +241,8 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	if err != nil {
 		return 0, err
 	}
+	// Contents are read at any offset, which a pack does not support: each blob is copied to the
+	// cache before its readers are woken.
 	for _, id := range came {
 		if ok, err := s.materialize(id); !ok || err != nil {
 			return n, errors.Join(err, fmt.Errorf("keep blob %s: %w", id, ErrNotFound))
@@ -242,6 +255,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 
 // The methods below are those of the Store for a git directory that uses the Local's objects too.
 
+// Format returns the object format of the Store, which is that of the Local too.
 func (l *Local) Format() object.Format { return l.store.Format() }
 
 // Refresh finds packs that other processes have added to the Store or the Local.
@@ -264,6 +278,8 @@ func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 			return t, n, nil
 		}
 	}
+	// The table of sizes holds blobs that may be missing: git asks for a size, for instance to
+	// detect renames, without reading the contents.
 	if n, ok := l.store.sizes.Get(id); ok {
 		return object.Blob, n, nil
 	}
@@ -307,6 +323,7 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
+	// An object that was not expected on the session remote may still exist only there.
 	lacking := l.Missing(own)
 	if len(lacking) == 0 {
 		return nil
@@ -321,6 +338,7 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	return nil
 }
 
+// provideRest provides objects of the Store's remote. It sends nothing if there are none.
 func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) error {
 	if len(wanted)+len(along) == 0 {
 		return nil
@@ -352,6 +370,7 @@ func (l *Local) KeepAs(ctx context.Context, f object.Format, objects []odb.Outgo
 	if err != nil {
 		return err
 	}
+	// The caller may list an object twice, but a pack must contain it once.
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o odb.Outgoing) bool {
 		again := seen[o.ID]

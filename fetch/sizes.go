@@ -17,7 +17,9 @@ const sizeBatch = 10000
 // sizeRequest is one in-flight request for sizes. Its result is that of all that wait for it: after
 // a failure none of them repeats it.
 type sizeRequest struct {
-	done  chan struct{}
+	// done is closed when the answer has been stored or the request has failed.
+	done chan struct{}
+	// first is the blob whose reader started the request.
 	first object.ID
 	err   error // constant once done is closed
 }
@@ -35,6 +37,8 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
 		return 0, false, nil
 	}
+	// A request in flight may be one that another reader started, for other files. The loop ends
+	// when the answer to a request of its own has arrived.
 	for err == nil {
 		var r *sizeRequest
 		if r, err = v.sizeRequest(id, path); err != nil {
@@ -43,6 +47,7 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 		select {
 		case <-r.done:
 			err = r.err
+		// The mount was unmounted. Another reader of the Store may still use the answer.
 		case <-v.gone:
 			err = context.Canceled
 		case <-ctx.Done():
@@ -85,8 +90,11 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	return r, nil
 }
 
+// fetchSizes requests the size of id and of up to sizeBatch blobs after path whose sizes are
+// unknown, and stores the answers.
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
+	// The walk stops at a tree that cannot be read: the sizes found so far are worth the request.
 	v.store.walkFrom(ctx, v.shown(), path, func(f file) bool {
 		if _, known := v.store.knownSize(f.id); !known {
 			ids = append(ids, f.id)
@@ -105,6 +113,7 @@ func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) err
 		return err
 	}
 	for i, n := range sizes {
+		// A negative size means that the remote does not know the blob.
 		if n >= 0 {
 			v.store.sizes.Put(ids[i], n)
 		}

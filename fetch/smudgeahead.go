@@ -23,8 +23,10 @@ const (
 
 // smudging follows one reader that waits for filtered contents.
 type smudging struct {
-	last   string // the last path that it waited for, or that was smudged ahead
-	waits  int
+	last string // the last path that it waited for, or that was smudged ahead
+	// waits counts the waits in this directory without a gap.
+	waits int
+	// window is the number of files that the last wait smudged ahead.
 	window int
 }
 
@@ -32,6 +34,7 @@ type smudging struct {
 // how many files to smudge ahead.
 func (s *smudging) waited(path string, gap int) int {
 	switch {
+	// Another directory, or a gap, is a new reader: it must show its pattern again.
 	case dirOf(path) != dirOf(s.last), gap > smudgeSlack, s.waits == 0:
 		*s = smudging{last: path, waits: 1}
 		return 0
@@ -57,6 +60,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 		v.conversions.mu.Lock()
 		edge := v.conversions.smudging.last
 		v.conversions.mu.Unlock()
+		// filesBetween waits for missing trees, so conversions.mu is not held while it runs.
 		gap := v.filesBetween(ctx, edge, path)
 		v.conversions.mu.Lock()
 		files := v.conversions.smudging.waited(path, gap)
@@ -74,6 +78,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 				return false
 			}
 			files--
+			// The edge moves with each file, so that a wait at a file of this window counts as the
+			// same reader.
 			v.conversions.mu.Lock()
 			v.conversions.smudging.last = f.path
 			v.conversions.mu.Unlock()

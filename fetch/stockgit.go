@@ -32,6 +32,7 @@ func (s *Store) remoteGit(ctx context.Context, gitDir string, args ...string) ([
 	if c.Secret == "" || !ok || strings.ContainsAny(c.User+c.Secret, "\r\n\x00") {
 		return runGit(ctx, gitDir, remoteAccess{env: s.env}, args...)
 	}
+	// The file has the format of git's credential protocol.
 	f, err := memoryFile("username=" + c.User + "\npassword=" + c.Secret + "\n")
 	if err != nil {
 		return nil, err
@@ -63,6 +64,7 @@ func memoryFile(text string) (*os.File, error) {
 	return f, nil
 }
 
+// git runs stock git with the login in the store's git directory.
 func (s *Store) git(ctx context.Context, args ...string) ([]byte, error) {
 	return s.remoteGit(ctx, s.GitDir(), args...)
 }
@@ -81,6 +83,7 @@ func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time)
 	}
 	snap := newSnapshot(target{name: name, want: id, commit: id}, format, start)
 	if id.IsZero() {
+		// The branch is unborn: there is no commit to fetch.
 		snap.finish(nil)
 		return snap, nil
 	}
@@ -110,6 +113,7 @@ func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id
 	head := ""
 	for line := range strings.Lines(string(out)) {
 		value, refName, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		// With --symref, the line "ref: refs/heads/main\tHEAD" precedes HEAD itself.
 		if t, ok := strings.CutPrefix(value, "ref: "); ok {
 			if refName == "HEAD" {
 				head = t
@@ -121,6 +125,8 @@ func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id
 			f = v.Format()
 		}
 	}
+	// A full commit id needs no ref, but the remote must answer to show the object format of its
+	// ids.
 	if v, err := object.ParseID(ref); err == nil {
 		return "", v, v.Format(), nil
 	}
@@ -132,6 +138,7 @@ func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id
 	}
 	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref, ref}
 	for _, c := range candidates {
+		// For an annotated tag, ls-remote prints the commit with the suffix ^{}.
 		if v, ok := found[c+"^{}"]; ok {
 			return c, v, f, nil
 		}
@@ -150,6 +157,7 @@ func (s *Store) fetchWithGit(ctx context.Context, name string, id object.ID) err
 		want = id.String()
 	}
 	_, err := s.git(ctx, "fetch", "-q", "--no-tags", "--no-filter", "--depth=1", s.remote.URL(), want)
+	// The protocols of plain file servers do not support a depth: the whole history is fetched.
 	if err != nil && ctx.Err() == nil {
 		_, err = s.git(ctx, "fetch", "-q", "--no-tags", "--no-filter", s.remote.URL(), want)
 	}
@@ -172,6 +180,7 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	if err != nil {
 		return err
 	}
+	// completeTips reads packed-refs only, and its existence marks the history as complete.
 	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "pack-refs", "--all"); err != nil {
 		return err
 	}

@@ -76,6 +76,7 @@ type Store struct {
 	stop      chan struct{}
 	wg        sync.WaitGroup // fetches of snapshots and history, and other background work
 
+	// blobsIn counts the blobs that arrived, bytesIn their bytes after unpacking.
 	blobsIn, bytesIn atomic.Int64
 	joining          atomic.Int32 // joins of packs in progress
 
@@ -112,6 +113,8 @@ func Open(cfg Config) (*Store, error) {
 	s.blobPipe = pipeline.New(pipeline.Config{
 		Send: s.sendBlobs, Cached: s.cached, Probe: s.probe, Deadline: cfg.Deadline, Readers: cfg.Readers, Log: cfg.Log,
 	})
+	// The format of an existing store is on disk, so that a mount can be resumed while the remote
+	// is unreachable.
 	if f, ok := readFormat(s.GitDir()); ok {
 		if err := s.openObjects(f); err != nil {
 			s.blobPipe.Close()
@@ -177,6 +180,8 @@ func (s *Store) background(work func(ctx context.Context)) bool {
 	if s.closed {
 		return false
 	}
+	// wg.Go is called with mu held, so that Close, which sets closed under mu, waits for every
+	// goroutine that was started.
 	s.wg.Go(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -201,6 +206,8 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 	if entries, ok := s.memory.Tree(id); ok {
 		return entries, nil
 	}
+	// The second attempt follows an arrival or a fetch. A tree that is still missing then is on
+	// neither host.
 	for try := 0; ; try++ {
 		entries, err := s.parseTree(id)
 		if err == nil || !errors.Is(err, odb.ErrNotFound) {
@@ -240,6 +247,8 @@ func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		// The fetch of the other reader has ended. If it failed, this reader tries itself, since
+		// the other may have been canceled.
 		if s.objects.Has(id) {
 			return nil
 		}
@@ -256,8 +265,11 @@ func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	// treeSlots is taken after treeFetches: readers of one tree use one slot together.
 	again := func() { s.fetchTreeLater(id) }
 	err := s.blobPipe.Retry(ctx, again, func() error { return s.fetchTree(ctx, id) })
+	// A reader that was interrupted shows nothing about the remote. One that waited until the
+	// deadline does.
 	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
 		s.blobPipe.ReportFailure(err, again)
 	}
@@ -341,6 +353,7 @@ func (s *Store) announce(id object.ID) {
 	}
 }
 
+// streamBegins records that an acquisition may deliver trees. Each call needs one of streamEnds.
 func (s *Store) streamBegins() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -365,6 +378,8 @@ func (s *Store) fetchTree(ctx context.Context, id object.ID) error {
 	return s.blobPipe.RequestObject(ctx, id, func() error { return s.requestTree(ctx, id) })
 }
 
+// requestTree sends the request for one tree. Without filter support the remote sends its blobs
+// too.
 func (s *Store) requestTree(ctx context.Context, id object.ID) error {
 	if err := s.objects.Refresh(); err == nil && s.objects.Has(id) {
 		return nil // another process has fetched it
@@ -385,6 +400,7 @@ func (s *Store) requestTree(ctx context.Context, id object.ID) error {
 	return s.ingest(ctx, resp.Pack, nil)
 }
 
+// ingestOptions returns the options for every pack from the remote.
 func (s *Store) ingestOptions() odb.IngestOptions {
 	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
 }
@@ -427,6 +443,8 @@ func (s *Store) Stats() Stats {
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.blobsIn.Load()}
 	st.Foreground, st.Background = s.blobPipe.Queued()
 	st.FailedAt, st.Failure = s.blobPipe.Failure()
+	// The request has not failed yet, but a user who looks at the status must learn why reads
+	// block.
 	if st.Failure == nil && t.Quiet >= quietMost {
 		st.Failure = fmt.Errorf("%w: no byte for %s", transport.ErrStalled, t.Quiet.Truncate(time.Second))
 		st.FailedAt = time.Now().Add(-t.Quiet)

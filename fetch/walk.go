@@ -15,7 +15,8 @@ type file struct {
 }
 
 // walkTree visits every blob of the tree at dir, in the order of a reader that descends into each
-// directory at once, until visit returns false. It waits for missing trees.
+// directory at once, until visit returns false. It waits for missing trees. It returns false if
+// visit did.
 func (s *Store) walkTree(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
 	if root.IsZero() {
 		return true, nil
@@ -27,6 +28,7 @@ func (s *Store) walkTree(ctx context.Context, root object.ID, dir string, visit 
 	return s.walkEntries(ctx, entries, dir, visit)
 }
 
+// walkEntries is walkTree over the entries of one directory.
 func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, visit func(file) bool) (bool, error) {
 	for _, e := range entries {
 		path := join(dir, e.Name)
@@ -49,6 +51,7 @@ func (s *Store) walkLocal(root object.ID, dir string, visit func(file)) {
 	if root.IsZero() {
 		return
 	}
+	// A missing tree is skipped, with all files below it.
 	entries, ok := s.localTree(root)
 	if !ok {
 		return
@@ -70,6 +73,8 @@ func (s *Store) walkFrom(ctx context.Context, root object.ID, path string, visit
 	return err
 }
 
+// walkRest visits the blobs after rest in a tree. rest is relative to the tree, and dir is the path
+// of the tree. It visits nothing if the tree has no entry with the first name of rest.
 func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, visit func(file) bool) (bool, error) {
 	name, below, deeper := strings.Cut(rest, "/")
 	entries, err := s.Tree(ctx, tree)
@@ -80,6 +85,7 @@ func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 		if e.Name != name {
 			continue
 		}
+		// The rest of the subdirectory precedes its siblings.
 		if deeper && e.Mode == object.ModeDir {
 			if on, err := s.walkRest(ctx, e.ID, join(dir, name), below, visit); !on || err != nil {
 				return false, err
@@ -90,7 +96,8 @@ func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 	return true, nil
 }
 
-// directory returns the entries of the directory at path; "" is the root.
+// directory returns the entries of the directory at path; "" is the root. It returns nil if there
+// is no such directory, and waits for missing trees.
 func (s *Store) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
 	entries, err := s.Tree(ctx, root)
 	for err == nil && path != "" {
@@ -110,6 +117,7 @@ func (s *Store) directory(ctx context.Context, root object.ID, path string) ([]o
 	return entries, err
 }
 
+// join returns the path of name in dir; "" is the root.
 func join(dir, name string) string {
 	if dir == "" {
 		return name
@@ -117,6 +125,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
+// dirOf returns the directory of path; "" for a path in the root.
 func dirOf(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		return path[:i]
