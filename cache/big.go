@@ -24,6 +24,8 @@ type bigFile struct {
 	verified uint64       // inode whose content this process found whole; guarded by Blobs.mu
 }
 
+// bigPath returns the path of a blob that has a file of its own. The first two hexadecimal digits
+// are the directory.
 func (b *Blobs) bigPath(id object.ID) string {
 	hex := id.String()
 	return filepath.Join(b.dir, "big", hex[:2], hex)
@@ -52,6 +54,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	if closed || id.IsZero() {
 		return nil
 	}
+	// Other processes store big files without notice, so the file system is asked each time.
 	f, err := os.Open(b.bigPath(id))
 	if err != nil {
 		b.forgetBig(id)
@@ -68,6 +71,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 		checkBuffers.Put(buf)
 		good = err == nil && crc == h.crc
 	}
+	// The file is damaged, or incomplete after a crash: the blob is fetched again.
 	if !good {
 		f.Close()
 		os.Remove(b.bigPath(id))
@@ -102,6 +106,7 @@ func (b *Blobs) enterBig(id object.ID, size int64, used time.Time, verified uint
 	return f
 }
 
+// forgetBig removes a blob from the index and returns the bytes that it occupied.
 func (b *Blobs) forgetBig(id object.ID) (freed int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,6 +119,8 @@ func (b *Blobs) forgetBig(id object.ID) (freed int64) {
 	return f.size + headerSize
 }
 
+// evictBig removes the file of a blob and returns the bytes freed. Open files of readers stay
+// readable.
 func (b *Blobs) evictBig(id object.ID) int64 {
 	if err := os.Remove(b.bigPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
@@ -139,6 +146,7 @@ func (b *Blobs) listBig() error {
 		}
 		for _, file := range files {
 			id, err := object.ParseID(file.Name())
+			// A file that a user or another program put there is not touched.
 			if err != nil || filepath.Join(root, d.Name(), file.Name()) != b.bigPath(id) {
 				continue
 			}
@@ -164,6 +172,7 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 		return err
 	}
 	_, err = f.WriteAt(data, 0)
+	// The file system may be full although Spool found room: other programs write to it too.
 	if isFull(err) && b.makeRoom(int64(len(data))) {
 		_, err = f.WriteAt(data, 0)
 	}
@@ -216,6 +225,8 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	return nil
 }
 
+// temp creates an empty temporary file: unnamed (O_TMPFILE) if the file system supports it,
+// otherwise with a name and a lock, by which clearTemp recognizes files in use.
 func (b *Blobs) temp() (*os.File, error) {
 	if b.unnamed {
 		fd, err := unix.Open(b.tmpDir(), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -224,6 +235,7 @@ func (b *Blobs) temp() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), filepath.Join(b.tmpDir(), "unnamed")), nil
 	}
+	// Another process may clear the file before it is locked. Another attempt follows then.
 	for {
 		f, err := os.CreateTemp(b.tmpDir(), "spool-*")
 		if err != nil {
@@ -264,6 +276,7 @@ func (b *Blobs) probeUnnamed() bool {
 	return os.Remove(name) == nil
 }
 
+// link gives an unnamed file a name. It fails with EEXIST if the name is taken.
 func link(f *os.File, path string) error {
 	err := unix.Linkat(unix.AT_FDCWD, proc.FDPath(f), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {
@@ -315,6 +328,8 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	case id.IsZero():
 		return errNoID
 	}
+	// The number of bytes in the file is checked, since a wrong size in the header would make the
+	// contents look damaged later.
 	if have, _ := linked(f); have < size {
 		return fmt.Errorf("file has %d bytes, want %d", have, size)
 	}
@@ -325,6 +340,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 		return err
 	}
 	head := header{id, size, crc}.encode()
+	// The caller may have written more than size bytes.
 	if err := f.Truncate(size); err != nil {
 		return err
 	}
@@ -344,6 +360,8 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 
 // name returns a temporary file its final name, in place of a file that has it.
 func (b *Blobs) name(f *os.File, path string) error {
+	// Three further attempts cover a directory that was deleted and a file that another process put
+	// in place meanwhile.
 	for try := 0; ; try++ {
 		var err error
 		if b.unnamed {

@@ -9,7 +9,8 @@ import (
 
 // Content is one blob's content. It stays readable until Release, even if it is evicted meanwhile.
 type Content struct {
-	file     *os.File
+	file *os.File
+	// segment is held until Release, so that its file stays open.
 	segment  *segment // nil: the file is this content's own
 	off      int64    // of the content in file
 	size     int64
@@ -26,6 +27,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off >= c.size {
 		return 0, io.EOF
 	}
+	// io.ReaderAt requires an error if fewer bytes are returned than were asked for.
 	short := int64(len(p)) > c.size-off
 	if short {
 		p = p[:c.size-off]
@@ -48,6 +50,7 @@ func (c *Content) Size() int64 { return c.size }
 
 // Release ends the use of the content. Further calls do nothing.
 func (c *Content) Release() {
+	// A second Release would close the segment's file below other readers.
 	if !c.released.CompareAndSwap(false, true) {
 		return
 	}

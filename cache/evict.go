@@ -43,6 +43,7 @@ func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	return freed, nil
 }
 
+// over reports whether more than limit bytes are stored.
 func (b *Blobs) over(limit int64) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -68,16 +69,19 @@ func (b *Blobs) evictOver(spare object.ID) {
 	}
 }
 
-// makeRoom evicts on a full disk so that need bytes fit. False: there was nothing to evict.
+// makeRoom evicts on a full disk so that need bytes fit. It returns false if there was nothing to
+// evict.
 func (b *Blobs) makeRoom(need int64) bool {
 	b.append.Lock()
 	defer b.append.Unlock()
 	return b.makeRoomLocked(need)
 }
 
-// makeRoomLocked needs append. The active segment goes only if there is nothing else.
+// makeRoomLocked is makeRoom for a caller that holds append. It evicts the active segment only if
+// there is nothing else.
 func (b *Blobs) makeRoomLocked(need int64) bool {
 	b.mu.RLock()
+	// Twice the bytes are freed, so that not every Put on a full disk evicts again.
 	target := max(0, b.bytes-2*need)
 	b.mu.RUnlock()
 	if b.evictTo(target, object.ID{}) > 0 {
@@ -118,6 +122,7 @@ func (b *Blobs) victims() []victim {
 	var list []victim
 	b.mu.RLock()
 	for _, s := range b.byName {
+		// An own segment is being appended to; retire makes it a candidate.
 		if !s.own {
 			list = append(list, victim{used: s.used.Load(), segment: s})
 		}
@@ -134,6 +139,8 @@ func (b *Blobs) victims() []victim {
 		} else {
 			path = b.bigPath(v.big)
 		}
+		// A file that has vanished keeps the time that is in memory. It is dropped when its turn to
+		// be evicted arrives.
 		if info, err := os.Stat(path); err == nil {
 			v.used = max(v.used, info.ModTime().UnixNano())
 		}
@@ -159,6 +166,8 @@ func (b *Blobs) evictSegment(s *segment) int64 {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
 	}
+	// Another process may have removed the file: the bytes are free, and the index has to forget
+	// the segment in either case.
 	b.mu.RLock()
 	size := s.size
 	b.mu.RUnlock()

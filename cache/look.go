@@ -23,6 +23,8 @@ const (
 // reports whether anything was found.
 func (b *Blobs) lookAround() bool {
 	now, next := int64(time.Since(b.started)), b.nextLook.Load()
+	// Of all goroutines that miss within a millisecond one looks around. The others count as a
+	// miss.
 	if now < next || !b.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !b.look.TryLock() {
 		return false
 	}
@@ -64,6 +66,7 @@ func (b *Blobs) listSegments() error {
 			return err
 		}
 		for _, name := range list {
+			// Sidecars and foreign files are in the map with false, and are not read as segments.
 			names[name] = isSegmentName(name)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -87,6 +90,8 @@ func (b *Blobs) listSegments() error {
 		}
 	}
 	b.look.listed = time.Time{}
+	// A file that is added within one tick of the clock does not change the mtime. The directory is
+	// listed again until its mtime is old enough.
 	if begun.Sub(changed) > settled {
 		b.look.listed = changed
 	}
@@ -108,12 +113,15 @@ func (b *Blobs) readSegment(name string) {
 	s := newSegment(name, info.ModTime())
 	var covered int64
 	var entries []entry
+	// The sidecar has the entries of the first `covered` bytes. The records after them are read one
+	// by one.
 	if text, err := os.ReadFile(filepath.Join(b.segDir(), sidecarName(name))); err == nil {
 		covered, entries, _ = parseSidecar(text, info.Size())
 	}
 	b.mu.Lock()
 	ok := !b.closed && b.enterLocked(s)
 	if ok {
+		// One growth of the table is cheaper than one for each doubling.
 		b.index.reserve(b.index.n + len(entries))
 		b.addLocked(s, entries)
 		s.scanned = covered
@@ -139,6 +147,7 @@ func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.addLocked(s, found)
+	// An evicted segment's bytes were subtracted when it was dropped.
 	if !s.dropped {
 		b.bytes += size - s.size
 		s.size = size
@@ -155,6 +164,7 @@ func (b *Blobs) readGrowth() bool {
 		b.look.next = (b.look.next + 1) % len(b.segments)
 		s := b.segments[b.look.next]
 		if s != nil && !s.own && !s.dropped && s.size < maxSegment {
+			// The hold keeps the file open after mu is released, even if the segment is evicted.
 			s.hold()
 			if check = append(check, s); len(check) == growthChecks {
 				break

@@ -46,12 +46,15 @@ func NewMemory(maxBytes int64) (*Memory, error) {
 	return &Memory{max: maxBytes, cache: c}, nil
 }
 
+// memoryKey returns the first eight bytes of an id. Ids are hashes, so different ones rarely share
+// them, and get compares the whole id.
 func memoryKey(id object.ID) uint64 {
 	var b [8]byte
 	copy(b[:], id.Bytes())
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// get returns the item of an id, and false if the item under its key is that of another id.
 func (m *Memory) get(id object.ID) (remembered, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -82,6 +85,7 @@ func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	if entries == nil {
 		entries = []object.TreeEntry{}
 	}
+	// ristretto does not know the memory behind a slice, so the cost includes it.
 	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
 	for i := range entries {
 		cost += int64(len(entries[i].Name)+15) &^ 15 // size class of the allocator

@@ -49,6 +49,7 @@ type segment struct {
 	scanned int64 // end of the last record indexed; guarded by Blobs.look, and idle while own
 }
 
+// newSegment returns a segment that the index holds: its number of holders is one.
 func newSegment(name string, used time.Time) *segment {
 	s := &segment{name: name}
 	s.holders.Store(1)
@@ -62,10 +63,12 @@ func newSegmentName() string {
 	return fmt.Sprintf("%016x-%08x%s", time.Now().UnixNano(), rand.Uint32(), segmentSuffix)
 }
 
+// isSegmentName reports whether a file name is one of newSegmentName.
 func isSegmentName(name string) bool {
 	return len(name) == 16+1+8+len(segmentSuffix) && strings.HasSuffix(name, segmentSuffix) && name[16] == '-'
 }
 
+// sidecarName returns the name of the file with the index of a segment.
 func sidecarName(segment string) string {
 	return strings.TrimSuffix(segment, segmentSuffix) + sidecarSuffix
 }
@@ -79,14 +82,17 @@ func (s *segment) open(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Two readers may open the file at the same time; both use the one that was stored first.
 	if !s.file.CompareAndSwap(nil, f) {
 		f.Close() // another reader was faster
 	}
 	return s.file.Load(), nil
 }
 
+// hold keeps the file open until release. The caller holds Blobs.mu, or holds the segment already.
 func (s *segment) hold() { s.holders.Add(1) }
 
+// release ends one hold. The last one closes the file.
 func (s *segment) release() {
 	if s.holders.Add(-1) > 0 {
 		return
@@ -101,6 +107,7 @@ func touch(used, stamped *atomic.Int64, f *os.File) {
 	now := time.Now()
 	used.Store(now.UnixNano())
 	last := stamped.Load()
+	// Of several readers that find the stamp old, one updates it.
 	if now.UnixNano()-last < int64(stampEvery) || !stamped.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
@@ -125,6 +132,7 @@ func lock(f *os.File) (bool, error) {
 	}
 }
 
+// unlock releases the lock. Errors are ignored: closing the file releases it too.
 func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
 // linked reports whether an open file still has a name, and how long it is.

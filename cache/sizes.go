@@ -55,14 +55,17 @@ type Sizes struct {
 	io struct { // held while the file is read or written
 		sync.Mutex
 		file *os.File
+		// read is the length, in bytes, of the part of file that is in memory.
 		read int64 // how far
 	}
 
-	mu      sync.RWMutex
-	closed  bool
-	rows    [][]byte // chunks of rowsPerChunk rows of id and size
-	n       int
-	index   refs // row + 1
+	mu     sync.RWMutex
+	closed bool
+	rows   [][]byte // chunks of rowsPerChunk rows of id and size
+	// n is the number of rows in use.
+	n     int
+	index refs // row + 1
+	// pending lists the rows that are not in the file yet.
 	pending []uint32
 }
 
@@ -76,6 +79,7 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 		return nil, fmt.Errorf("open sizes: %w", err)
 	}
 	s.io.file, s.io.read = file, sizesHead
+	// The whole table is read once; later reads continue from io.read.
 	if err := s.readNew(); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("open sizes: %w", err)
@@ -84,6 +88,7 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	return s, nil
 }
 
+// sizesHeader returns the first 16 bytes of the file.
 func sizesHeader(f object.Format) []byte {
 	head := make([]byte, sizesHead)
 	copy(head, sizesMagic)
@@ -116,6 +121,8 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 	}
 }
 
+// checkSizesHead reports whether file is a table for ids of format f. It writes the head of an
+// empty file, under the lock, since several processes may create the file at the same time.
 func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	if err := lockWait(file); err != nil {
 		return false, err
@@ -149,7 +156,10 @@ func lockWait(f *os.File) error {
 	}
 }
 
-func (s *Sizes) rowSize() int    { return s.format.Size() + sizeBytes }
+// rowSize returns the length, in bytes, of an id and a size in memory.
+func (s *Sizes) rowSize() int { return s.format.Size() + sizeBytes }
+
+// recordSize returns the length, in bytes, of a record in the file: a row and its checksum.
 func (s *Sizes) recordSize() int { return s.rowSize() + 4 }
 
 // row is the id and size that a reference names; it needs mu.
@@ -158,10 +168,12 @@ func (s *Sizes) row(ref uint32) []byte {
 	return s.rows[i/rowsPerChunk][i%rowsPerChunk*n:][:n:n]
 }
 
+// getSize decodes a size of six bytes, little-endian.
 func getSize(b []byte) int64 {
 	return int64(binary.LittleEndian.Uint32(b)) | int64(binary.LittleEndian.Uint16(b[4:]))<<32
 }
 
+// putSize encodes a size of six bytes, little-endian.
 func putSize(b []byte, size int64) {
 	binary.LittleEndian.PutUint32(b, uint32(size))
 	binary.LittleEndian.PutUint16(b[4:], uint16(size>>32))
@@ -173,6 +185,8 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 		return size, true
 	}
 	now, next := int64(time.Since(s.started)), s.nextLook.Load()
+	// Of all goroutines that miss within sizesLookEvery one reads the file. The others count as a
+	// miss, and so does one that would wait for a writer.
 	if now < next || !s.nextLook.CompareAndSwap(next, now+int64(sizesLookEvery)) || !s.io.TryLock() {
 		return 0, false
 	}
@@ -184,6 +198,7 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 	return s.find(id)
 }
 
+// find returns the size of an id from memory.
 func (s *Sizes) find(id object.ID) (int64, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -194,6 +209,7 @@ func (s *Sizes) find(id object.ID) (int64, bool) {
 	return getSize(s.row(s.index.slots[at])[s.format.Size():]), true
 }
 
+// placeLocked returns the slot of the index at which an id is. It needs mu.
 func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	n := s.format.Size()
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
@@ -234,6 +250,7 @@ func (s *Sizes) Put(id object.ID, size int64) {
 	}
 	s.mu.Unlock()
 	if changed {
+		// dirty holds one token: a flush that is due writes this size too.
 		select {
 		case s.dirty <- struct{}{}:
 		default:
@@ -250,6 +267,7 @@ func (s *Sizes) Close() error {
 	if closed {
 		return nil
 	}
+	// Further sizes may be Put meanwhile, but flush below is the last one.
 	close(s.stop)
 	s.wg.Wait()
 	err := s.flush()
@@ -261,6 +279,8 @@ func (s *Sizes) Close() error {
 	return nil
 }
 
+// flushLoop flushes the pending sizes, flushAfter after the first of them. It ends when stop is
+// closed.
 func (s *Sizes) flushLoop() {
 	timer := time.NewTimer(flushAfter)
 	defer timer.Stop()
@@ -300,12 +320,14 @@ func (s *Sizes) flush() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Sizes that were Put during the write are kept for the next flush.
 	if s.pending = s.pending[len(pending):]; len(s.pending) == 0 {
 		s.pending = nil
 	}
 	return nil
 }
 
+// appendRecords appends whole records to the file, under its lock. A failed write is cut off.
 func (s *Sizes) appendRecords(buf []byte) error {
 	s.io.Lock()
 	defer s.io.Unlock()
@@ -322,6 +344,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if end < sizesHead {
 		return fmt.Errorf("%s was cut to %d bytes by others", f.Name(), end)
 	}
+	// An incomplete record at the end is that of a process that died while it wrote.
 	if rest := (end - sizesHead) % int64(s.recordSize()); rest != 0 {
 		end -= rest
 		if err := f.Truncate(end); err != nil {
@@ -331,6 +354,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if _, err := f.WriteAt(buf, end); err != nil {
 		return errors.Join(err, f.Truncate(end))
 	}
+	// If others have appended meanwhile, readNew reads this part of the file together with theirs.
 	if s.io.read == end {
 		s.io.read += int64(len(buf)) // no need to read back our own
 	}
@@ -346,6 +370,7 @@ func (s *Sizes) readNew() error {
 	}
 	rec := int64(s.recordSize())
 	left := max(0, info.Size()-s.io.read) / rec * rec
+	// The file is read in parts, so that memory does not hold a large table twice.
 	buf := make([]byte, min(left, rowsPerChunk*rec))
 	for left > 0 {
 		part := buf[:min(left, int64(len(buf)))]

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// errNoID is returned for the zero id, which names no blob.
 var errNoID = errors.New("the id is null")
 
 // Put keeps a content that the caller has verified. When the disk is full it evicts and tries once
@@ -40,6 +41,8 @@ func (b *Blobs) Put(id object.ID, data []byte) error {
 	return nil
 }
 
+// putSmall appends contents of at most maxSmall bytes to the active segment. On a full disk it
+// evicts and tries once more.
 func (b *Blobs) putSmall(id object.ID, data []byte) error {
 	b.append.Lock()
 	defer b.append.Unlock()
@@ -61,6 +64,7 @@ func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	h := header{id, int64(len(data)), crc32.Checksum(data, castagnoli)}
 	a := &b.append
 	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
+		// The record is cut off again, so that the next one follows a complete record.
 		if err := a.file.Truncate(a.end); err != nil {
 			b.retire() // an incomplete record stays at its end forever
 		}
@@ -69,6 +73,7 @@ func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := headerSize + int64(len(data))
+	// The record becomes visible to readers after it was written completely.
 	b.addLocked(a.active, []entry{makeEntry(h, a.end)})
 	a.end += n
 	if !a.active.dropped {
@@ -82,6 +87,7 @@ func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 func writeFull(f *os.File, off int64, head, data []byte) error {
 	for parts := [][]byte{head, data}; ; {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
+		// A signal may interrupt the call before it has written a byte; n is then -1.
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("append to %s: %w", filepath.Base(f.Name()), err)
 		}
@@ -110,6 +116,7 @@ func (b *Blobs) openActive() error {
 		return nil
 	}
 	b.retire()
+	// Sixteen segments share the quota, so that evicting one frees a small part of it.
 	b.append.limit = min(max(quota/16, minSegment), maxSegment)
 	var st unix.Statfs_t
 	if err := unix.Statfs(b.dir, &st); err == nil { // on a nearly full disk eviction must have small pieces
@@ -176,6 +183,7 @@ func (b *Blobs) resume() bool {
 		}
 	}
 	b.mu.RUnlock()
+	// The most recently used segment is first: it is the least likely to be evicted soon.
 	slices.SortFunc(candidates, func(x, y *segment) int { return cmp.Compare(y.used.Load(), x.used.Load()) })
 	const tries = 8
 	for _, s := range candidates[:min(tries, len(candidates))] {
@@ -199,6 +207,7 @@ func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false
 	}
+	// The segment may have been evicted between the listing and the lock.
 	size, ok := linked(f)
 	if !ok {
 		return false
@@ -206,6 +215,7 @@ func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	switch how := b.readRecords(s, f, size); {
 	case how == broken:
 		return false
+	// The last writer died while it wrote the record.
 	case how == torn:
 		if err := f.Truncate(s.scanned); err != nil {
 			return false
@@ -240,6 +250,8 @@ func (b *Blobs) retire() {
 	b.look.Lock()
 	b.mu.Lock()
 	s.scanned, s.own = b.append.end, false
+	// The entries grew by append; the copy drops the spare capacity for the rest of the segment's
+	// life.
 	if !s.dropped {
 		s.entries = slices.Clip(slices.Clone(s.entries))
 	}
@@ -272,6 +284,8 @@ func (b *Blobs) noteActive() {
 	}
 }
 
+// writeSidecar writes the sidecar of a segment. It replaces the old one at once, by a rename, so
+// that readers see one of the two.
 func (b *Blobs) writeSidecar(segment string, content []byte) error {
 	f, err := os.CreateTemp(b.tmpDir(), "idx-*")
 	if err != nil {

@@ -40,6 +40,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 		}
 		return 0, 0
 	}
+	// The lock is only probed: a process that appends to the segment holds it, and evictTo would
+	// skip the segment.
 	f, err := os.Open(filepath.Join(b.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
@@ -52,6 +54,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
+	// A blob may be stored in several segments. Only the record that the index names counts as
+	// lost.
 	for i := range v.segment.entries {
 		ref := uint32(v.segment.slot)<<16 | uint32(i)
 		if at, ok := b.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {

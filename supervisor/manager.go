@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
+// barrierTime bounds the wait for a manager that has not read all messages.
 const (
 	barrierTime = 5 * time.Second
 	notifyTime  = time.Second // longest wait for a manager that does not read
@@ -33,6 +34,8 @@ func newManager() *manager {
 	if path == "" {
 		return nil
 	}
+	// The name is a path, or an abstract one that starts with @, which unix.SockaddrUnix converts
+	// to the zero byte that the kernel expects.
 	if path[0] != '/' && path[0] != '@' {
 		return nil
 	}
@@ -41,6 +44,7 @@ func newManager() *manager {
 		return nil
 	}
 	timeout := unix.NsecToTimeval(notifyTime.Nanoseconds())
+	// A manager that does not read must not block the supervisor, which has to replace workers.
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
 	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
@@ -52,6 +56,7 @@ func newManager() *manager {
 	return m
 }
 
+// keeps reports whether the manager stores descriptors for this process.
 func (m *manager) keeps() bool { return m != nil && m.keep }
 
 // period returns the interval of notices to the manager: tick, or half of its watchdog's interval
@@ -63,6 +68,7 @@ func (m *manager) period(tick time.Duration) time.Duration {
 	return max(min(tick, m.every/2), time.Millisecond)
 }
 
+// alive resets the manager's watchdog, if it has one for this process.
 func (m *manager) alive() {
 	if m != nil && m.every > 0 {
 		m.notify(keeper.Message{keeper.Watchdog: "1"})
@@ -86,6 +92,8 @@ func (m *manager) notify(msg keeper.Message, fds ...int) {
 	}
 }
 
+// store puts a copy of a descriptor into the manager's store, so that it survives the end of this
+// process.
 func (m *manager) store(name string, fd int) {
 	if m.keeps() {
 		m.notify(keeper.Message{keeper.Store: "1", keeper.Name: name}, fd)
@@ -108,6 +116,8 @@ func (m *manager) barrier() {
 	if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
 		return
 	}
+	// The manager closes its copy of the pipe when it reads the message. The poll below sees that
+	// as the end of the pipe.
 	defer unix.Close(p[0])
 	m.notify(keeper.Message{"BARRIER": "1"}, p[1])
 	unix.Close(p[1])
@@ -123,6 +133,7 @@ func (m *manager) barrier() {
 	}
 }
 
+// close closes the socket to the manager.
 func (m *manager) close() {
 	if m != nil {
 		unix.Close(m.fd)
@@ -138,6 +149,7 @@ func passed() store {
 			os.Unsetenv(name)
 		}
 	}()
+	// Variables for another process were inherited by mistake: the descriptors are not ours.
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return s
 	}

@@ -38,6 +38,7 @@ type handover struct {
 // inherit continues a previous supervisor, if there was one.
 func (s *supervisor) inherit() error {
 	how, number, _ := strings.Cut(os.Getenv(handedVariable), ":")
+	// A later supervisor must not inherit the variable.
 	os.Unsetenv(handedVariable)
 	fd, err := strconv.Atoi(number)
 	if how != "" && err != nil {
@@ -65,6 +66,8 @@ func (s *supervisor) inheritSelf(fd int) error {
 		return fmt.Errorf("read handover: %w", err)
 	}
 	for _, fd := range h.Kept {
+		// The descriptors survived exec(2) because replace had cleared the flag. Workers must not
+		// inherit them.
 		unix.CloseOnExec(fd)
 	}
 	unix.CloseOnExec(h.Conn)
@@ -94,6 +97,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		return err
 	}
 	for {
+		// The old worker sends its descriptors one by one, then the Begin message.
 		m, fds, err := conn.Receive()
 		if err != nil {
 			return fmt.Errorf("receive from worker: %w", err)
@@ -113,6 +117,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 	if s.next, err = s.start(s.exe, s.Executable); err != nil {
 		s.Log.Warn("start worker", zap.Error(err)) // it is started when it is needed
 	}
+	// The old worker exits when it receives this message.
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
 		return err
 	}
@@ -124,8 +129,11 @@ func (s *supervisor) inheritWorker(fd int) error {
 // replace continues the process with another executable and the same worker. It returns only if it
 // fails.
 func (s *supervisor) replace(file *os.File) error {
+	// The new supervisor starts a spare of its own, from the new executable.
 	s.dropNext()
 	w := s.worker
+	// A read deadline in the past ends the goroutine that reads, between two messages. No message
+	// is lost: what was not read stays in the socket for the next supervisor.
 	w.conn.SetReadDeadline(time.Unix(1, 0))
 	for reading := true; reading; {
 		e := <-s.events
@@ -140,6 +148,7 @@ func (s *supervisor) replace(file *os.File) error {
 			}
 		}
 	}
+	// A failure leaves this process as it was, so the goroutine that reads is started again.
 	err := s.exec(file, w)
 	w.conn.SetReadDeadline(time.Time{})
 	go s.read(w)
@@ -148,6 +157,7 @@ func (s *supervisor) replace(file *os.File) error {
 
 // exec is the last step of replace.
 func (s *supervisor) exec(file *os.File, w *worker) error {
+	// The duplicate is a plain descriptor, which can be passed through exec(2).
 	conn, err := w.conn.Dup()
 	if err != nil {
 		return fmt.Errorf("replace supervisor: %w", err)
@@ -179,6 +189,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		defer unix.CloseOnExec(fd)
 	}
 	env := append(os.Environ(), handedVariable+"=self:"+strconv.Itoa(state))
+	// The path is that of the open file, which exec(2) can start even if the path was replaced or
+	// removed meanwhile.
 	err = syscall.Exec(proc.FDPath(file), append([]string{s.Executable}, s.Args...), env)
 	return fmt.Errorf("replace supervisor: %w", err)
 }
@@ -203,6 +215,8 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 		return fmt.Errorf("start supervisor: %w", err)
 	}
 	if err := conn.HandOver(to, s); err != nil {
+		// The worker is still the one that serves, so the supervisor that was started is not
+		// needed.
 		to.Close()
 		cmd.Process.Kill()
 		cmd.Wait()

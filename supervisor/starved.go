@@ -15,6 +15,7 @@ type meter interface {
 }
 
 // threads is the meter that looks at the threads of a process in /proc.
+// The process pid is the one whose times are in last; starved starts anew for another one.
 type threads struct {
 	pid  int
 	last map[string]threadTimes // by thread id
@@ -25,9 +26,12 @@ type threadTimes struct {
 	ran, waited time.Duration // on a processor, and for one; a wait counts when it has ended
 }
 
+// starved reports the thread that waited longest: one thread that cannot run may hold up all
+// others.
 func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	before := m.last
 	if pid != m.pid {
+		// The thread ids of one process mean nothing in another.
 		before = nil
 	}
 	m.pid, m.last = pid, make(map[string]threadTimes, len(before))
@@ -51,8 +55,8 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	return most
 }
 
-// readThread returns the state of a thread, as proc.Stat has it, and its times. A stopped thread is in neither of the states that
-// starve.
+// readThread returns the state of a thread, as proc.Stat has it, and its times. A stopped thread is
+// in neither of the states that starve. ok is false if the thread has ended.
 func readThread(thread proc.Process) (state byte, t threadTimes, ok bool) {
 	stat, err := thread.Stat()
 	if err != nil {

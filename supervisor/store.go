@@ -17,11 +17,13 @@ type store map[string]int
 // mountSuffix ends the name of the descriptor that every live mount has, see package daemon.
 const mountSuffix = ".state"
 
+// put stores a descriptor, which the store then owns, in place of one of the same name.
 func (s store) put(name string, fd int) {
 	s.remove(name)
 	s[name] = fd
 }
 
+// remove closes and forgets a descriptor, if there is one of that name.
 func (s store) remove(name string) {
 	if fd, ok := s[name]; ok {
 		unix.Close(fd)
@@ -29,6 +31,8 @@ func (s store) remove(name string) {
 	}
 }
 
+// hasMounts reports whether a live mount depends on this process: its kernel connection is in the
+// store.
 func (s store) hasMounts() bool {
 	for name := range s {
 		if strings.HasSuffix(name, mountSuffix) {
@@ -47,6 +51,7 @@ func (s store) files() []keeper.Kept {
 	return all
 }
 
+// closeAll closes descriptors that arrived with a message and were not stored.
 func closeAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)

@@ -81,6 +81,8 @@ type Config struct {
 	Log *zap.Logger
 }
 
+// supervisor is the state of run. Only the goroutine of run accesses it; other goroutines use
+// events and done.
 type supervisor struct {
 	Config
 	manager *manager
@@ -142,6 +144,8 @@ func Run(ctx context.Context, c Config) int {
 	return s.run(ctx)
 }
 
+// run handles events and timers until a worker ends on purpose, and returns the exit code of the
+// process.
 func (s *supervisor) run(ctx context.Context) int {
 	if s.worker == nil {
 		if err := s.begin(); err != nil && !s.store.hasMounts() {
@@ -185,6 +189,7 @@ func (s *supervisor) run(ctx context.Context) int {
 	}
 }
 
+// handle handles one event. end is true if the supervisor ends with the exit code code.
 func (s *supervisor) handle(e event) (code int, end bool) {
 	w := e.from
 	switch {
@@ -206,6 +211,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		case w == s.next:
 			s.next = nil
 			s.lostNext(w)
+		// The exit status usually arrives a moment later, and is worth a short wait: it decides
+		// whether the worker crashed.
 		case w == s.worker && !w.exited:
 			patience := codeTime
 			if s.store.hasMounts() && !w.stopping {
@@ -221,12 +228,16 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 	return 0, false
 }
 
+// message handles one message of a worker. It owns the descriptors fds, and closes those that it
+// does not store.
 func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	defer func() { closeAll(fds) }()
 	name := m[keeper.Name]
 	switch {
 	case m[keeper.Waiting] != "":
 		w.waiting, w.version = true, m[keeper.Version]
+		// The upgraded worker is ready for the order, so the old one can be killed without a long
+		// pause for the users of the mounts.
 		if w == s.next && s.upgrade != nil && s.worker != nil {
 			s.kill(s.worker, "upgrade to "+w.version)
 		}
@@ -256,6 +267,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	}
 }
 
+// ready records that a worker serves.
 func (s *supervisor) ready(w *worker) {
 	w.readyAt, w.silence, w.starved = time.Now(), 0, 0
 	s.failures = 0
@@ -263,6 +275,7 @@ func (s *supervisor) ready(w *worker) {
 	if s.count > 0 {
 		s.Log.Info("the mounts are served again", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
 	}
+	// systemd expects READY=1 once, from the first worker.
 	if !s.served {
 		s.manager.notify(keeper.Message{keeper.Ready: "1"})
 	}
@@ -305,6 +318,8 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 		w.starting += passed - starved
 	}
 	patience := min(s.hung, mostPatience)
+	// A worker that was killed for slowness may have been slow because of the machine: its
+	// successor has twice the time.
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.beganAt) >= starvedFactor*limit {
@@ -331,6 +346,7 @@ func (s *supervisor) hangs(w *worker, why string) {
 
 // shutdown begins the end.
 func (s *supervisor) shutdown() (code int, end bool) {
+	// From here on a worker that ends is not replaced, except to unmount.
 	s.stopping = true
 	s.abandonUpgrade("the daemon ends")
 	s.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
@@ -338,6 +354,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 	if s.next != nil {
 		s.kill(s.next, "not needed")
 	}
+	// Without a worker no process can unmount in order.
 	switch {
 	case s.worker == nil && s.leaving:
 		return s.left()
@@ -353,6 +370,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 	return 0, false
 }
 
+// tellStop orders a worker to unmount everything and exit.
 func (s *supervisor) tellStop(w *worker) {
 	if err := w.conn.Tell(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
 		s.kill(w, "it could not be asked to stop")
@@ -367,6 +385,7 @@ func (s *supervisor) left() (code int, end bool) {
 
 // giveUp detaches all mounts.
 func (s *supervisor) giveUp(reason string) (code int) {
+	// A worker that is alive would answer requests of mounts that are being detached.
 	for _, w := range []*worker{s.worker, s.next} {
 		if w != nil {
 			w.process.Kill()
@@ -376,6 +395,7 @@ func (s *supervisor) giveUp(reason string) (code int) {
 	if err := s.GiveUp(s.store.files(), reason); err != nil {
 		s.Log.Error("detach mounts", zap.Error(err))
 	}
+	// The user of systemctl status learns the reason.
 	s.manager.notify(keeper.Message{keeper.Status: "gave up: " + reason})
 	for name := range s.store {
 		s.manager.remove(s.store, name)

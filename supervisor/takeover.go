@@ -22,6 +22,7 @@ type upgrade struct {
 	failures int      // how many of those died before they did
 }
 
+// exe returns a path that opens the executable even if the file was replaced or removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
 // begin has a worker serve: the one that waits, or a new one.
@@ -42,10 +43,12 @@ func (s *supervisor) begin() error {
 	start := keeper.Start{
 		Reason: s.reason, Count: s.count, Managed: s.manager.keeps(), Supervisor: os.Getpid(), UpgradeFailed: s.upgradeFailed,
 	}
+	// The descriptors precede the order: the worker has all of them when it starts to serve.
 	err = w.conn.SendKept(s.store)
 	if err == nil {
 		err = w.conn.Send(start.Message())
 	}
+	// The order to stop arrived while no worker served. The new one takes over only to unmount.
 	if err == nil && s.stopping {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
@@ -72,6 +75,7 @@ func (s *supervisor) successor() (*worker, error) {
 
 // ended continues after the end of the worker.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
+	// last is kept because the exit status may arrive after the connection ended.
 	s.worker, s.last, s.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
@@ -104,6 +108,8 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 			return s.giveUp("its worker died while it unmounted: " + s.reason), true
 		}
 	}
+	// Neither a worker nor the pauses helped: the users of the mounts get errors instead of
+	// waiting.
 	if s.failures >= giveUpAfter || s.hasty >= hastyLimit {
 		return s.giveUp(fmt.Sprintf("%d workers in a row have failed, the last: %s", max(s.failures, s.hasty), s.reason)), true
 	}
@@ -138,6 +144,8 @@ func (s *supervisor) learn(w *worker) {
 
 // retry begins at once, or after a pause that grows with each failure.
 func (s *supervisor) retry() {
+	// The first hastyFree crashes in a row cost no pause, because the users of the mounts wait
+	// meanwhile.
 	n := max(s.failures, s.hasty-hastyFree)
 	if n <= 0 {
 		s.begin()
@@ -148,6 +156,8 @@ func (s *supervisor) retry() {
 
 // wantSpare has a worker started soon if there is something it could be needed for.
 func (s *supervisor) wantSpare() {
+	// An upgrade has a waiting worker of its own, and a worker that does not serve yet needs the
+	// machine for itself.
 	if s.Spare && s.next == nil && s.spare == nil && !s.stopping && s.upgrade == nil && s.store.hasMounts() &&
 		s.worker != nil && !s.worker.readyAt.IsZero() {
 		s.spare = time.After(spareTime)
@@ -183,6 +193,7 @@ func (s *supervisor) lostNext(w *worker) {
 // killed.
 func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
+	// The worker reports the failure to the caller of the upgrade.
 	if err != nil {
 		s.tellFailed("keep executable: " + err.Error())
 		return
@@ -240,6 +251,7 @@ func (s *supervisor) abandonUpgrade(why string) {
 	s.wantSpare()
 }
 
+// tellFailed sends the worker the reason why an upgrade failed.
 func (s *supervisor) tellFailed(why string) {
 	if s.worker != nil {
 		s.worker.conn.Tell(keeper.UpgradeFailed, why) // if the message cannot be sent the worker is ending, and the next one follows
@@ -270,6 +282,7 @@ func (s *supervisor) finishUpgrade(w *worker) {
 	if s.exeFile != nil {
 		s.exeFile.Close()
 	}
+	// The workers after this one are of the new executable too.
 	s.exe, s.exeFile = u.exe(), u.file
 	if err := s.replace(u.file); err != nil { // workers use the new executable already; only the supervisor is missing
 		s.Log.Warn("the supervisor stays what it was", zap.Error(err))

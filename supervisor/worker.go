@@ -39,7 +39,8 @@ type worker struct {
 	gone, exited bool
 }
 
-// workerEnvironment returns the environment without the variables for the supervisor only.
+// workerEnvironment returns the environment without the variables for the supervisor only. A worker
+// must not take itself for the process that the service manager started.
 func workerEnvironment(all []string) []string {
 	var env []string
 	for _, e := range all {
@@ -62,6 +63,7 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	defer peer.Close()
 	cmd := &exec.Cmd{
 		Path: exe, Args: append([]string{name}, s.WorkerArgs...), Env: s.env, Dir: "/",
+		// The peer becomes descriptor 3, WorkerFD: ExtraFiles follow standard error.
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 	}
 	if err := cmd.Start(); err != nil {
@@ -85,9 +87,13 @@ func (s *supervisor) watch(w *worker) {
 	}()
 }
 
+// read sends events for the messages of a worker until its connection ends. It runs in a goroutine
+// of its own.
 func (s *supervisor) read(w *worker) {
 	for {
 		m, fds, err := w.conn.Receive()
+		// kill sets the deadline: the worker was killed, and its connection should have ended by
+		// now.
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.bring(event{from: w, overdue: true})
 			return
@@ -103,6 +109,8 @@ func (s *supervisor) read(w *worker) {
 	}
 }
 
+// bring sends an event to run. After the end of run it closes the descriptors of the event instead,
+// so that no sender blocks.
 func (s *supervisor) bring(e event) {
 	select {
 	case s.events <- e:
@@ -123,6 +131,7 @@ func (s *supervisor) kill(w *worker, why string) {
 	w.conn.SetReadDeadline(time.Now().Add(goneTime))
 }
 
+// pid returns the process id of a worker; 0 if it is not known.
 func (w *worker) pid() int {
 	if w.process == nil {
 		return 0
@@ -135,6 +144,8 @@ func (w *worker) crashed() bool {
 	if w.killed != "" || w.status == nil {
 		return false
 	}
+	// SIGKILL is sent by the kernel when memory runs out, or by an administrator: it shows no fault
+	// of the worker.
 	ws, ok := w.status.Sys().(syscall.WaitStatus)
 	return ok && !(ws.Signaled() && ws.Signal() == syscall.SIGKILL)
 }
