@@ -24,6 +24,7 @@ type arguments struct {
 	split bool     // there was a "--"
 }
 
+// parse sorts the arguments of a git command. args are without the command's name.
 func (o options) parse(args []string) arguments {
 	var a arguments
 	for i := 0; i < len(args); i++ {
@@ -32,6 +33,7 @@ func (o options) parse(args []string) arguments {
 		switch {
 		case arg == "--":
 			a.split = true
+			// git takes all arguments after "--" as paths.
 			a.paths = args[i+1:]
 			return a
 		case arg == "--end-of-options":
@@ -39,6 +41,7 @@ func (o options) parse(args []string) arguments {
 		case len(arg) < 2 || arg[0] != '-':
 			a.plain = append(a.plain, arg)
 			continue
+		// "-20" is short for "-n 20".
 		case isCount(arg) && slices.Contains(o.keepValue, "-n"):
 			a.flags = append(a.flags, arg)
 		case slices.Contains(o.keepValue, name):
@@ -49,8 +52,10 @@ func (o options) parse(args []string) arguments {
 			a.flags = append(a.flags, arg)
 		case slices.Contains(o.keep, name):
 			a.flags = append(a.flags, arg)
+		// A value may be attached to an option of one letter: -n20.
 		case len(arg) > 2 && arg[1] != '-' && slices.Contains(o.keepValue, arg[:2]):
 			a.flags = append(a.flags, arg)
+		// The value of an option that is left out must not be taken for a revision or a path.
 		case !attached && slices.Contains(o.dropValue, name) && i+1 < len(args):
 			i++
 			arg += valueGlue(name) + args[i]
@@ -60,7 +65,8 @@ func (o options) parse(args []string) arguments {
 	return a
 }
 
-// valueGlue joins an option and its value to one argument.
+// valueGlue joins an option and its value to one argument. An option of one letter has its value
+// attached, a long one after "=".
 func valueGlue(name string) string {
 	if strings.HasPrefix(name, "--") {
 		return "="
@@ -82,6 +88,7 @@ func (a arguments) has(names ...string) bool {
 
 // value returns the value of the last of the options that is there.
 func (a arguments) value(names ...string) (value string, ok bool) {
+	// git uses the last of several options.
 	for _, arg := range slices.Backward(a.all) {
 		for _, name := range names {
 			if arg == name {
@@ -102,6 +109,7 @@ func (q *question) resolve(a arguments) (revs, paths []string) {
 	paths = a.paths
 	for i, word := range a.plain {
 		ids := q.expand(word)
+		// A word that names no revision starts the paths, unless "--" does.
 		if len(ids) == 0 && !a.split {
 			paths = a.plain[i:]
 			break
@@ -113,6 +121,7 @@ func (q *question) resolve(a arguments) (revs, paths []string) {
 
 // expand returns the ids that a revision or range names.
 func (q *question) expand(word string) []string {
+	// An argument that starts with a dash would be an option of rev-parse.
 	if word == "" || word[0] == '-' {
 		return nil
 	}
@@ -128,6 +137,8 @@ func (q *question) expand(word string) []string {
 func (q *question) topPaths(paths []string) []string {
 	var tops []string
 	for _, p := range paths {
+		// ":/" is the top directory. Other pathspecs with magic are passed on if the command was
+		// started at the top.
 		if rest, ok := strings.CutPrefix(p, ":/"); ok {
 			p = rest
 		} else if strings.HasPrefix(p, ":") {
@@ -148,6 +159,7 @@ func (q *question) topPaths(paths []string) []string {
 				p += "/"
 			}
 		}
+		// A path outside of the working tree, or the whole of it, restricts nothing.
 		if p == "" || p == "." || strings.HasPrefix(p, "..") {
 			return nil
 		}
@@ -158,11 +170,13 @@ func (q *question) topPaths(paths []string) []string {
 
 // alias resolves a name that the user has configured for a command with arguments.
 func (q *question) alias(name string, args []string) (string, []string) {
+	// Such a name cannot be a key of the configuration.
 	if name == "" || strings.ContainsAny(name, "\n\x00.") {
 		return name, args
 	}
 	value, err := q.lens.userConfig(q.ctx, "alias."+name)
 	words := strings.Fields(value)
+	// An alias that starts with "!" is a command of the shell.
 	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {
 		return name, args
 	}

@@ -29,12 +29,14 @@ func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	return err
 }
 
+// ask is Ask without the report of errors.
 func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	if !strings.Contains(protocol, "version=2") {
 		return fmt.Errorf("git speaks an old protocol (%q): protocol.version=2 is needed", protocol)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The parent process is the `git fetch` that started this command.
 	c := &caller{gitDir: gitDir, hint: ancestors(os.Getppid())}
 	defer c.hangUp()
 	greeting, err := c.retry(ctx, nil)
@@ -63,6 +65,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	for q := range requests {
 		answer, err := c.retry(ctx, q)
 		if ctx.Err() != nil {
+			// git ended or was interrupted, so no process reads the answer.
 			return nil
 		}
 		if err != nil {
@@ -90,6 +93,7 @@ const (
 	maxMessage = 128 << 20
 )
 
+// errUnreachable means that no daemon listens on the socket.
 var errUnreachable = errors.New("the daemon of this mount cannot be reached")
 
 // caller talks to whichever daemon serves the mount.
@@ -100,6 +104,7 @@ type caller struct {
 	in     *pktline.Reader
 }
 
+// hangUp closes the connection, if there is one.
 func (c *caller) hangUp() {
 	if c.conn != nil {
 		c.conn.Close()
@@ -122,11 +127,13 @@ func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err 
 	}
 }
 
+// try sends a request once, over the open connection or a new one, and returns the answer.
 func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, error) {
 	greeting, err := c.connect(ctx, again)
 	if err != nil || request == nil {
 		return greeting, err
 	}
+	// The end of ctx closes the connection, which ends a blocked read or write.
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	if _, err := c.conn.Write(request); err != nil {
 		return nil, fmt.Errorf("ask daemon: %w", err)
@@ -155,6 +162,7 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	}
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	c.in = pktline.NewReader(c.conn, bufSize)
+	// The hint precedes the greeting: the daemon reads it before it writes anything.
 	if err := writeHint(c.conn, c.hint); err != nil {
 		return nil, fmt.Errorf("ask daemon: %w", err)
 	}

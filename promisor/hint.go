@@ -28,6 +28,8 @@ type Command struct {
 	Index   string   `json:"index"`  // the same of the index
 }
 
+// Limits of a hint and of the search for it: maxAncestors bounds how many parents are looked at,
+// maxCommands how many git commands are reported.
 const (
 	maxHint      = 4 << 20 // bytes
 	maxAncestors = 32
@@ -38,6 +40,7 @@ const (
 // is none of them.
 func ancestors(pid int) Hint {
 	var h Hint
+	// child is the process that was looked at before p.
 	var child process
 	for range maxAncestors {
 		p, err := readProcess(pid)
@@ -64,6 +67,7 @@ type process struct {
 	env    map[string]string
 }
 
+// readProcess reads what /proc has about a process. It fails if the process does not exist.
 func readProcess(pid int) (process, error) {
 	var p process
 	from := proc.Of(pid)
@@ -80,6 +84,7 @@ func readProcess(pid int) (process, error) {
 	environ, _ := from.Environ()
 	p.env = map[string]string{}
 	for _, v := range environ {
+		// The other variables may be secrets, and no prediction needs them.
 		if name, value, ok := strings.Cut(v, "="); ok && strings.HasPrefix(name, "GIT_") {
 			p.env[name] = value
 		}
@@ -87,6 +92,7 @@ func readProcess(pid int) (process, error) {
 	return p, nil
 }
 
+// isGit reports whether a process is git, or a command of git that was started by its own name.
 func (p process) isGit() bool {
 	name := filepath.Base(p.args[0])
 	return name == "git" || strings.HasPrefix(name, "git-")
@@ -116,6 +122,7 @@ func Subcommand(args []string) (name string, rest []string) {
 		return base[len("git-"):], args[1:]
 	}
 	for i := 1; i < len(args); i++ {
+		// The value of these options is the next argument.
 		switch a := args[i]; a {
 		case "-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--attr-source":
 			i++
@@ -131,6 +138,7 @@ func Subcommand(args []string) (name string, rest []string) {
 // writeHint sends a hint ahead of the dialogue: its length in four bytes, big-endian, and JSON.
 func writeHint(w io.Writer, h Hint) error {
 	text, err := json.Marshal(h)
+	// Without a hint the objects are fetched all the same, only without a prediction.
 	if err != nil || len(text) > maxHint {
 		text = []byte("{}")
 	}
@@ -138,12 +146,14 @@ func writeHint(w io.Writer, h Hint) error {
 	return err
 }
 
+// readHint reads what writeHint sent. It fails if the hint is longer than maxHint.
 func readHint(r io.Reader) (Hint, error) {
 	var h Hint
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
 		return h, fmt.Errorf("read hint: %w", err)
 	}
+	// The length was sent by another process, so it is checked before memory is allocated.
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxHint {
 		return h, fmt.Errorf("read hint: %d bytes", n)

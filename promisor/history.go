@@ -32,6 +32,7 @@ func (q *question) histories(v versions, revs, paths []string) error {
 	return nil
 }
 
+// history is histories for one path. Each round covers the commits in which the file had one name.
 func (q *question) history(v versions, revs []string, path string) error {
 	for range maxRenames {
 		born, err := q.versions(v, revs, path)
@@ -42,6 +43,7 @@ func (q *question) history(v versions, revs []string, path string) error {
 		if err != nil || from == "" {
 			return err
 		}
+		// The parents of the commit that created the file have it under its old name.
 		revs, path = []string{born + "^@"}, from
 	}
 	return nil
@@ -51,6 +53,7 @@ func (q *question) history(v versions, revs []string, path string) error {
 // adds those that differ from all parents.
 func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
 	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
+	// With --full-diff, log prints all files of the commits that changed path.
 	if v.beside {
 		args = append(args, "--full-diff")
 	}
@@ -90,6 +93,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	if err != nil || !come.isBlob() || len(gone) == 0 { // a commit without parents, for one
 		return "", nil
 	}
+	// Rename detection reads all candidates. If some were missing, git would fetch them one by one.
 	here := q.isLocal(come.id)
 	for _, c := range gone {
 		if c.before[0].id == come.id {
@@ -119,11 +123,13 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	return from, err
 }
 
-// readRenames is readChanges for names only.
+// readRenames is readChanges for names only. It reads the output of `git diff-tree -z` with -M, in
+// which a rename has two paths.
 func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
 		if err != nil {
+			// A cut output ends the prediction, not the request.
 			return nil
 		}
 		if !strings.HasPrefix(token, ":") {
@@ -147,7 +153,8 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	}
 }
 
-// readStages reads the output of `git ls-files --stage -z`.
+// readStages reads the output of `git ls-files --stage -z`. An entry is "mode id stage", a tab, and
+// the path.
 func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

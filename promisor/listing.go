@@ -12,6 +12,8 @@ import (
 // change is one line of git's raw diff format (diff-format(5)): a path, and its entries before and
 // after. A merge has several entries before.
 type change struct {
+	// status is the letter of git's raw format: A, C, D, M, R, T, or one for each parent of a
+	// merge.
 	status string
 	path   string
 	before []side
@@ -29,6 +31,7 @@ func (s side) isBlob() bool {
 	return !s.id.IsZero() && (strings.HasPrefix(s.mode, "100") || s.mode == "120000")
 }
 
+// sides returns the entries after and before the change.
 func (c change) sides() []side { return append([]side{c.after}, c.before...) }
 
 // commitMark begins the output of --format, which distinguishes it from changes.
@@ -58,6 +61,8 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 		if !strings.HasPrefix(token, ":") {
 			continue // the commit's id again, which diff-tree prints, or nothing
 		}
+		// A rename or a copy has a second path, the new one. It is skipped: the ids are on the
+		// first line.
 		path, err := r.ReadString(0)
 		if err != nil {
 			return nil
@@ -91,6 +96,7 @@ func parseChange(token string) (change, bool) {
 		if err != nil {
 			return change{}, false
 		}
+		// A null id stands for an absent entry.
 		if strings.Trim(fields[n+1+i], "0") == "" {
 			id = object.ID{}
 		}

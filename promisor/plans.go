@@ -63,9 +63,13 @@ var showsContents = []string{
 	"--unified", "--word-diff", "--color-words", "--binary", "--summary", "--find-copies-harder", "-C", "--find-copies", "-B", "--remerge-diff",
 }
 
+// log adds the versions of files that `git log` compares: all if an option shows contents,
+// otherwise only those of rename detection.
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.resolve(a)
+	// With -L git reads every version of the file, also on branches that a merge did not take it
+	// from.
 	if lines := lineRanges(a); len(lines) > 0 {
 		return q.histories(versions{contents: true, sides: true}, revs, q.topPaths(lines))
 	}
@@ -76,6 +80,8 @@ func (q *question) log(args []string) error {
 	_, bounded := a.value("-n", "--max-count")
 	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
 	q.allow(firstWalk)
+	// A walk with a near end is predicted as a whole. One without is read page by page, and most of
+	// it is never seen.
 	if bounded || len(paths) > 0 {
 		q.allow(firstRange)
 	}
@@ -86,6 +92,7 @@ func (q *question) log(args []string) error {
 	return q.walk(a.flags, revs, paths, want)
 }
 
+// isLeftOut reports whether a revision excludes its commits.
 func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
 
 // lineRanges returns the files of -L options: "start,end:file" and ":function:file".
@@ -101,6 +108,7 @@ func lineRanges(a arguments) []string {
 	return files
 }
 
+// show adds the versions that `git show` compares.
 func (q *question) show(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.resolve(a)
@@ -139,6 +147,8 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
 	var gone, come []change
+	// The files of one commit are collected first: rename detection reads them only if some
+	// vanished and others appeared.
 	flush := func() (err error) {
 		if len(gone) > 0 && len(come) > 0 {
 			err = q.addAll(append(gone, come...))
@@ -165,6 +175,7 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 	return err
 }
 
+// addAll adds both sides of each change.
 func (q *question) addAll(changes []change) error {
 	for _, c := range changes {
 		if err := q.addSides(c); err != nil {
@@ -174,6 +185,7 @@ func (q *question) addAll(changes []change) error {
 	return nil
 }
 
+// blameOptions lists the options of `git blame` whose value is the next argument.
 var blameOptions = options{dropValue: []string{"-L", "-S", "--contents", "--since", "--ignore-rev", "--ignore-revs-file", "--date", "--abbrev"}}
 
 // blame adds the whole history of a file; with -C also the files that were changed in the same
@@ -196,11 +208,14 @@ func (q *question) blame(args []string) error {
 	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.topPaths([]string{file}))
 }
 
+// grepOptions lists the options of `git grep` that decide what is searched, and those with a value.
 var grepOptions = options{
 	keep:      []string{"--cached", "--untracked", "--no-index"},
 	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context", "--before-context", "--context", "--parent-basename"},
 }
 
+// grep adds the files of the trees that `git grep` searches, or those of the index. The working
+// tree needs no prediction, since its files are read through the mount.
 func (q *question) grep(args []string) error {
 	a := grepOptions.parse(args)
 	if !a.has("-e", "-f") && len(a.plain) > 0 {
@@ -213,8 +228,10 @@ func (q *question) grep(args []string) error {
 	return q.trees(revs, paths)
 }
 
+// archiveOptions lists the options of `git archive` whose value is the next argument.
 var archiveOptions = options{dropValue: []string{"--format", "--prefix", "-o", "--output", "--add-file", "--add-virtual-file", "--mtime", "--remote", "--exec"}}
 
+// archive adds all files of the tree that `git archive` writes.
 func (q *question) archive(args []string) error {
 	revs, paths := q.resolve(archiveOptions.parse(args))
 	return q.trees(revs[:min(1, len(revs))], paths)
@@ -232,6 +249,7 @@ func (q *question) listTree(args []string) error {
 
 // trees takes all files of trees.
 func (q *question) trees(revs, paths []string) error {
+	// A comparison with the empty tree lists every file as added.
 	empty, err := q.emptyTree()
 	if err != nil {
 		return err

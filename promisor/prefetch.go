@@ -29,6 +29,7 @@ type Prefetched struct {
 // range changed. Only paths that match are fetched. It calls progress after each batch.
 func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool, progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
+	// git and other processes may have added commits and packs since the last question.
 	if err := errors.Join(s.oracle.lens.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
 		return done, err
 	}
@@ -38,6 +39,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 			return done, err
 		}
 	}
+	// seen holds all versions that match, found those of them that are missing.
 	done = Prefetched{Wanted: len(q.seen), Present: len(q.seen) - len(q.found)}
 	progress(done)
 	for missing := q.found; len(missing) > 0; {
@@ -61,6 +63,8 @@ func (q *question) files(commits string, match func(path string) bool) error {
 		}
 		return q.addSides(c)
 	}
+	// The part after ".." may be empty, and means HEAD then. Three dots are not supported: the
+	// second part would start with one.
 	from, to, isRange := strings.Cut(commits, "..")
 	if !isRange {
 		commit, err := q.commit(commits)
@@ -81,6 +85,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	if err != nil {
 		return err
 	}
+	// With -m, log lists the changes of a merge against each parent.
 	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat, "^" + first, last, "--"}
 	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, add)

@@ -8,9 +8,11 @@ import (
 	"strings"
 )
 
+// checkoutOptions lists the options of checkout, switch, reset and read-tree whose value is the
+// next argument.
 var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orphan", "--conflict", "--pathspec-from-file", "--prefix", "--index-output"}}
 
-// checkout goes from HEAD to another commit.
+// checkout adds the files that differ between HEAD and another commit.
 func (q *question) checkout(args []string) error {
 	a := checkoutOptions.parse(args)
 	revs, paths := q.resolve(a)
@@ -20,7 +22,8 @@ func (q *question) checkout(args []string) error {
 	return q.overwritten("HEAD", revs[len(revs)-1], paths) // read-tree has the one it goes to last
 }
 
-// restore takes files from a commit that an option names.
+// restore adds the files that `git restore` takes from the commit that --source names. Without
+// --source it takes them from the index.
 func (q *question) restore(args []string) error {
 	a := options{dropValue: []string{"-s", "--source", "--conflict", "--pathspec-from-file"}}.parse(args)
 	source, ok := a.value("-s", "--source")
@@ -69,9 +72,10 @@ func (q *question) changes(a, b string) (map[string]change, error) {
 	return all, err
 }
 
+// mergeOptions lists the options of merge and pull whose value is the next argument.
 var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file", "--into-name", "--cleanup", "--depth", "--upload-pack", "-o"}}
 
-// merge merges two commits.
+// merge adds the blobs that a merge with HEAD reads.
 func (q *question) merge(args []string) error {
 	a := mergeOptions.parse(args)
 	words := a.plain
@@ -105,6 +109,7 @@ func (q *question) join(base, ours, theirs string) error {
 	if err != nil {
 		return err
 	}
+	// Renames are detected on both sides.
 	for _, pair := range [][2]map[string]change{{our, their}, {their, our}} {
 		if err := q.moved(pair[0], pair[1]); err != nil {
 			return err
@@ -112,6 +117,7 @@ func (q *question) join(base, ours, theirs string) error {
 	}
 	for path, c := range their {
 		if o, both := our[path]; both {
+			// Both sides changed the file, so git merges its contents and reads all versions.
 			if err := q.addAll([]change{c, o}); err != nil {
 				return err
 			}
@@ -147,9 +153,10 @@ func (q *question) moved(side, other map[string]change) error {
 	return nil
 }
 
+// pickOptions lists the options of cherry-pick and revert whose value is the next argument.
 var pickOptions = options{dropValue: []string{"-m", "--mainline", "-s", "--strategy", "-X", "--strategy-option", "--cleanup"}}
 
-// pick applies the changes of commits to HEAD.
+// pick adds the blobs for applying the changes of commits to HEAD.
 func (q *question) pick(args []string) error {
 	a := pickOptions.parse(args)
 	var revs []string
@@ -196,12 +203,14 @@ func (q *question) replay(commits []string, onto string) error {
 	})
 }
 
+// rebaseOptions lists the options of `git rebase` whose value is the next argument.
 var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X", "--strategy-option", "-C", "--whitespace", "--empty"}}
 
 // rebase checks out another commit and applies commits there. While one is in progress its state
 // files list the rest.
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
+	// A rebase that was interrupted knows its commits, whatever the arguments are.
 	if commits := q.todo("rebase-merge"); len(commits) > 0 {
 		onto := q.note("rebase-merge", "onto")
 		if onto == "" {
@@ -230,6 +239,7 @@ func (q *question) rebase(args []string) error {
 			return err
 		}
 	}
+	// Merges are left out, as rebase does without --rebase-merges.
 	out, err := q.lens.output(q.ctx, "rev-list", "--no-merges", tip, "^"+from)
 	if err != nil {
 		return err
@@ -247,9 +257,11 @@ func (q *question) onto(commits []string, onto, tip string) error {
 	return q.replay(commits, onto)
 }
 
-// note reads a file of the state that an interrupted command keeps in the git directory.
+// note reads a file of the state that an interrupted command keeps in the git directory. It returns
+// "" if there is none, or if it contains something other than an id.
 func (q *question) note(dir, name string) string {
 	text, err := os.ReadFile(filepath.Join(q.lens.gitDir, dir, name))
+	// git writes an id and a newline. A file of another size was written by another program.
 	if err != nil || len(text) > 1<<20 {
 		return ""
 	}
@@ -276,6 +288,7 @@ func (q *question) todo(dir string) []string {
 		if len(fields) < 2 || !slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"}, fields[0]) {
 			continue
 		}
+		// An option may precede the id: "fixup -C <id>".
 		id := fields[1]
 		if strings.HasPrefix(id, "-") && len(fields) > 2 {
 			id = fields[2]
@@ -287,6 +300,7 @@ func (q *question) todo(dir string) []string {
 	if len(short) == 0 {
 		return nil
 	}
+	// The ids in the file are abbreviated.
 	out, err := q.lens.output(q.ctx, append([]string{"rev-parse"}, short...)...)
 	if err != nil {
 		return nil

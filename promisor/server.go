@@ -71,6 +71,7 @@ func (s *Server) Close() error {
 	return errors.Join(err, s.oracle.close())
 }
 
+// accept answers each connection in a goroutine of its own, until the listener is closed.
 func (s *Server) accept(ctx context.Context) {
 	for {
 		conn, err := s.listener.AcceptUnix()
@@ -82,6 +83,7 @@ func (s *Server) accept(ctx context.Context) {
 		}
 		s.wg.Go(func() {
 			defer conn.Close()
+			// Closing the connection ends the goroutine that reads from it.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			if err := s.converse(ctx, conn); err != nil && ctx.Err() == nil {
 				s.log.Warn("answer git", zap.String("git", s.gitDir), zap.Error(err))
@@ -100,6 +102,7 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	format := s.provider.Format()
+	// Protocol version 2 starts with the server's capabilities, before any request.
 	if _, err := conn.Write(advertisement(format)); err != nil {
 		return fmt.Errorf("advertise: %w", err)
 	}
@@ -132,14 +135,18 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	return readErr
 }
 
+// answer returns the packets that answer one request of git.
 func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	switch q.command {
 	case "ls-refs":
+		// git compares no refs with those of a promisor remote: the list may be empty.
 		return pktline.AppendFlush(nil)
 	case "fetch":
 		if err := s.fetch(ctx, hint, q.wants); err != nil {
 			return errorPacket(err.Error())
 		}
+		// git finds the objects in the object store that it borrows, so the pack in the answer is
+		// empty.
 		return nothingPack(s.provider.Format(), q.done)
 	}
 	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
@@ -148,6 +155,7 @@ func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 // fetch fetches the objects that git wants, and the predicted ones.
 func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error {
 	start := time.Now()
+	// Another command may have fetched some of the objects meanwhile.
 	wants = s.oracle.lacking(wants)
 	along := s.oracle.predict(ctx, hint, wants)
 	predicted := time.Since(start)
