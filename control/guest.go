@@ -76,6 +76,7 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	if !slices.Contains(guestOps, a.op) {
 		return "", refused
 	}
+	// The names are checked before the directory of the mount replaces them.
 	if leads(a.args) {
 		return "", refused
 	}
@@ -117,6 +118,7 @@ func (g *guests) enter(a *asked) (called string, err error) {
 		}
 		a.args = r
 	case SessionSetRequest:
+		// A guest may pin a checkpoint, but not change the state of the session.
 		if r.Pin == "" || r.State != "" {
 			return "", refused
 		}
@@ -158,6 +160,7 @@ func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
 		mounts := []MountStatus{}
+		// A guest learns of its own mount only.
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
 				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
@@ -191,11 +194,13 @@ func (g *guests) leave(called string, result any) any {
 	return result
 }
 
+// ofGuest returns the status of a session without a session remote that is a path of the host.
 func ofGuest(s SessionStatus) SessionStatus {
 	s.SessionRemote = notPath(s.SessionRemote)
 	return s
 }
 
+// infoOfGuest returns the description of a session without directories and paths of the host.
 func infoOfGuest(s SessionInfo) SessionInfo {
 	s.Dir, s.Remote, s.ParentRemote, s.SessionStatus = "", notPath(s.Remote), notPath(s.ParentRemote), ofGuest(s.SessionStatus)
 	s.History = slices.Clone(s.History)
@@ -215,6 +220,7 @@ func notPath(remote string) string {
 
 // failed returns an error as a guest may see it.
 func (g *guests) failed(called string, err error) *Error {
+	// Causes quote paths of the host. The guest's own name for the mount replaces them.
 	e := *AsError(err)
 	for _, text := range []*string{&e.Object, &e.Cause, &e.Hint} {
 		if called != "" {
@@ -249,6 +255,7 @@ func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 // GuestDir returns the root of the mount around dir whose daemon can be reached from inside of it;
 // false if there is none. It looks at names only and asks no daemon.
 func GuestDir(dir string) (root string, ok bool) {
+	// The search ends at the root directory, whose parent is itself.
 	for {
 		if info, err := os.Lstat(filepath.Join(dir, ".git", guestSocket)); err == nil && info.Mode().Type() == os.ModeSocket {
 			return dir, true

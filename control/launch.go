@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
+// launchTime bounds the wait for a new daemon to answer, launchPoll is the interval of the checks.
 const (
 	launchTime = 15 * time.Second
 	launchPoll = 5 * time.Millisecond
@@ -109,11 +110,13 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
 	defer log.Close()
+	// The log may hold lines of earlier daemons: an error quotes only lines after this offset.
 	from, _ := log.Seek(0, 2)
 	cmd := exec.Command(executable, l.arguments()...)
 	cmd.Env = launchEnvironment(os.Environ())
 	cmd.Dir = "/" // it must not hold a directory that its user wants to unmount
 	cmd.Stdout, cmd.Stderr = log, log
+	// A session of its own keeps the daemon alive when the caller's terminal is closed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
@@ -123,6 +126,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, launchTime)
 	defer cancel()
 	for {
+		// A daemon that answers with an error has been started: its error is returned.
 		client, err := Dial(ctx, l.Socket)
 		if err == nil || !errors.Is(err, ErrNoServer) && ctx.Err() == nil {
 			return client, err

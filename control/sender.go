@@ -27,6 +27,7 @@ type sender struct {
 	unsent []Progress // at most one of a phase, and those with messages
 }
 
+// start starts the goroutine that writes progress. stop ends it.
 func (s *sender) start() {
 	s.quit, s.wake = make(chan struct{}), make(chan struct{}, 1)
 	s.done.Go(func() {
@@ -52,6 +53,8 @@ func (s *sender) stop() {
 	s.done.Wait()
 }
 
+// progress queues a step. It never blocks: steps of one phase replace each other, and so do steps
+// beyond maxUnsentSteps.
 func (s *sender) progress(p Progress) {
 	s.mu.Lock()
 	last := len(s.unsent) - 1
@@ -64,12 +67,14 @@ func (s *sender) progress(p Progress) {
 		s.unsent[last] = p
 	}
 	s.mu.Unlock()
+	// wake holds one token: a flush that is due writes this step too.
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
+// flush writes the queued steps.
 func (s *sender) flush() {
 	s.mu.Lock()
 	steps := s.unsent
@@ -82,17 +87,21 @@ func (s *sender) flush() {
 	}
 }
 
+// result writes the final message with the result. ignored names the fields of the request that
+// this server does not know.
 func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
+	// Clients of an older protocol version expect the older names of fields.
 	if s.version < renamed && v != nil {
 		raw = withNames5(raw, reflect.TypeOf(v))
 	}
 	return s.send(message{Result: raw, Ignored: ignored})
 }
 
+// send writes a message, which the caller must read within requestTime.
 func (s *sender) send(m message) error { return s.sendBy(m, time.Now().Add(requestTime)) }
 
 // sendBy is send with another time for the message to be taken; the zero time is forever.

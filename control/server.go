@@ -89,6 +89,8 @@ func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Hand
 	return newServer(socket, l, &fileLock{lock, lockName(socket)}, h, log), nil
 }
 
+// newServer returns a server of a listening socket. lock is nil for the socket of guests, which has
+// another owner.
 func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, log *zap.Logger) *Server {
 	return &Server{
 		handler: h, log: log, socket: socket, listener: l, lock: lock,
@@ -128,6 +130,8 @@ func (s *Server) Serve(ctx context.Context) {
 		}
 		s.conns.Go(func() {
 			defer conn.Close()
+			// A guest beyond the limit is refused at once: one program in a container must not use
+			// up the daemon's descriptors.
 			if g := s.guests; g != nil {
 				select {
 				case g.room <- struct{}{}:
@@ -181,6 +185,7 @@ func (s *Server) CloseIdle(idle func() bool) bool {
 	return true
 }
 
+// closeLocked closes the socket and ends connections whose request has not arrived. It needs mu.
 func (s *Server) closeLocked() {
 	if s.closed {
 		return
@@ -202,6 +207,7 @@ func (s *Server) closeLocked() {
 
 // serve answers one connection. It returns whether the server is to end.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
+	// A connection that was accepted while the server closed is dropped.
 	if !s.admit(conn) {
 		return false
 	}
@@ -216,6 +222,8 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	if r.version != 0 {
 		out.version = r.version
 	}
+	// Even an invalid request is begun, so that CloseIdle does not close the server before the
+	// error is sent.
 	if !s.begin(ctx, conn, o) {
 		return false
 	}
@@ -249,6 +257,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 
 	if err == nil {
+		// The caller of a mount that has left cannot unmount it, so the server does.
 		if err = ctx.Err(); err == nil || o != opMount {
 			err = out.result(result, r.ignored)
 		}
@@ -282,6 +291,7 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 func (s *Server) begin(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// mu is released while this request waits, because decide needs it.
 	for s.ending != nil && (o == opMount || o == opShutdown) && !s.closed && ctx.Err() == nil {
 		ending := s.ending
 		s.mu.Unlock()
@@ -313,17 +323,22 @@ func (s *Server) decide(end bool) {
 	s.ending = nil
 }
 
+// finish ends a request that begin has counted.
 func (s *Server) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.working--
 }
 
+// readRequest reads the one line of a request and checks the user at the other end. It returns
+// io.EOF if the client sent nothing.
 func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error) {
 	peer, err := peerOf(conn)
 	if err != nil {
 		return asked{}, err
 	}
+	// The mode of the socket admits only its owner and root. The check covers a socket whose mode
+	// or directory was changed.
 	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
@@ -336,6 +351,7 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 		return asked{}, badRequest("%v", err)
 	}
 	a, err := decodeRequest(line)
+	// Bytes after the request would be ignored silently.
 	if err == nil && r.Buffered() > 0 {
 		err = badRequest("bytes behind the end")
 	}
@@ -395,6 +411,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 
 // undo unmounts a mount whose caller has left.
 func (s *Server) undo(ctx context.Context, dir string) {
+	// The context of the request has ended with its caller, and the unmount must happen anyway.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	_, err := s.handler.Unmount(ctx, UnmountRequest{Dir: dir})

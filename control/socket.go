@@ -97,6 +97,7 @@ func removeDead(socket string) {
 	l.release()
 }
 
+// quoteGlob quotes the characters of a path that filepath.Glob would expand.
 func quoteGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
@@ -105,6 +106,7 @@ func quoteGlob(path string) string {
 // root trusts all.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	name, done, err := shortName(socket)
+	// The directory of the socket does not exist, so no process listens.
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
 	} else if err != nil {
@@ -144,6 +146,8 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	}
 	var cred *unix.Ucred
 	var credErr error
+	// The kernel recorded the user and process when the connection was made, so the peer cannot
+	// forge them.
 	err = raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
@@ -156,6 +160,7 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 // shortName spells a socket's path so that it fits the 108 bytes of sockaddr_un; done ends the
 // spelling's validity.
 func shortName(socket string) (name string, done func(), err error) {
+	// The limit is 108 bytes with the zero byte. A few are left for the suffix of a temporary name.
 	if len(socket) <= 100 {
 		return socket, func() {}, nil
 	}
@@ -177,6 +182,7 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen on %s: %w", socket, err)
 	}
+	// Another user who may write to the directory could replace the socket.
 	if info.Mode()&0o022 != 0 && info.Mode()&os.ModeSticky == 0 {
 		return nil, nil, fmt.Errorf("listen on %s: others may write to the directory: %w", socket, os.ErrPermission)
 	}
@@ -192,6 +198,8 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	return l, lock, nil
 }
 
+// bindAndRename creates a listening socket under a temporary name and renames it. The caller holds
+// the lock of the socket.
 func bindAndRename(socket string) (*net.UnixListener, error) {
 	newborn := socket + ".new"
 	os.Remove(newborn) // left by a process that died here; the lock is ours
@@ -232,6 +240,7 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 		return nil, err
 	}
 	u, ok := l.(*net.UnixListener)
+	// A descriptor of another kind cannot be listened on.
 	if !ok {
 		l.Close()
 		return nil, errors.New("the inherited descriptor is no unix socket")
@@ -265,6 +274,7 @@ func isLockOf(socket string, lock *os.File) bool {
 	return err1 == nil && err2 == nil && os.SameFile(mine, there)
 }
 
+// lockName returns the path of the lock file of a socket.
 func lockName(socket string) string { return socket + ".lock" }
 
 // takeLock never waits: ErrInUse if another process, or another server of this one, has it.
@@ -293,7 +303,10 @@ func takeLock(socket string) (*fileLock, error) {
 	}
 }
 
+// release removes the lock file and releases the lock.
 func (l *fileLock) release() {
+	// The file is removed while it is locked: a process that opened it before finds another file
+	// under the name, and tries again.
 	os.Remove(l.path)
 	if raw, err := l.f.SyscallConn(); err == nil { // closing would not release it while another process has a copy
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })

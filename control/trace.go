@@ -82,8 +82,11 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	return fmt.Errorf("ask %s: %w", c.name(), err)
 }
 
+// readTrace sends the request and calls each for every message, until the connection ends or each
+// returns an error.
 func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
+	// EPIPE means that the server has refused the request already; its error is read below.
 	if _, err := conn.Write(line); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("send request: %w", err)
 	}

@@ -17,6 +17,7 @@ const (
 	maxMessage = 16 << 20 // bytes of a message line; room for the status of ten thousand mounts
 )
 
+// op is the name of an operation in a request.
 type op string
 
 const (
@@ -60,6 +61,7 @@ const (
 // on: without it a daemon could not be replaced by a newer one.
 func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
 
+// firstTimeless is the first version whose clients can read the answers of timeless operations.
 const firstTimeless = 4
 
 // request is the one line an asker sends.
@@ -88,6 +90,8 @@ type wireMount struct {
 	Environment  []byte `json:"environment,omitempty"` // NAME=value, each with a zero byte behind it
 }
 
+// spellOut returns a request whose secrets are encoded. A Secret itself is never encoded, so that
+// none is logged by mistake.
 func spellOut(r MountRequest) wireMount {
 	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode()}
 }
@@ -98,10 +102,13 @@ type wireFork struct {
 	Mount wireMount `json:"mount"`
 }
 
+// empty is the arguments of an operation that has none.
 type empty struct{}
 
 func (empty) validate() error { return nil }
 
+// encodeRequest returns the line of a request, with defaults filled in. It returns an error if the
+// arguments are invalid or the line is too long.
 func encodeRequest(o op, args any) ([]byte, error) {
 	switch r := args.(type) {
 	case MountRequest:
@@ -110,6 +117,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 		r.Mount = r.Mount.withDefaults()
 		args = r
 	}
+	// Requests are checked before they are sent, so that a mistake is reported without a daemon.
 	if v, ok := args.(interface{ validate() error }); ok {
 		if err := v.validate(); err != nil {
 			return nil, err
@@ -190,6 +198,7 @@ func decodeRequest(line []byte) (asked, error) {
 	if err := decode(line, &r); err != nil {
 		return a, err
 	}
+	// The answer has the client's version, if this server can write it.
 	a.version, a.op = min(max(r.Version, firstTimeless), Protocol), r.Op
 	if r.Version < Oldest && !(r.Version >= firstTimeless && r.Op.timeless()) {
 		return a, unsupported("protocol %d, this daemon speaks %d to %d", r.Version, Oldest, Protocol)
@@ -213,6 +222,7 @@ func decodeRequest(line []byte) (asked, error) {
 	return a, nil
 }
 
+// decodeMount decodes a mount request, whose secrets are spelled out.
 func decodeMount(raw []byte) (any, []string, error) {
 	var w wireMount
 	if err := decode(raw, &w); err != nil {
@@ -222,6 +232,7 @@ func decodeMount(raw []byte) (any, []string, error) {
 	return r, unknownFields(raw, reflect.TypeOf(w), ""), r.validate()
 }
 
+// decodeCredential decodes a request with a new token.
 func decodeCredential(raw []byte) (any, []string, error) {
 	var w wireCredential
 	if err := decode(raw, &w); err != nil {
@@ -231,6 +242,7 @@ func decodeCredential(raw []byte) (any, []string, error) {
 	return w.CredentialRequest, unknownFields(raw, reflect.TypeOf(w), ""), w.CredentialRequest.validate()
 }
 
+// decodeFork decodes a fork request, which contains a mount request.
 func decodeFork(raw []byte) (any, []string, error) {
 	var w wireFork
 	if err := decode(raw, &w); err != nil {
@@ -240,12 +252,14 @@ func decodeFork(raw []byte) (any, []string, error) {
 	return w.ForkRequest, unknownFields(raw, reflect.TypeOf(w), ""), w.ForkRequest.validate()
 }
 
+// request returns the mount request, with its secrets and with defaults filled in.
 func (w wireMount) request() MountRequest {
 	r := w.MountRequest.withDefaults()
 	r.Token, r.SessionToken, r.Environment = Secret(w.Token), Secret(w.SessionToken), DecodeEnvironment(w.Environment)
 	return r
 }
 
+// decodeArgs decodes and validates the arguments of an operation without secrets.
 func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, error) {
 	var args T
 	if err := decode(raw, &args); err != nil {
@@ -296,6 +310,7 @@ func unknownFields(raw []byte, t reflect.Type, prefix string) (names []string) {
 	return names
 }
 
+// decodeMessage decodes one line of an answer.
 func decodeMessage(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
@@ -307,13 +322,15 @@ func decodeMessage(line []byte) (message, error) {
 			n++
 		}
 	}
+	// Answers of older versions may be of another form: their caller reports the version.
 	if m.Version >= firstTimeless && n != 1 {
 		return m, errors.New("read answer: not exactly one of progress, trace, result, error")
 	}
 	return m, nil
 }
 
-// readLine reads up to the newline, which it leaves off. io.EOF only if there was nothing at all.
+// readLine reads up to the newline, which it leaves off. It returns io.EOF only if there was
+// nothing at all, and an error if the line is longer than limit bytes.
 func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
 	for {

@@ -25,6 +25,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 		return c, fmt.Errorf("parse commit: %d bytes, limit is %d", len(content), MaxCommitSize)
 	}
 	for i, rest := 0, content; ; i++ {
+		// The headers end at an empty line; the message follows.
 		line, tail, ok := bytes.Cut(rest, []byte("\n"))
 		if !ok || len(line) == 0 {
 			break
@@ -33,6 +34,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 		key, value, _ := strings.Cut(string(line), " ")
 		var err error
 		switch {
+		// git writes exactly one tree, in the first line.
 		case i == 0 && key != "tree", i > 0 && key == "tree":
 			return c, fmt.Errorf("parse commit: header %d is %.20q", i, key)
 		case key == "tree":
@@ -59,6 +61,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 
 // ParseTagTarget returns the object that an annotated tag points to.
 func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
+	// The two headers are at the start, and a tag may be large.
 	head, rest, _ := strings.Cut(string(content[:min(len(content), 256)]), "\n")
 	kind, _, _ := strings.Cut(rest, "\n")
 	value, ok := strings.CutPrefix(head, "object ")

@@ -36,6 +36,7 @@ func ParseFormat(name string) (Format, error) {
 	return 0, fmt.Errorf("parse object format %q: unknown", name)
 }
 
+// String returns the name that git uses: "sha1" or "sha256".
 func (f Format) String() string {
 	if f == SHA256 {
 		return "sha256"
@@ -134,6 +135,7 @@ func (id ID) Format() Format {
 
 // Compare orders ids by their bytes, as pack indexes do.
 func (id ID) Compare(other ID) int {
+	// The unused bytes of a SHA-1 id are zero, so they do not affect the order.
 	for i := 0; i < len(id.sum); i++ {
 		if d := int(id.sum[i]) - int(other.sum[i]); d != 0 {
 			return d
@@ -152,6 +154,7 @@ const (
 	Tag    Type = 4
 )
 
+// String returns git's name of the type, as in the header that is hashed.
 func (t Type) String() string {
 	switch t {
 	case Commit:
@@ -182,6 +185,7 @@ func NewHasher(f Format, t Type, size int64) *Hasher {
 // Reset starts another object.
 func (h *Hasher) Reset(t Type, size int64) {
 	h.hash.Reset()
+	// An id is the hash of "type size", a zero byte, and the contents.
 	var b [40]byte
 	head := append(b[:0], t.String()...)
 	head = append(head, ' ')
@@ -189,6 +193,7 @@ func (h *Hasher) Reset(t Type, size int64) {
 	h.hash.Write(append(head, 0))
 }
 
+// Write adds contents. It never returns an error.
 func (h *Hasher) Write(p []byte) (int, error) { return h.hash.Write(p) }
 
 // Sum returns the id of the bytes written, or ErrCollision.
@@ -206,6 +211,7 @@ func (h *Hasher) Sum() (ID, error) {
 	return FromBytes(h.hash.Sum(buf[:0]))
 }
 
+// emptyTrees holds the id of the empty tree for each format.
 var emptyTrees = func() (ids [2]ID) {
 	for _, f := range []Format{SHA1, SHA256} {
 		id, err := Hash(f, Tree, nil)

@@ -43,6 +43,7 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
 	}
 	n := f.Size()
+	// An entry takes an id and about 16 bytes: six for the mode, and its name.
 	entries := make([]TreeEntry, 0, len(content)/(n+16)+1)
 	for rest := content; len(rest) > 0; {
 		mode, nameAt, err := parseMode(rest)
@@ -102,6 +103,7 @@ func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	return mode, i + 1, nil
 }
 
+// isZero reports whether all bytes are zero.
 func isZero(b []byte) bool {
 	for _, c := range b {
 		if c != 0 {
@@ -114,6 +116,7 @@ func isZero(b []byte) bool {
 // CompareEntries is git's order: by bytes, a directory as if its name ended in '/'.
 func CompareEntries(a, b TreeEntry) int {
 	n := min(len(a.Name), len(b.Name))
+	// The names are equal up to the length of the shorter one, so the next byte decides.
 	if c := strings.Compare(a.Name[:n], b.Name[:n]); c != 0 {
 		return c
 	}
@@ -121,6 +124,8 @@ func CompareEntries(a, b TreeEntry) int {
 	return int(ca) - int(cb)
 }
 
+// byteAt returns the byte of an entry's name at i for CompareEntries: after the end '/' for a
+// directory, and 0 for all others.
 func byteAt(e TreeEntry, i int) byte {
 	if i < len(e.Name) {
 		return e.Name[i]
@@ -145,6 +150,8 @@ func repeats(before []TreeEntry, e TreeEntry) bool {
 	return false
 }
 
+// checkName returns an error if name must not be an entry of a tree. NUL cannot occur, since it
+// ends the name.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -180,6 +187,7 @@ func IsDotGit(name string) bool {
 		return false
 	}
 	ntfs := name
+	// NTFS reads a colon as the start of a stream's name, and a backslash as a directory separator.
 	if i := strings.IndexAny(ntfs, `:\`); i >= 0 {
 		ntfs = ntfs[:i]
 	}

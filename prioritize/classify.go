@@ -26,11 +26,15 @@ func rank(c Class, path string) uint8 {
 	return r
 }
 
+// classify is Classify that also returns the traits of the file name, which decide the rank. The
+// order of the cases is the precedence.
 func classify(path string, depth int) (Class, traits) {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
+	// Directory names decide over file names: a Go file in a vendored directory is not read like
+	// the project's own.
 	place := placeTraits(strings.ToLower(dir))
 	is := exactNames[name]
 	name = strings.ToLower(name)
@@ -55,6 +59,7 @@ func classify(path string, depth int) (Class, traits) {
 	case place&doc != 0:
 		return Doc, is
 	case depth == 0:
+		// Documents in the root are fetched after the other files of the root.
 		if is&doc != 0 {
 			is |= later
 		}
@@ -63,6 +68,7 @@ func classify(path string, depth int) (Class, traits) {
 		return Source, is
 	case is&doc != 0:
 		return Doc, is
+	// A file without extension in a directory of scripts is probably a program.
 	case place&scripts != 0 && strings.IndexByte(name, '.') < 0:
 		return Source, is | later
 	}
@@ -103,6 +109,7 @@ func nameTraits(name string) traits {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		stem, ext = name[:i], name[i+1:]
 	}
+	// The part before the extension may say more than it: "a.test.ts".
 	if i := strings.LastIndexByte(stem, '.'); i > 0 {
 		if t := innerParts[stem[i+1:]]; t != 0 {
 			return t | extensions[ext]

@@ -88,6 +88,7 @@ var (
 	})
 )
 
+// affix is the start or the end of a file name, and its traits.
 type affix struct {
 	text string
 	is   traits

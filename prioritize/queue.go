@@ -24,6 +24,8 @@ type Queue struct {
 	pushes uint64
 }
 
+// slot is a place for one want. Its index does not change while the want is queued, so byID and
+// heap can refer to it.
 type slot struct {
 	want   Want
 	rank   uint8
@@ -126,12 +128,14 @@ func (q *Queue) replace(i int32, w Want) {
 	q.up(int(s.at))
 }
 
+// remove takes the want in slot i out of the queue.
 func (q *Queue) remove(i int32) {
 	s := &q.slots[i]
 	at, last := int(s.at), len(q.heap)-1
 	delete(q.byID, s.want.ID)
 	q.counts[s.want.Class]--
 	*s = slot{} // releases the path
+	// The last entry of the heap fills the gap, and then moves up or down to its place.
 	q.swap(at, last)
 	q.heap = q.heap[:last]
 	if last == 0 {
@@ -144,6 +148,8 @@ func (q *Queue) remove(i int32) {
 	}
 }
 
+// less reports whether the want at place a of the heap is more urgent than the one at b. No two
+// wants are equal, since pushed differs.
 func (q *Queue) less(a, b int) bool {
 	x, y := &q.slots[q.heap[a]], &q.slots[q.heap[b]]
 	switch {
@@ -157,11 +163,14 @@ func (q *Queue) less(a, b int) bool {
 	return x.pushed < y.pushed
 }
 
+// swap exchanges two places of the heap.
 func (q *Queue) swap(a, b int) {
 	q.heap[a], q.heap[b] = q.heap[b], q.heap[a]
 	q.slots[q.heap[a]].at, q.slots[q.heap[b]].at = int32(a), int32(b)
 }
 
+// up moves the want at a place of the heap towards the top while it is more urgent than its parent.
+// It reports whether it moved.
 func (q *Queue) up(at int) (moved bool) {
 	for at > 0 {
 		parent := (at - 1) / 2
@@ -174,6 +183,7 @@ func (q *Queue) up(at int) (moved bool) {
 	return moved
 }
 
+// down moves the want at a place of the heap towards the bottom while a child is more urgent.
 func (q *Queue) down(at int) {
 	for {
 		child := 2*at + 1

@@ -16,6 +16,8 @@ func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pe
 	var b *Batch
 	for _, id := range ids {
 		f := p.pending[id]
+		// The in-flight request is now one that git waits for, so it is not paused in favor of
+		// readers.
 		if f != nil && f.inBatch != nil {
 			f.inBatch.urgent.Add(1)
 			others = append(others, f)
@@ -64,6 +66,7 @@ func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 		err = ErrNotFound
 	}
 	var suspects []prioritize.Want
+	// The want may have been finished meanwhile, or claimed by another batch after Release.
 	for _, w := range b.Wants {
 		f := p.pending[w.ID]
 		if f == nil || f.inBatch != b {

@@ -44,6 +44,7 @@ type refusal struct {
 	blob  bool // requested again without a reader
 }
 
+// Error names the object, its path if it is known, and the cause.
 func (r *refusal) Error() string {
 	switch {
 	case r.Object.IsZero():
@@ -54,9 +55,10 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("refused: object %s: %v", r.Object, r.Err)
 }
 
+// Unwrap returns the cause of the refusal.
 func (r *refusal) Unwrap() error { return r.Err }
 
-// Pipeline.mu guards refusals.
+// refusals is the state of refused objects and of the search for them. Pipeline.mu guards it.
 type refusals struct {
 	byID       map[object.ID]*refusal
 	parts      []part // to be requested, one after the other
@@ -119,6 +121,8 @@ func (p *Pipeline) split(of part, err error) {
 	}
 	var waited, rest []prioritize.Want
 	for _, w := range of.wants {
+		// Wants of readers are separated from the rest first, since one bad object would delay
+		// them.
 		if f := p.pending[w.ID]; f != nil && f.waiters > 0 {
 			waited = append(waited, w)
 		} else {
@@ -265,6 +269,7 @@ func (p *Pipeline) nextSuspect() (b *Batch, tries int, until time.Time) {
 	case time.Now().Before(due.Next):
 		return nil, 0, due.Next
 	case p.cached(due.Object):
+		// The object arrived with another request.
 		p.forgive(due.Object)
 		return nil, 0, due.Next
 	}

@@ -28,11 +28,14 @@ const (
 	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
+// platform is the processor architecture and the operating system of an image, both by Go's names.
 type platform struct {
 	Architecture string `json:"architecture"`
 	OS           string `json:"os"`
 }
 
+// descriptor refers to a blob of the layout: its type, its digest as "sha256:" and hexadecimal
+// digits, and its size in bytes.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -41,12 +44,15 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
+// index lists the manifests of an image, one for each platform, or, in index.json, the indexes of
+// the archive.
 type index struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType"`
 	Manifests     []descriptor `json:"manifests"`
 }
 
+// manifest lists the configuration and the layers of the image for one platform.
 type manifest struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType"`
@@ -54,6 +60,7 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
+// config is the configuration of an image. The capitalized names are those of the specification.
 type config struct {
 	platform
 	Created time.Time `json:"created"`
@@ -61,6 +68,7 @@ type config struct {
 		Entrypoint []string `json:"Entrypoint"`
 		Env        []string `json:"Env"`
 	} `json:"config"`
+	// RootFS lists the digests of the layers before compression.
 	RootFS struct {
 		Type    string   `json:"type"`
 		DiffIDs []string `json:"diff_ids"`
@@ -70,17 +78,20 @@ type config struct {
 // layout collects the blobs of an image; its files are those of an OCI image layout.
 type layout struct{ files map[string][]byte }
 
+// digest returns the SHA-256 of data in hexadecimal.
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
+// blob adds data to the layout under its digest and returns a descriptor of it.
 func (l *layout) blob(mediaType string, data []byte) descriptor {
 	name := digest(data)
 	l.files["blobs/sha256/"+name] = data
 	return descriptor{MediaType: mediaType, Digest: "sha256:" + name, Size: len(data)}
 }
 
+// json adds v, encoded as JSON, to the layout.
 func (l *layout) json(mediaType string, v any) (descriptor, error) {
 	data, err := json.Marshal(v)
 	return l.blob(mediaType, data), err
@@ -98,6 +109,8 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 		}
 		all.Manifests = append(all.Manifests, d)
 	}
+	// The index of the platforms is a blob. index.json refers to it with the tag as an annotation,
+	// under which the image is loaded.
 	inner, err := l.json(typeIndex, all)
 	if err != nil {
 		return err
@@ -114,6 +127,8 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 
 // add puts an image with the files of t into the layout and returns its manifest.
 func (l *layout) add(t tree, when time.Time) (descriptor, error) {
+	// The layer is needed twice: its digest before compression is in the configuration, the
+	// compressed one in the manifest.
 	var plain bytes.Buffer
 	if err := writeTree(&plain, t.dir, when); err != nil {
 		return descriptor{}, err
@@ -148,6 +163,7 @@ func (l *layout) write(w io.Writer, when time.Time) error {
 	for name := range l.files {
 		names = append(names, name)
 	}
+	// Maps have no order, and the same input must produce the same bytes.
 	slices.Sort(names)
 	out := tar.NewWriter(w)
 	for _, name := range names {
@@ -189,6 +205,7 @@ func writeTree(w io.Writer, dir string, when time.Time) error {
 		default:
 			h.Typeflag, h.Size = tar.TypeReg, info.Size()
 		}
+		// Only a regular file has contents in the archive.
 		if err := out.WriteHeader(h); err != nil || h.Typeflag != tar.TypeReg {
 			return err
 		}

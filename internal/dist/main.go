@@ -23,6 +23,7 @@ func main() {
 	}
 }
 
+// run executes one command. args are those after the program's name.
 func run(args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("usage: dist image|sbom -o FILE OPERAND")
@@ -44,6 +45,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	// The Close at the end returns an error of a delayed write. This one is for early returns.
 	defer f.Close()
 	switch args[0] {
 	case "image":

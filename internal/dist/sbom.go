@@ -23,11 +23,13 @@ type spdxDocument struct {
 	Relationships     []spdxRelationship `json:"relationships"`
 }
 
+// spdxCreation is the time and the tool that created the document.
 type spdxCreation struct {
 	Created  time.Time `json:"created"`
 	Creators []string  `json:"creators"`
 }
 
+// spdxPackage is a package of the document: the program, or a module in it.
 type spdxPackage struct {
 	Name             string            `json:"name"`
 	ID               string            `json:"SPDXID"`
@@ -38,17 +40,21 @@ type spdxPackage struct {
 	References       []spdxExternalRef `json:"externalRefs,omitempty"`
 }
 
+// spdxChecksum is a hash of a package, in hexadecimal.
 type spdxChecksum struct {
 	Algorithm string `json:"algorithm"`
 	Value     string `json:"checksumValue"`
 }
 
+// spdxExternalRef is a reference to a package by another system of names, such as a package URL.
 type spdxExternalRef struct {
 	Category string `json:"referenceCategory"`
 	Type     string `json:"referenceType"`
 	Locator  string `json:"referenceLocator"`
 }
 
+// spdxRelationship states how Element is related to Related, such as DEPENDS_ON. Both are ids of
+// this document.
 type spdxRelationship struct {
 	Element string `json:"spdxElementId"`
 	Type    string `json:"relationshipType"`
@@ -70,6 +76,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 	name := filepath.Base(program)
 	d := spdxDocument{
 		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: name,
+		// The namespace must be unique for each document, which the program's hash makes it.
 		DocumentNamespace: "https://" + info.Main.Path + "/spdx/" + sum,
 		CreationInfo:      spdxCreation{when, []string{"Tool: " + info.Main.Path + "/internal/dist"}},
 	}
@@ -79,6 +86,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 	d.Relationships = append(d.Relationships, spdxRelationship{d.ID, "DESCRIBES", main.ID})
 	modules := []spdxPackage{goPackage("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
+		// The replacement is what was compiled.
 		if m.Replace != nil {
 			m = m.Replace
 		}
@@ -95,6 +103,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 
 // goPackage returns a Go module as a package, with its package URL (https://github.com/package-url/purl-spec).
 func goPackage(path, version string) spdxPackage {
+	// Ids contain letters, digits, dots and dashes only.
 	id := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
 			return r

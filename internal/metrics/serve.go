@@ -53,11 +53,13 @@ func ParseAddress(text string) (Address, error) {
 	return Address{host: host, port: port}, nil
 }
 
+// isLoopback reports whether only this host can reach the address.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
+// String returns the address as ParseAddress reads it.
 func (a Address) String() string {
 	if a.path != "" {
 		return unixPrefix + a.path
@@ -84,6 +86,8 @@ func (a Address) Listen() (net.Listener, error) {
 // listenUnix creates the socket under a temporary name and renames it when its mode is set, so that
 // no other user can connect before. It replaces the socket of a dead process.
 func listenUnix(path string) (net.Listener, error) {
+	// A socket that accepts a connection belongs to a live process. One that refuses was left by a
+	// dead process.
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
 			return nil, errors.New("something else than a socket is there")
@@ -103,6 +107,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The path is removed by Serve, under its final name.
 	l.SetUnlinkOnClose(false)
 	if err = os.Chmod(fresh, 0o600); err == nil {
 		err = os.Rename(fresh, path)
