@@ -358,7 +358,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	return nil
 }
 
-// name returns a temporary file its final name, in place of a file that has it.
+// name gives a temporary file its final name. It replaces a file that has that name.
 func (b *Blobs) name(f *os.File, path string) error {
 	// Three further attempts cover a directory that was deleted and a file that another process put
 	// in place meanwhile.

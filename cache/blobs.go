@@ -131,9 +131,14 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	return b, nil
 }
 
+// segDir returns the directory of segments and their sidecars.
 func (b *Blobs) segDir() string { return filepath.Join(b.dir, "seg") }
+
+// tmpDir returns the directory of files that are being written. It is on the file system of the
+// others, so that files can be renamed.
 func (b *Blobs) tmpDir() string { return filepath.Join(b.dir, "tmp") }
 
+// makeDirs creates the directories of the cache that do not exist.
 func (b *Blobs) makeDirs() error {
 	for _, d := range []string{b.segDir(), b.tmpDir(), filepath.Join(b.dir, "big")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -143,6 +148,7 @@ func (b *Blobs) makeDirs() error {
 	return nil
 }
 
+// keepHouse indexes the records of other processes and notes this one's, at intervals, until Close.
 func (b *Blobs) keepHouse() {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
@@ -177,6 +183,7 @@ func (b *Blobs) Close() error {
 	return nil
 }
 
+// releaseAll empties the index and releases its files. Contents that are in use stay readable.
 func (b *Blobs) releaseAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,6 +228,8 @@ func (b *Blobs) Size(id object.ID) (int64, bool) {
 	return b.knownSize(id)
 }
 
+// knownSize returns the size of a blob in the index. It does not look for records of other
+// processes.
 func (b *Blobs) knownSize(id object.ID) (int64, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -258,6 +267,7 @@ func (b *Blobs) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	return ref, e, true
 }
 
+// placeLocked returns the slot of an id in the index of small contents. It needs mu for reading.
 func (b *Blobs) placeLocked(id object.ID) (at int, ok bool) {
 	sum := id.Bytes()
 	return b.index.find(hashSum(sum), func(ref uint32) bool { return string(b.entry(ref).idBytes()) == string(sum) })

@@ -19,7 +19,8 @@ type Content struct {
 
 var _ io.ReaderAt = (*Content)(nil)
 
-// ReadAt reads from the content as io.ReaderAt asks for.
+// ReadAt implements io.ReaderAt. It returns io.ErrUnexpectedEOF if another program has truncated
+// the file.
 func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read content: offset %d", off)

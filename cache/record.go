@@ -35,6 +35,7 @@ type header struct {
 	crc  uint32 // of the content
 }
 
+// encode returns the header as it is stored.
 func (h header) encode() []byte {
 	b := make([]byte, headerSize)
 	copy(b, headerMagic)
@@ -76,6 +77,7 @@ const (
 	metaVerified = 1 << 31   // the content was read and found whole since the segment was opened
 )
 
+// makeEntry returns the index entry of a record at offset off.
 func makeEntry(h header, off int64) entry {
 	e := entry{off: uint32(off), meta: uint32(h.size)}
 	if copy(e.sum[:], h.id.Bytes()) == object.SHA256.Size() {
@@ -84,6 +86,7 @@ func makeEntry(h header, off int64) entry {
 	return e
 }
 
+// idBytes returns the 20 or 32 bytes of the id.
 func (e *entry) idBytes() []byte {
 	if atomic.LoadUint32(&e.meta)&metaSHA256 != 0 {
 		return e.sum[:]
@@ -91,6 +94,7 @@ func (e *entry) idBytes() []byte {
 	return e.sum[:20]
 }
 
+// end returns the offset behind the record.
 func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&metaSize) }
 
 // ending describes the end of a segment.

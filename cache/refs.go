@@ -31,6 +31,7 @@ func (t *refs) home(h uint64) int {
 	return int(hi)
 }
 
+// next returns the slot after i; the first one follows the last.
 func (t *refs) next(i int) int {
 	if i++; i == len(t.slots) {
 		return 0
@@ -61,6 +62,7 @@ func (t *refs) add(h uint64, ref uint32) {
 	t.n++
 }
 
+// place puts a reference into the first free slot from its home on.
 func (t *refs) place(h uint64, ref uint32) {
 	at := t.home(h)
 	for t.slots[at] != 0 {
@@ -76,6 +78,7 @@ func (t *refs) reserve(n int) {
 	}
 }
 
+// resize moves all references to a table with this number of slots.
 func (t *refs) resize(slots int) {
 	old := t.slots
 	t.slots = make([]uint32, slots)

@@ -38,6 +38,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return &Client{socket: socket}, conn.Close()
 }
 
+// connect opens a connection for one request: to the daemon's socket, or from inside of a mount.
 func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
 	if c.root != "" {
 		return dialGuest(ctx, c.root)
@@ -253,6 +254,8 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 // readable reports whether this version understands messages of another one.
 func readable(version int) bool { return version >= Oldest && version <= Protocol }
 
+// otherVersion returns the error for an answer in a protocol version that this program does not
+// read. Its hint names the way to replace or stop the daemon.
 func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),

@@ -69,6 +69,7 @@ type SharedPair struct {
 	Verdict Verdict `json:"verdict"`
 }
 
+// validate reports a wrong number of sides, and sides or directories that are not complete.
 func (r SessionCompareRequest) validate() error {
 	if len(r.Sides) < 2 || len(r.Sides) > maxCompared {
 		return badRequest("%d checkpoints to compare: between 2 and %d are compared at once", len(r.Sides), maxCompared)

@@ -94,6 +94,7 @@ func renameMembers(raw json.RawMessage, t reflect.Type, pair func(name, name5 st
 	return append(out, '}')
 }
 
+// holdsStruct reports whether t is a struct, or a pointer to or a slice of structs.
 func holdsStruct(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

@@ -17,7 +17,7 @@ import (
 
 const (
 	requestTime = 10 * time.Second // for a request line to arrive once connected, and for a message to be taken
-	undoTime    = 30 * time.Second // for the unmount of a mount whose asker left
+	undoTime    = 30 * time.Second // for the unmount of a mount whose caller has left
 	acceptPause = 50 * time.Millisecond
 	endingTime  = 10 * time.Second // for another server of the same path that is ending
 	endingPause = 5 * time.Millisecond
@@ -41,8 +41,8 @@ type Server struct {
 	ending  chan struct{}              // closed when the Shutdown in progress is decided; nil without one
 }
 
-// Listen takes the socket: ErrInUse if another server has it; one that is ending is waited for.
-// Connections wait until Serve is called.
+// Listen creates the server of a socket. It returns ErrInUse if another server has the socket, and
+// waits for one that is ending. Connections wait until Serve is called.
 func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
@@ -286,8 +286,9 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// begin counts a request as worked on. While a Shutdown is being worked on, a mount waits for how
-// it ends: either it is made after all, or its asker sees ErrNoServer and can start another server.
+// begin counts a request as in progress. While a Shutdown is in progress, a mount waits for its
+// result: either the mount is created after all, or its caller sees ErrNoServer and can start
+// another server. begin returns false if the server has closed.
 func (s *Server) begin(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -407,8 +407,10 @@ type SessionGCReply struct {
 	DryRun  bool         `json:"dry_run"`
 }
 
+// defaultNotes is the Ref of requests that name none.
 const defaultNotes = "agent"
 
+// needDir checks the directory of a mount, which must be absolute: the daemon works in another one.
 func needDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return badRequest("directory %q is not absolute", dir)
@@ -466,6 +468,7 @@ func (r RestoreRequest) validate() error {
 }
 func (r ForkRequest) validate() error {
 	m := r.Mount
+	// An empty remote stands for that of the session, which the daemon knows.
 	if m.Remote == "" { // the session's
 		m.Remote = "/"
 	}

@@ -277,7 +277,8 @@ func isLockOf(socket string, lock *os.File) bool {
 // lockName returns the path of the lock file of a socket.
 func lockName(socket string) string { return socket + ".lock" }
 
-// takeLock never waits: ErrInUse if another process, or another server of this one, has it.
+// takeLock locks the path of a socket. It never waits: it returns ErrInUse if another process, or
+// another server of this one, has the lock.
 func takeLock(socket string) (*fileLock, error) {
 	path := lockName(socket)
 	for {

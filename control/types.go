@@ -451,12 +451,14 @@ func (r SwitchRequest) validate() error {
 	return nil
 }
 
+// unsupported returns an error for a request that another version of the daemon may answer.
 func unsupported(format string, args ...any) *Error {
 	e := badRequest(format, args...)
 	e.Kind = CodeUnsupported
 	return e
 }
 
+// badRequest returns an error for a request that no daemon would answer.
 func badRequest(format string, args ...any) *Error {
 	return &Error{Code: ExitUsage, Verb: "read", Object: "request", Cause: fmt.Sprintf(format, args...)}
 }

@@ -64,7 +64,7 @@ func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
 // firstTimeless is the first version whose clients can read the answers of timeless operations.
 const firstTimeless = 4
 
-// request is the one line an asker sends.
+// request is the one line that a client sends.
 type request struct {
 	Version int             `json:"version"`
 	Op      op              `json:"op"`

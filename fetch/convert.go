@@ -108,7 +108,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			v.refuse(key)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
-			continue // the other mount that ran it was unmounted, or its last reader had left
+			continue // the other mount that ran it was unmounted, or its last reader left
 		case m.err != nil:
 			return nil, fmt.Errorf("read %s: %w", b.Path, m.err)
 		case m.data != nil:

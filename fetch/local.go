@@ -158,10 +158,8 @@ func (s *Store) awaitRoom(ctx context.Context) {
 // back.
 func (s *Store) Busy() bool { return s.blobPipe.Busy() }
 
-// An object that cannot be read from a Local, for whatever reason, counts as missing there: the
-// remote may have it too.
-
-// find returns a source of an object, with its type and its size in bytes.
+// find returns a source of an object, with its type and its size in bytes. An object that cannot be
+// read from a Local counts as missing in it, since the remote may have the object too.
 func (s *Store) find(id object.ID) (from objects, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err

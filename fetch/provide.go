@@ -201,8 +201,8 @@ func (r contentReader) Close() error {
 	return nil
 }
 
-// fetch requests the objects that are not in flight, and waits for those and for the others. joined
-// says that there were others.
+// fetch requests the objects that are not in flight, and waits for those and for the others. It
+// returns true if there were others.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	// The error of an earlier round says nothing about the objects that are still missing.
 	p.mu.Lock()

@@ -20,7 +20,7 @@ import (
 // gitDelay is how long after git's end another process may still hold its output open.
 const gitDelay = 5 * time.Second
 
-// prepare opens the store's git directory, and creates it if it does not exist. partial says that
+// prepare opens the store's git directory, and creates it if it does not exist. partial is true if
 // the remote can supply missing objects on demand.
 func (s *Store) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if have, ok := readFormat(s.GitDir()); ok {
@@ -125,14 +125,16 @@ func readFormat(gitDir string) (object.Format, bool) {
 	return object.SHA1, true
 }
 
-// remoteAccess says how stock git reaches a remote. The zero value is for commands that reach none.
+// remoteAccess is the environment and the login with which stock git reaches a remote. The zero
+// value is for commands that reach none.
 type remoteAccess struct {
 	env   transport.Environment
 	login *os.File // git's descriptor 3; nil: none
 }
 
-// runGit runs stock git in a git directory and gives its output; an error carries what git said. with says
-// how it reaches a remote.
+// runGit runs stock git in a git directory and returns its output. An error contains the last line
+// that git wrote to standard error. with describes the way to a remote; the zero value is for
+// commands that reach none.
 func runGit(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir

@@ -71,7 +71,7 @@ func (s *Store) git(ctx context.Context, args ...string) ([]byte, error) {
 
 // acquireWithGit is Acquire for remotes without protocol version 2: old servers and plain file
 // servers. Stock git downloads the commit with all its files, so nothing is lazy here, and a notice
-// tells the user.
+// informs the user.
 func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
 	s.notice("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := s.resolveWithGit(ctx, ref)

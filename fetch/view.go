@@ -114,6 +114,7 @@ func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	return c.Size(), nil
 }
 
+// asStored reports whether checkout would write a blob as it is stored. It may wait for attributes.
 func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 	if b.Link {
 		return true, nil
@@ -134,6 +135,7 @@ func (v *View) OpenAlone(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return pipeline.Neighbours{Patience: pipeline.HedgeAfter} })
 }
 
+// open is Open with the wants that a request for the contents carries too.
 func (v *View) open(ctx context.Context, b Blob, along func() pipeline.Neighbours) (Content, error) {
 	if b.Link {
 		return v.openStored(ctx, b.ID, b.Path, along)

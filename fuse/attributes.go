@@ -8,8 +8,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
+// isFile reports whether a mode is that of a regular file, whose size the kernel relies on.
 func isFile(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFREG }
 
+// GetAttr returns the attributes of a node. It may return a file without its size, which is then
+// not cached.
 func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

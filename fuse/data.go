@@ -9,6 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
+// Read returns contents of a file. If they are of another size than the kernel was shown, the read
+// fails with EIO and the kernel looks the file up again.
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
@@ -51,6 +53,7 @@ func (f *writable) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
 	return f.fail(opFsync, &in.InHeader, f.tree.Fsync(w, worktree.Node(in.NodeId), in.FsyncFlags&fsyncDataOnly != 0))
 }
 
+// FsyncDir returns when the entries of a directory are on disk.
 func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -67,6 +70,7 @@ func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
 	return err
 }
 
+// Fallocate reserves or releases a range of a file.
 func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

@@ -221,6 +221,7 @@ func attachDirect(dir string, o Options) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
+// retryEINTR repeats a system call while a signal interrupts it.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()

@@ -48,6 +48,8 @@ func Sampled(log *zap.Logger) *zap.Logger {
 	}))
 }
 
+// newFileSystem returns the file system of a tree. Init completes it when the kernel's features are
+// known.
 func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	f := &fileSystem{tree: t, statFS: o.StatFS, log: o.Log, gone: make(chan struct{})}
 	f.git.await = o.Await
@@ -56,6 +58,7 @@ func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	return f
 }
 
+// Init is called by go-fuse after the INIT request.
 func (f *fileSystem) Init(s *raw.Server) {
 	f.server, f.kernel = s, s.KernelSettings().Flags64()
 }
@@ -65,6 +68,7 @@ func (f *fileSystem) String() string { return "artifactfs" }
 // endWaits ends the waits of requests when the mount has ended.
 func (f *fileSystem) endWaits() { f.leave.Do(func() { close(f.gone) }) }
 
+// OnUnmount is called by go-fuse when the mount has ended.
 func (f *fileSystem) OnUnmount() { f.endWaits() }
 
 // Open is sent once: ENOSYS means that every open succeeds without a request. A kernel without that
@@ -73,10 +77,13 @@ func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) ra
 	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
 }
 
+// OpenDir is sent once, like Open. The kernel caches listings until they are invalidated.
 func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
 	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
 }
 
+// stateless answers an open with ENOSYS if the kernel has the capability to open without requests,
+// otherwise with flags and without a handle.
 func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32) raw.Status {
 	if f.kernel&capability != 0 {
 		return raw.ENOSYS
@@ -85,6 +92,8 @@ func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32
 	return raw.OK
 }
 
+// StatFs returns the free space of the file system that the overlay is on, since files are written
+// there.
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsOut) raw.Status {
 	var st unix.Statfs_t
 	if f.statFS != "" {

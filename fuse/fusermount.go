@@ -19,6 +19,8 @@ const (
 	fusermountEnv  = "_FUSE_COMMFD=3" // the first of ExtraFiles
 )
 
+// attachFusermount mounts at dir with fusermount3 and returns the open device. The error quotes the
+// program's output.
 func attachFusermount(dir string, o Options) (*os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -26,6 +28,7 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	}
 	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "socket")
 	defer unix.Close(ours)
+	// A comma would end the option.
 	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
 	options := []string{
 		"nosuid", "nodev", "default_permissions", "fsname=" + escape.Replace(o.FsName), "subtype=" + subtype,
@@ -51,6 +54,8 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	return receiveDevice(ours)
 }
 
+// receiveDevice returns the device that fusermount3 has sent over the socket. It does not wait,
+// since the program has ended.
 func receiveDevice(socket int) (*os.File, error) {
 	data, control := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(socket, data, control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)

@@ -43,6 +43,7 @@ type waiter struct {
 // reports only once.
 const recheck = 50 * time.Millisecond
 
+// wait returns the context of a request. finish must be called on it before the answer.
 func (f *fileSystem) wait(cancel <-chan struct{}, h *raw.InHeader) *waiter {
 	request := worktree.Request{ID: h.Unique &^ resent, Again: h.Unique&resent != 0}
 	return &waiter{cancel: cancel, gone: f.gone, pid: h.Pid, request: request, ops: &f.ops, traced: f.tracer.cost(h)}
@@ -66,8 +67,10 @@ func (w *waiter) finish() {
 	}
 }
 
+// Deadline returns false: a request ends by an interrupt or with the mount.
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
+// Value returns what the layers below need of a request: its identity and its cost.
 func (w *waiter) Value(key any) any {
 	switch key.(type) {
 	case worktree.RequestKey:
@@ -78,6 +81,7 @@ func (w *waiter) Value(key any) any {
 	return nil
 }
 
+// Err returns context.Canceled after Done was closed.
 func (w *waiter) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,6 +99,7 @@ func (w *waiter) Done() <-chan struct{} {
 	return w.done
 }
 
+// watch closes done when the mount ends or the process is to stop. It ends at finish.
 func (w *waiter) watch() {
 	select {
 	case <-w.finished:

@@ -9,12 +9,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
+// ReadDir lists names and inode numbers, without attributes.
 func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opReadDir, &in.InHeader, f.list(w, in, func(e raw.DirEntry, _ bool) bool { return out.AddDirEntry(e) }))
 }
 
+// ReadDirPlus lists names with the attributes that are known.
 func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -50,6 +52,7 @@ const (
 	ownOffset = 1 << 62
 )
 
+// offset converts a position of the tree's entries to an offset for the kernel.
 func offset(next uint64) uint64 {
 	if next < ownOffset {
 		next += dots

@@ -82,6 +82,7 @@ func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, 
 	return target, f.fail(opReadlink, h, err)
 }
 
+// fillEntry fills in the reply for a name, which the kernel may cache until it is invalidated.
 func fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	out.NodeId = uint64(a.Node)
 	out.SetEntryTimeout(forever)

@@ -32,6 +32,8 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return raw.OK
 }
 
+// ReadDirPlus leaves out the attributes of directories that are being redirected: with them the
+// kernel would cache the directory below the mount.
 func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -56,6 +58,7 @@ func (f *writable) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, o
 	})
 }
 
+// Mkdir creates a directory. If it is to be redirected, mounting another one over it starts too.
 func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
 	mkdir := func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mkdir(w, worktree.Node(in.NodeId), name, in.Mode, c)
@@ -129,6 +132,7 @@ func (f *writable) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) r
 	return f.fail(opRmdir, h, f.tree.Rmdir(w, worktree.Node(h.NodeId), name))
 }
 
+// Rename moves an entry, in the manner that renameat2(2) names in Flags.
 func (f *writable) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
 	if len(newName) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)

@@ -24,6 +24,7 @@ type observation struct {
 	event *event // nil: no listener
 }
 
+// begin counts a request and starts its time. end must follow.
 func (o *observed) begin(op op, h *raw.InHeader) observation {
 	s := observation{op: op, start: time.Now()}
 	o.ops.byKind[op].Add(1)
@@ -34,6 +35,7 @@ func (o *observed) begin(op op, h *raw.InHeader) observation {
 	return s
 }
 
+// end records how long a request took, and reports it to listeners with its status.
 func (o *observed) end(s observation, status raw.Status) {
 	took := time.Since(s.start)
 	o.latencies[s.op].Observe(took)
@@ -43,26 +45,28 @@ func (o *observed) end(s observation, status raw.Status) {
 	}
 }
 
-// setName records the entry that the request is about; moved and ranged record its new name, and the
-// range of the file.
+// setName records the name of the entry that the request is about.
 func (s *observation) setName(name string) {
 	if s.event != nil {
 		s.event.name = name
 	}
 }
 
+// setNewName records the directory and the name to which an entry is moved.
 func (s *observation) setNewName(dir uint64, name string) {
 	if s.event != nil {
 		s.event.toDir, s.event.toName = dir, name
 	}
 }
 
+// setRange records the range of the file that the request is about, in bytes.
 func (s *observation) setRange(offset, size uint64) {
 	if s.event != nil {
 		s.event.Offset, s.event.Size = int64(offset), int64(size)
 	}
 }
 
+// The methods below pass a request to the wrapped file system and observe it.
 func (o *observed) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opLookup, h)
 	s.setName(name)

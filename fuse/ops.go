@@ -53,6 +53,7 @@ var opNames = [ops]string{
 	"OPENDIR", "READDIR", "READDIRPLUS", "FSYNCDIR", "ACCESS", "CREATE", "IOCTL", "FALLOCATE", "LSEEK", "COPY_FILE_RANGE", "TMPFILE",
 }
 
+// String returns the kernel's name of the request, such as LOOKUP.
 func (o op) String() string { return opNames[o] }
 
 // ofData reports whether an operation is about contents. ENOENT is then no result for the caller,

@@ -12,16 +12,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A GETATTR request does not contain its purpose. The thread that caused it is blocked in a system call, which /proc
-// shows (proc(5), syscall): many calls only check permissions, and must not wait for a size that may have to be fetched.
-// If the call is unknown, the request waits for the size: for a thread in a namespace that hides it, a process that may
-// not be traced, or an io_uring. It also waits if another file system is stacked on this one: in the same system calls
-// that file system may read attributes to copy a file (overlayfs, copy up).
+// A GETATTR does not contain its purpose. The process for which it is sent is blocked in a system
+// call, which /proc shows (proc(5), syscall). Many calls only check permissions, and must not wait
+// for a size that may have to be fetched. If the call cannot be read (a thread in a namespace that
+// hides it, a process that may not be traced, an io_uring), the request waits for the size. So does
+// one for another file system that is stacked on this one: in the same calls it may read attributes
+// to copy a file (overlayfs, copy up).
 
-// sysCall is the system call that a thread is blocked in.
+// sysCall is a system call that a thread is blocked in.
 type sysCall proc.SystemCall
 
-// needsSize reports whether a thread that causes a GETATTR for a file with this mode may use the file's size.
+// needsSize reports whether the thread for which the kernel requests the attributes of a file may
+// look at its size. mode is the file's.
 func needsSize(tid, mode uint32) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
@@ -42,9 +44,9 @@ func needsSize(tid, mode uint32) bool {
 	return true
 }
 
-// asksForAttribute reports whether a thread is in a system call that reads an extended attribute. The kernel then first
-// requests the length of "security.capability", as it also does before a write (security/commoncap.c,
-// cap_inode_getsecurity).
+// asksForAttribute reports whether a thread is in a system call that reads an extended attribute.
+// In such a call the kernel requests the length of "security.capability" first, as it does before a
+// write (security/commoncap.c, cap_inode_getsecurity).
 func asksForAttribute(tid uint32) bool {
 	c, ok := blockedIn(proc.Of(int(tid)))
 	if !ok || c.Stack < 1<<32 {
@@ -57,8 +59,8 @@ func asksForAttribute(tid uint32) bool {
 	return false
 }
 
-// blockedIn returns the system call that a thread is blocked in. A thread that has just sent its request may still be
-// running, so blockedIn waits up to 50 ms for it to block.
+// blockedIn returns the system call that a thread is blocked in. A thread that has just sent its
+// request may still be running, and is read again until it sleeps.
 func blockedIn(thread proc.Process) (sysCall, bool) {
 	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
 		c, running, ok := thread.SystemCall()
@@ -70,9 +72,9 @@ func blockedIn(thread proc.Process) (sysCall, bool) {
 	return sysCall{}, false
 }
 
-// checksPermission reports whether the kernel needs the attributes to check permissions, and not for a stacked file
-// system. The thread's kernel stack shows that, but only root may read it; other users check whether the caller's mount
-// table has a stacked file system.
+// checksPermission reports whether the kernel requests the attributes to check permissions, and not
+// for another file system. The thread's stack shows this, which only root may read. Other users see
+// only whether a file system that is stacked on others is mounted where the caller is.
 func checksPermission(thread proc.Process) bool {
 	stack, err := thread.Stack()
 	if err == nil {
@@ -82,38 +84,41 @@ func checksPermission(thread proc.Process) bool {
 	return err == nil && !stacks(mounts)
 }
 
-// stacks reports whether a mountinfo lists a file system that shows files of another one as its own.
+// stacks reports whether a mountinfo lists a file system that shows files of another one as its
+// own.
 func stacks(mountinfo []byte) bool {
 	for line := range bytes.Lines(mountinfo) {
 		_, source, _ := bytes.Cut(line, []byte(" - "))
 		kind, _, _ := bytes.Cut(source, []byte(" "))
 		switch string(kind) {
-		case "overlay", "ecryptfs", "": // "": the text is no mountinfo
+		case "overlay", "ecryptfs", "": // or it is no mountinfo
 			return true
 		}
 	}
 	return false
 }
 
-// indifferent reports whether a program calls stat only to determine a file's type before it removes, moves, changes or
-// overwrites the file, and neither prints nor uses the size. (When mv and cp copy a file, they call fstat on the open
-// file, which waits.) Without this rule rm would fail while the network is down.
+// indifferent reports whether a program calls stat only to find out the kind of a file, before it
+// removes, moves, changes or overwrites it, and neither shows nor uses the size. mv and cp, when
+// they have to copy, call stat again on the open file, which waits. Without this exception rm would
+// fail while the remote is unreachable.
 func indifferent(thread proc.Process, mode uint32) bool {
 	name, err := thread.Name()
 	if err != nil {
 		return false
 	}
 	switch name {
-	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // touch and unlink are recognized by their system calls
+	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // the system calls of touch and unlink are enough
 		return true
-	case "rm": // a prompt of rm shows whether the file is empty; rm prompts with an option, or for a read-only file
+	case "rm": // it prints the size in its question, with an option or before it removes a read-only file
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
 	return false
 }
 
-// asks reports whether one of rm's arguments may be an option to prompt (-i, -I, --interactive).
+// asks reports whether one of rm's arguments may be an option that makes it ask (-i, -I,
+// --interactive).
 func asks(args []string) bool {
 	for _, arg := range args {
 		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg, "iI") {
@@ -123,20 +128,21 @@ func asks(args []string) bool {
 	return false
 }
 
-// use is the purpose for which a system call needs a file's attributes.
+// use is the purpose for which a system call needs the attributes of a file.
 type use int
 
 const (
-	useAny     use = iota // possibly the size
-	useNone               // not the size (the mask of statx excludes it)
+	useAny     use = iota // any attributes, perhaps the size
+	useNone               // attributes other than the size, by the mask of statx
 	useChange             // permissions
-	useOpenHow            // depends on the flags in the caller's memory (openat2)
+	useOpenHow            // depends on the flags in memory (openat2)
 	useStat               // depends on the program that calls stat
 )
 
-// use returns the purpose of the system call, from its number and arguments.
+// use returns the purpose of a system call, by its number and arguments; useAny if it is not known.
 func (c sysCall) use() use {
-	// 32-bit programs have other system call numbers. Their stacks are below 4 GiB, those of 64-bit programs above.
+	// Programs of 32 bits have other numbers for their calls. Their stacks are below 4 GiB, those of
+	// 64-bit programs above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}
@@ -166,7 +172,8 @@ func (c sysCall) use() use {
 	return useAny
 }
 
-// openUse returns the purpose of an open with these flags.
+// openUse returns the purpose of an open(2) with these flags: a file that is opened for writing
+// needs no size yet.
 func openUse(flags uint64) use {
 	if writes(flags) {
 		return useChange
@@ -174,7 +181,8 @@ func openUse(flags uint64) use {
 	return useAny
 }
 
-// statUse returns the purpose of a stat with these flags. An fstat of an open file is not made to determine its type.
+// statUse returns the purpose of a stat with these flags. A stat of an open file is not one that
+// only finds out the kind.
 func statUse(flags uint64) use {
 	if flags&unix.AT_EMPTY_PATH != 0 {
 		return useAny
@@ -182,13 +190,14 @@ func statUse(flags uint64) use {
 	return useStat
 }
 
-// writes reports whether an open does not need the size: for writing only, where each write requests it again, or with
-// truncation. After O_RDWR the file may be mapped, which makes no request.
+// writes reports whether an open needs no size: for writing alone, where each write requests the
+// size, or to empty the file. With O_RDWR a mapping may follow, for which the kernel does not
+// request it.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_TRUNC != 0
 }
 
-// openHow reads the flags of an openat2(2): the first field of a struct open_how in the caller's memory.
+// openHow reads the flags of an openat2(2), the first field of a struct open_how in the caller's memory.
 func openHow(thread proc.Process, addr uint64) (flags uint64, ok bool) {
 	mem, err := thread.Memory(os.O_RDONLY)
 	if err != nil {

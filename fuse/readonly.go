@@ -13,6 +13,7 @@ type readOnly struct {
 	raw.RawFileSystem
 }
 
+// The methods below answer requests for changes.
 func (readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status {
 	return raw.EROFS
 }
@@ -63,6 +64,9 @@ func (readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, ra
 	return 0, raw.EROFS
 }
 
+// The methods below answer requests that the kernel sends once: after ENOSYS it works without them.
+// Access is checked by the kernel (default_permissions), and a read-only mount has nothing to write
+// back.
 func (readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
 	return raw.ENOSYS
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // redirects are directories over which something is mounted as soon as they are created, before any
-// process can enter them. The creator's reply says that the kernel may not cache the entry, so the
+// process can enter them. The reply to the MKDIR forbids the kernel to cache the entry, so the
 // next use of the path sends a LOOKUP, which waits until the mount is in place. Only the thread
 // that mounts does not wait: its own path look-up sends a LOOKUP too.
 type redirects struct {
@@ -41,6 +41,7 @@ type place struct {
 	name string
 }
 
+// redirect is a directory over which another one is being mounted.
 type redirect struct {
 	node     worktree.Node // the directory; guarded by redirects.mu
 	once     sync.Once
@@ -56,7 +57,7 @@ const (
 	longestWait = 5 * time.Second
 )
 
-// asked returns whether a new directory is to be redirected, with its path from the root of the
+// bindFor reports whether a new directory is to be redirected, with its path from the root of the
 // tree and the function that mounts.
 func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
 	if r.hook == nil {
@@ -71,6 +72,8 @@ func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (b
 	return bind, at, ok
 }
 
+// mkdirRedirected creates a directory and starts bind, which mounts another one over it. It does not
+// wait for the mount: the kernel must not cache the reply, and the next look-up waits instead.
 func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut,
 	mkdir func(*waiter, worktree.Cred) (worktree.Attr, error), bind func() error, at string,
 ) raw.Status {
@@ -203,6 +206,7 @@ func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	}
 }
 
+// begin records that the directory at p is being redirected, so that look-ups of it wait.
 func (r *redirects) begin(p place) *redirect {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,6 +219,7 @@ func (r *redirects) begin(p place) *redirect {
 	return d
 }
 
+// end wakes the look-ups that wait for d.
 func (r *redirects) end(p place, d *redirect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

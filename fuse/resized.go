@@ -53,6 +53,8 @@ func (r *resized) wrong(n worktree.Node) bool {
 	return r.hidden[n]
 }
 
+// add marks a file whose size was reported wrong, and changes its generation, so that the kernel
+// takes the next look-up for another file.
 func (r *resized) add(n worktree.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -38,6 +38,8 @@ func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 	return status
 }
 
+// withFiles runs f on a new thread that has only the open files of keep, and those of Go's poller.
+// It returns the error of f.
 func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -59,8 +61,8 @@ func withFiles(keep []int, f func() error) error {
 	return <-done
 }
 
-// closeAllBut gives this thread a file table of its own, in which from 3 on only the files of keep,
-// in ascending order, are open.
+// closeAllBut creates a file table for this thread alone, in which only standard input, output and
+// error and the files of keep, in ascending order, are open.
 func closeAllBut(keep []int) error {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return os.NewSyscallError("unshare", err)

@@ -71,6 +71,7 @@ func (s *Server) Trace(listen func(Event)) (stop func()) {
 	}
 }
 
+// begin starts the event of a request, and makes it available to cost.
 func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
 	e := &event{Event: Event{Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
 	t.open.Store(h.Unique, e)

@@ -55,6 +55,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 // they are closed; Wait waits for that.
 func (s *Server) Detach() error { return s.detach() }
 
+// detach is Detach, which Probe uses on a Server that serves nothing.
 func (s *Server) detach() error {
 	if err := s.umount(context.Background(), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach %s: %w", s.dir, err)
@@ -62,6 +63,8 @@ func (s *Server) detach() error {
 	return nil
 }
 
+// umount unmounts with the flags of umount(2), through fusermount3 if the process is not root. It
+// returns nil if the mount does not exist any more.
 func (s *Server) umount(ctx context.Context, flags int) error {
 	select {
 	case <-s.ended:

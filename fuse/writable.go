@@ -62,10 +62,12 @@ func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
 	fillAttr(&out.Attr, a)
 }
 
+// Forget decreases the lookup count of a node.
 func (f *writable) Forget(node, lookups uint64) {
 	f.tree.Forget(worktree.Node(node), lookups)
 }
 
+// OnUnmount ends the waits of requests and returns when no notice to the kernel is in flight.
 func (f *writable) OnUnmount() {
 	f.fileSystem.OnUnmount()
 	f.notices.Wait()

@@ -104,6 +104,8 @@ func (s *Server) sendAll(ctx context.Context) error {
 	}
 }
 
+// syncfs makes the kernel write back the mount, and then sends requests of its own, which follow
+// the WRITEs. It returns errCovered if another file system is mounted over this one.
 func (s *Server) syncfs() error {
 	fd, err := unix.Open(s.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -177,6 +179,8 @@ func (w *writing) begin() (round uint64) {
 	return w.round
 }
 
+// end records that a WRITE of a round has been answered, and wakes wait if it was the last of its
+// round.
 func (w *writing) end(round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,6 +216,7 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
+// before reports whether a WRITE of an earlier round is being answered. It needs mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {

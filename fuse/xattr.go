@@ -34,6 +34,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	return copyValue(dest, string(value))
 }
 
+// ListXAttr returns the names of the extended attributes, each with a zero byte behind it. Access
+// control lists are left out where they do not apply.
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
 	names, err := f.tree.ListXattr(worktree.Node(h.NodeId))
 	if err != nil {
@@ -59,6 +61,8 @@ func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	return uint32(copy(dest, value)), raw.OK
 }
 
+// SetXAttr sets an extended attribute. It returns EOPNOTSUPP for access control lists where they do
+// not apply.
 func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)
@@ -72,6 +76,7 @@ func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name str
 	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, flags))
 }
 
+// RemoveXAttr removes an extended attribute.
 func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)

@@ -34,6 +34,7 @@ const (
 	classes = int(Last) + 1
 )
 
+// String returns the name of the class in logs.
 func (c Class) String() string {
 	switch c {
 	case Waiting:

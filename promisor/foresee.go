@@ -33,6 +33,7 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	return true
 }
 
+// moves reports whether a git command will change files of the working tree to another commit.
 func moves(args []string) bool {
 	name, rest := Subcommand(args)
 	if name == "reset" {

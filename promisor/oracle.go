@@ -48,6 +48,7 @@ type asker struct {
 	last   time.Time
 }
 
+// newOracle returns an oracle for a git directory. It opens the objects that were created there.
 func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 	objects := filepath.Join(gitDir, "objects")
 	own, err := odb.Open(objects, p.Format())

@@ -17,7 +17,7 @@ import (
 // or the attempts are given up.
 type upgrade struct {
 	path     string   // of the new executable
-	file     *os.File // the same, whatever becomes of the path
+	file     *os.File // the same file, even if the path is replaced or removed
 	told     bool     // a worker of it has the order to serve
 	failures int      // how many of those died before they did
 }

@@ -55,8 +55,8 @@ func (p *Pipeline) Release(late []*Pending) {
 }
 
 // Complete ends a batch from Claim; err is the result of its request. Wants that did not arrive and
-// that others want too are queued. After an invalid answer blobs are requested in parts; mixed says
-// that the batch may hold other objects too, which cannot be requested that way.
+// that others want too are queued. After an invalid answer blobs are requested in parts; mixed is
+// true if the batch may hold other objects too, which cannot be requested that way.
 func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -176,6 +176,7 @@ func (p *Pipeline) addReader() {
 	}
 }
 
+// removeReader ends the wait of a reader. It needs mu.
 func (p *Pipeline) removeReader() { p.readersWaiting-- }
 
 // mayRequest reports whether a request may be sent now. While the remote is unreachable this is one
@@ -222,6 +223,7 @@ func (p *Pipeline) ReportSuccess() {
 	p.succeededLocked()
 }
 
+// succeededLocked is ReportSuccess with mu held.
 func (p *Pipeline) succeededLocked() {
 	h := p.state
 	if h.err == nil && !h.unreachable || h.mustWait() {
@@ -272,7 +274,7 @@ func (p *Pipeline) Retry(ctx context.Context, retry func(), request func() error
 	}
 }
 
-// admit waits until a request may be sent. probe says that it is the probe.
+// admit waits until a request may be sent. It returns true if that request is the probe.
 func (p *Pipeline) admit(ctx context.Context) (probe bool, err error) {
 	for {
 		p.mu.Lock()

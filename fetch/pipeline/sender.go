@@ -117,6 +117,7 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 // others.
 type Readers struct{ last atomic.Int64 } // nanoseconds since the epoch
 
+// active reports whether a reader of any store has begun to wait within activeTime.
 func (r *Readers) active(now time.Time) bool {
 	return now.Sub(time.Unix(0, r.last.Load())) < activeTime
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 )
 
+// main prints an error with the name of the program and exits with code 1.
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "dist: %v\n", err)

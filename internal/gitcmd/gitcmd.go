@@ -48,6 +48,7 @@ func Clear(keep ...string) []string {
 	return without(os.Environ(), func(name string) bool { return strings.HasPrefix(name, "GIT_") && !slices.Contains(keep, name) })
 }
 
+// without returns the variables whose name drop does not report.
 func without(env []string, drop func(name string) bool) []string {
 	kept := make([]string, 0, len(env)+8)
 	for _, v := range env {
@@ -113,6 +114,7 @@ type Error struct {
 	Stderr string // the end of what git wrote, without surrounding space
 }
 
+// Error returns the command, its failure, and git's own message.
 func (e *Error) Error() string {
 	if e.Stderr == "" {
 		return fmt.Sprintf("git %s: %v", e.Verb, e.Err)
@@ -120,6 +122,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("git %s: %v: %s", e.Verb, e.Err, e.Stderr)
 }
 
+// Unwrap returns the error of the process.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Failed returns the Error of cmd if err, which Run, Start or Wait returned, is not nil.

@@ -84,6 +84,7 @@ func (h *Histogram) Count() (n uint64) {
 	return n
 }
 
+// sample writes one line of the text format: the name with a suffix, the labels, and the value.
 func (w *Writer) sample(suffix string, value float64, labels []Label) {
 	w.out.WriteString(w.family)
 	w.out.WriteString(suffix)
@@ -102,6 +103,7 @@ func (w *Writer) sample(suffix string, value float64, labels []Label) {
 	w.out.WriteByte('\n')
 }
 
+// number returns a value in the text format: a whole number without exponent where that is exact.
 func number(v float64) string {
 	switch {
 	case math.IsInf(v, 1):

@@ -58,6 +58,7 @@ func (p Process) Threads() map[string]Process {
 	return threads
 }
 
+// file returns the path of a file of the process in /proc.
 func (p Process) file(name string) string { return string(p) + "/" + name }
 
 // Name returns the name of the command, 15 bytes at most: proc_pid_comm(5).
