@@ -84,6 +84,7 @@ type Fact struct {
 }
 
 func (r SessionTranscriptRequest) validate() error { return needOf(r.Of) }
+
 // validate reports a session name that is not valid, and a request that names nothing to erase.
 func (r SessionEraseRequest) validate() error {
 	if r.Before.IsZero() && len(r.Records) == 0 {
