@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// bigFile is a content in a file of its own.
+// bigFile is the index entry of contents in a file of their own.
 type bigFile struct {
 	size     int64
 	used     atomic.Int64 // time of last use, Unix nanoseconds
@@ -31,7 +31,8 @@ func (b *Blobs) bigPath(id object.ID) string {
 	return filepath.Join(b.dir, "big", hex[:2], hex)
 }
 
-// readBigHeader reads the header behind a content and checks it against the file's name and length.
+// readBigHeader reads the header at the end of a big file and compares it with the file's name and
+// length.
 func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Size < headerSize || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -45,8 +46,9 @@ func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	return h, st, ok && h.id == id && h.size == st.Size-headerSize
 }
 
-// openBig opens a content that has a file of its own, also one that another process stored; nil:
-// there is none. The first time it reads the content through to verify it.
+// openBig opens contents that have a file of their own, including those that another process
+// stored. It returns nil if there are none. The first time it reads all of the contents to verify
+// them.
 func (b *Blobs) openBig(id object.ID) *Content {
 	b.mu.RLock()
 	closed := b.closed
@@ -128,8 +130,8 @@ func (b *Blobs) evictBig(id object.ID) int64 {
 	return b.forgetBig(id)
 }
 
-// listBig makes the index know the big files that are there; it needs look. Those cut or damaged in
-// a crash go.
+// listBig indexes the big files on disk and removes those that a crash truncated or damaged. It
+// needs look.
 func (b *Blobs) listBig() error {
 	root := filepath.Join(b.dir, "big")
 	dirs, err := os.ReadDir(root)
@@ -183,10 +185,10 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 	return b.PutFile(id, f, int64(len(data)))
 }
 
-// Spool makes a temporary file, on the file system of the cache, for a content of about size bytes.
-// Where the file system can, it vanishes when it is closed without PutFile; elsewhere with the next
-// OpenBlobs or Collect. If the disk has too little room, others are evicted first; the error wraps
-// unix.ENOSPC if that cannot do.
+// Spool creates a temporary file, on the file system of the cache, for contents of about size
+// bytes. If the file is closed without PutFile, it vanishes at once where the file system supports
+// unnamed files, and otherwise with the next OpenBlobs or Collect. If the disk has too little room,
+// other contents are evicted first; the error wraps unix.ENOSPC if that is not enough.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.temp()
 	if errors.Is(err, fs.ErrNotExist) { // the directory was deleted by another process
@@ -285,7 +287,7 @@ func link(f *os.File, path string) error {
 	return nil
 }
 
-// clearTemp removes temporary files whose process is gone: it held a lock on them.
+// clearTemp removes temporary files whose process has ended: their locks are free.
 func (b *Blobs) clearTemp() {
 	names, err := os.ReadDir(b.tmpDir())
 	if err != nil {
@@ -317,7 +319,7 @@ func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
 	return nil
 }
 
-// adopt appends the header to a spool file and returns it its name.
+// adopt appends the header to a spool file and gives the file its name.
 func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	b.mu.RLock()
 	closed := b.closed

@@ -12,9 +12,10 @@
 // Contents up to 1 MiB are appended to segments, because a file for each would cost 30-50 us and a
 // block of disk; larger ones are files of their own. Layout of the directory:
 //
-// seg/<age>-<random>.seg   records, see record.go seg/<age>-<random>.idx   sidecar: where the
-// records start big/ab/<hex>             one blob, followed by its header tmp/
-// files that are being written
+//	seg/<age>-<random>.seg   records, see record.go
+//	seg/<age>-<random>.idx   sidecar: the offsets of the records
+//	big/ab/<hex>             one blob, followed by its header
+//	tmp/                     files that are being written
 //
 // Several processes share a directory. One process at a time appends to a segment, under flock;
 // others notice after a miss that it grew, and that there are new segments. Bytes of a whole record
@@ -163,7 +164,7 @@ func (b *Blobs) keepHouse() {
 	}
 }
 
-// Close ends the use of the cache. Contents still held stay readable.
+// Close ends the use of the cache. Contents that are held stay readable.
 func (b *Blobs) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -195,8 +196,8 @@ func (b *Blobs) releaseAll() {
 	b.index = refs{hash: b.index.hash}
 }
 
-// Get finds a content and verifies it if this process has not done so. A damaged one is forgotten:
-// it is a miss.
+// Get returns contents, after verifying them if this process has not done so. Damaged contents are
+// removed and count as missing.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	for range 2 { // the second pass follows a look at other processes' records
 		s, ref, e, ok := b.holdSmall(id)
@@ -242,14 +243,14 @@ func (b *Blobs) knownSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// Usage is cheap enough to be asked for at any time.
+// Usage returns the current counts. It does not access the disk.
 func (b *Blobs) Usage() Usage {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return Usage{Blobs: b.index.n + len(b.big), Bytes: b.bytes, Quota: b.quota, Damaged: b.damaged.Load()}
 }
 
-// entry is the entry that a reference names; it needs mu.
+// entry returns the entry that a reference names. It needs mu.
 func (b *Blobs) entry(ref uint32) *entry { return &b.segments[ref>>16].entries[ref&0xffff] }
 
 // findLocked returns a copy of an id's entry; it needs mu for reading.
@@ -273,7 +274,7 @@ func (b *Blobs) placeLocked(id object.ID) (at int, ok bool) {
 	return b.index.find(hashSum(sum), func(ref uint32) bool { return string(b.entry(ref).idBytes()) == string(sum) })
 }
 
-// holdSmall finds a small content and keeps its segment from being closed.
+// holdSmall finds small contents and keeps their segment from being closed.
 func (b *Blobs) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -288,8 +289,8 @@ func (b *Blobs) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 
 var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// openSmall turns a hold on a segment into a Content; nil: the content is damaged or its segment
-// gone.
+// openSmall converts a hold on a segment to a Content. It returns nil if the contents are damaged
+// or the segment was evicted.
 func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Content {
 	f, err := s.open(b.segDir())
 	if err != nil {
@@ -324,7 +325,7 @@ func (b *Blobs) setMeta(s *segment, ref uint32, flag uint32) {
 	}
 }
 
-// forget removes a damaged content from the index, so that it can be stored anew.
+// forget removes damaged contents from the index, so that they can be stored again.
 func (b *Blobs) forget(s *segment, ref uint32, id object.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -368,7 +369,7 @@ func (b *Blobs) addLocked(s *segment, entries []entry) {
 	}
 }
 
-// enterLocked returns a segment a place in the index; it needs mu. False: there is none left.
+// enterLocked assigns a segment a slot in the index. It returns false if none is left. It needs mu.
 func (b *Blobs) enterLocked(s *segment) bool {
 	if n := len(b.unused); n > 0 {
 		s.slot, b.unused = b.unused[n-1], b.unused[:n-1]

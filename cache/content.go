@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Content is one blob's content. It stays readable until Release, even if it is evicted meanwhile.
+// Content is the contents of one blob. They stay readable until Release, even if they are evicted.
 type Content struct {
 	file *os.File
 	// segment is held until Release, so that its file stays open.
@@ -46,7 +46,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// Size is the content's size in bytes.
+// Size returns the size of the contents in bytes.
 func (c *Content) Size() int64 { return c.size }
 
 // Release ends the use of the content. Further calls do nothing.

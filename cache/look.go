@@ -11,7 +11,7 @@ import (
 const (
 	// lookEvery is how often misses look for records of other processes.
 	lookEvery = time.Millisecond
-	// growthChecks is how many unfinished segments one look asks for their size.
+	// growthChecks is the number of unfinished segments whose size one look checks.
 	growthChecks = 8
 	// settled is how old a directory's mtime must be to prove that nothing was added later: clocks
 	// of file systems tick as slowly as every 10 ms.
@@ -48,7 +48,8 @@ func (b *Blobs) listChanged() (bool, error) {
 	return true, b.listSegments()
 }
 
-// listSegments makes the index know the segments that are there, and no others; it needs look.
+// listSegments makes the index match the segments on disk: it adds new ones and drops those that
+// were removed. It needs look.
 func (b *Blobs) listSegments() error {
 	begun := time.Now()
 	names := map[string]bool{}
@@ -98,8 +99,8 @@ func (b *Blobs) listSegments() error {
 	return nil
 }
 
-// readSegment enters a segment met for the first time; it needs look. One that cannot be read does
-// not exist.
+// readSegment indexes a segment for the first time. A segment that cannot be read is ignored. It
+// needs look.
 func (b *Blobs) readSegment(name string) {
 	f, err := os.Open(filepath.Join(b.segDir(), name))
 	if err != nil {
@@ -132,8 +133,8 @@ func (b *Blobs) readSegment(name string) {
 	}
 }
 
-// readRecords indexes the whole records of a segment between where the last reading ended and size,
-// which the caller learnt before; it needs look.
+// readRecords indexes the complete records of a segment from the end of the last reading to size,
+// which the caller has read before. It needs look.
 func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {

@@ -74,7 +74,7 @@ func (m *Memory) put(r remembered, cost int64) {
 	}
 }
 
-// Tree finds a tree's entries, which the caller must not change.
+// Tree returns a tree's entries, which the caller must not change.
 func (m *Memory) Tree(id object.ID) ([]object.TreeEntry, bool) {
 	r, ok := m.get(id)
 	return r.entries, ok && r.entries != nil
@@ -93,7 +93,7 @@ func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	m.put(remembered{id: id, entries: entries}, cost)
 }
 
-// Content finds a small content, which the caller must not change.
+// Content returns small contents, which the caller must not change.
 func (m *Memory) Content(id object.ID) ([]byte, bool) {
 	r, ok := m.get(id)
 	return r.content, ok && r.content != nil
@@ -107,7 +107,7 @@ func (m *Memory) PutContent(id object.ID, data []byte) {
 	m.put(remembered{id: id, content: data}, int64(cap(data)))
 }
 
-// Close frees the memory. Later calls find and keep nothing.
+// Close frees the memory. Later calls return and store nothing.
 func (m *Memory) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

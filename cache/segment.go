@@ -30,7 +30,7 @@ const (
 	stampEvery = time.Minute
 )
 
-// segment is one file of records. Bytes of it that once were a whole record never change.
+// segment is one file of records. The bytes of a complete record never change.
 type segment struct {
 	name string // without directory
 	slot uint16 // place in Blobs.segments
@@ -58,7 +58,7 @@ func newSegment(name string, used time.Time) *segment {
 	return s
 }
 
-// newSegmentName makes names that sort by age.
+// newSegmentName returns a name for a new segment. Names sort by age.
 func newSegmentName() string {
 	return fmt.Sprintf("%016x-%08x%s", time.Now().UnixNano(), rand.Uint32(), segmentSuffix)
 }

@@ -19,8 +19,9 @@ import (
 // A table of sizes is a file with a head of 16 bytes ("AFSsize1", the length of an id, seven zeros)
 // and records of one length, so that a damaged record affects no other:
 //
-// id    20 or 32 bytes size  6 bytes, little-endian crc   CRC-32C of the above, 4 bytes,
-// little-endian
+//	id    20 or 32 bytes
+//	size  6 bytes, little-endian
+//	crc   CRC-32C of the above, 4 bytes, little-endian
 //
 // Of two records of one id the later counts. A process that appends holds flock, and first
 // truncates the incomplete record of a dead writer, which no process can have read.
@@ -69,7 +70,7 @@ type Sizes struct {
 	pending []uint32
 }
 
-// OpenSizes opens or makes the table in the file path for ids of format f. A file of another kind
+// OpenSizes opens or creates the table in the file path for ids of format f. A file of another kind
 // is replaced.
 func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s := &Sizes{format: f, started: time.Now(), dirty: make(chan struct{}, 1), stop: make(chan struct{})}
@@ -96,8 +97,8 @@ func sizesHeader(f object.Format) []byte {
 	return head
 }
 
-// openSizesFile opens the file, writes the head of a new one, and puts a new one in place of a
-// foreign one.
+// openSizesFile opens the file, writes the header of a new one, and replaces a file of another
+// kind.
 func openSizesFile(path string, f object.Format) (*os.File, error) {
 	for try := 0; ; try++ {
 		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -162,7 +163,7 @@ func (s *Sizes) rowSize() int { return s.format.Size() + sizeBytes }
 // recordSize returns the length, in bytes, of a record in the file: a row and its checksum.
 func (s *Sizes) recordSize() int { return s.rowSize() + 4 }
 
-// row is the id and size that a reference names; it needs mu.
+// row returns the id and size that a reference names. It needs mu.
 func (s *Sizes) row(ref uint32) []byte {
 	i, n := int(ref-1), s.rowSize()
 	return s.rows[i/rowsPerChunk][i%rowsPerChunk*n:][:n:n]
@@ -215,7 +216,7 @@ func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
 }
 
-// setLocked enters or changes a row; changed is false if it was there like that. It needs mu.
+// setLocked adds or changes a row. changed is false if the row had this size already. It needs mu.
 func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	n := s.format.Size()
 	if at, ok := s.placeLocked(sum); ok {
@@ -237,8 +238,8 @@ func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	return ref, true
 }
 
-// Put records a size; it reaches the file within about a second. Ids of another format are no ids
-// of this table.
+// Put records a size, in bytes, which is written to the file within about a second. It ignores ids
+// of another format.
 func (s *Sizes) Put(id object.ID, size int64) {
 	if len(id.Bytes()) != s.format.Size() || size < 0 || size > maxSize {
 		return
@@ -384,7 +385,7 @@ func (s *Sizes) readNew() error {
 	return nil
 }
 
-// takeIn enters whole records; those that fail their checksum are left out.
+// takeIn adds complete records to memory. It skips those whose checksum is wrong.
 func (s *Sizes) takeIn(records []byte) {
 	row, rec := s.rowSize(), s.recordSize()
 	s.mu.Lock()

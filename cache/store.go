@@ -19,8 +19,8 @@ import (
 // errNoID is returned for the zero id, which names no blob.
 var errNoID = errors.New("the id is null")
 
-// Put keeps a content that the caller has verified. When the disk is full it evicts and tries once
-// more; the error then wraps unix.ENOSPC or unix.EDQUOT, and nothing of the content is left.
+// Put stores contents that the caller has verified. On a full disk it evicts and tries once more;
+// the error then wraps unix.ENOSPC or unix.EDQUOT, and nothing of the contents is left.
 func (b *Blobs) Put(id object.ID, data []byte) error {
 	if _, ok := b.knownSize(id); ok {
 		return nil
@@ -53,7 +53,7 @@ func (b *Blobs) putSmall(id object.ID, data []byte) error {
 	return err
 }
 
-// appendRecord needs append.
+// appendRecord appends contents to the active segment and indexes them. It needs append.
 func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	if _, ok := b.knownSize(id); ok {
 		return nil // another Put was faster
@@ -103,7 +103,7 @@ func writeFull(f *os.File, off int64, head, data []byte) error {
 	}
 }
 
-// openActive makes sure that there is a segment of ours with room; it needs append.
+// openActive ensures that there is an active segment with room. It needs append.
 func (b *Blobs) openActive() error {
 	b.mu.RLock()
 	closed, quota, a := b.closed, b.quota, b.append.active
@@ -134,8 +134,8 @@ func (b *Blobs) openActive() error {
 	return err
 }
 
-// create starts a segment; it needs append. Holding look while the file is new keeps a look-around
-// from taking it for one that vanished.
+// create starts a segment. It holds look while the file is new, so that a concurrent look does not
+// drop the segment as one that vanished. It needs append.
 func (b *Blobs) create() error {
 	b.look.Lock()
 	defer b.look.Unlock()

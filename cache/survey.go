@@ -65,7 +65,7 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	return v.segment.size, blobs
 }
 
-// Each returns every size of the table once.
+// Each calls each once with every size of the table. each must not call methods of the table.
 func (s *Sizes) Each(each func(id object.ID, size int64)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

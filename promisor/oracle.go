@@ -198,7 +198,7 @@ func (q *question) isLocal(id object.ID) bool {
 	return err == nil
 }
 
-// addSides takes in all versions that a change names.
+// addSides adds all versions that a change names.
 func (q *question) addSides(c change) error {
 	for _, s := range c.sides() {
 		if err := q.add(s); err != nil {

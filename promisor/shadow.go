@@ -43,8 +43,8 @@ type shadow struct {
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
-// newLens is the lens of a git directory. It is made when it is first focused: most mounts never
-// need it.
+// newLens returns the shadow of a git directory. The directory of the shadow is created at the
+// first use, since most mounts never need it.
 func newLens(gitDir string, objects []string, f object.Format) *shadow {
 	l := &shadow{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, lensName)}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
@@ -54,7 +54,7 @@ func newLens(gitDir string, objects []string, f object.Format) *shadow {
 	return l
 }
 
-// make makes it anew. It needs mu.
+// make creates the shadow, in place of an existing one. It needs mu.
 func (l *shadow) make() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("make lens: %w", err)
@@ -141,8 +141,8 @@ func (l *shadow) names(ctx context.Context) ([]byte, error) {
 
 var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// command prepares a git command in the shadow repository. Nothing that others wrote may make it start a program, ask for a missing
-// object, write, or wait for anybody.
+// command prepares a git command in the shadow. Nothing that other programs wrote can make it start
+// a program, request a missing object, write, or wait for input.
 func (l *shadow) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = l.dir // not the working tree, which this process serves
@@ -202,7 +202,7 @@ func (l *shadow) stream(ctx context.Context, in string, args []string, read func
 	return nil
 }
 
-// rev returns the id that a name means, or "".
+// rev returns the id that a name resolves to, or "".
 func (l *shadow) rev(ctx context.Context, name string) string {
 	if name == "" || strings.HasPrefix(name, "-") {
 		return ""

@@ -155,7 +155,7 @@ func (s *supervisor) replace(file *os.File) error {
 	return err
 }
 
-// exec is the last step of replace.
+// exec is the last step of replace: it passes the state in a file in memory and calls exec(2).
 func (s *supervisor) exec(file *os.File, w *worker) error {
 	// The duplicate is a plain descriptor, which can be passed through exec(2).
 	conn, err := w.conn.Dup()
@@ -195,8 +195,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is for a worker whose supervisor is lost: it starts another, hands over to it and
-// exits. It returns if it cannot.
+// Resurrect is for a worker whose supervisor is lost: it starts another supervisor, hands its
+// descriptors over and exits. It returns only an error.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// meter returns a worker that hangs from one that the host does not let run.
+// meter distinguishes a worker that hangs from one that the host does not let run.
 type meter interface {
 	// starved returns for how much of the last passed the process could not run although it wanted
 	// to: it waited for a processor, a page or a disk. The first call for a process returns an

@@ -344,7 +344,8 @@ func (s *supervisor) hangs(w *worker, why string) {
 	s.kill(w, why)
 }
 
-// shutdown begins the end.
+// shutdown starts the end of the daemon: it orders the worker to unmount everything, or leaves the
+// mounts to the service manager. It returns true if the supervisor can end at once.
 func (s *supervisor) shutdown() (code int, end bool) {
 	// From here on a worker that ends is not replaced, except to unmount.
 	s.stopping = true
@@ -377,13 +378,14 @@ func (s *supervisor) tellStop(w *worker) {
 	}
 }
 
-// left is the end that leaves the mounts to the service manager.
+// left returns after the service manager has received all descriptors.
 func (s *supervisor) left() (code int, end bool) {
 	s.manager.barrier()
 	return 0, true
 }
 
-// giveUp detaches all mounts.
+// giveUp kills the workers and detaches all mounts, so that their users get errors. It returns the
+// exit code.
 func (s *supervisor) giveUp(reason string) (code int) {
 	// A worker that is alive would answer requests of mounts that are being detached.
 	for _, w := range []*worker{s.worker, s.next} {

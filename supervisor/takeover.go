@@ -25,7 +25,7 @@ type upgrade struct {
 // exe returns a path that opens the executable even if the file was replaced or removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
-// begin has a worker serve: the one that waits, or a new one.
+// begin sends the order to serve to the worker that waits, or to a new one.
 func (s *supervisor) begin() error {
 	w, err := s.successor()
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *supervisor) begin() error {
 	return nil
 }
 
-// successor takes the worker that waits, or starts one.
+// successor returns the worker that waits, or starts one: of the new executable during an upgrade.
 func (s *supervisor) successor() (*worker, error) {
 	if w := s.next; w != nil && w.killed == "" {
 		s.next = nil
@@ -73,7 +73,8 @@ func (s *supervisor) successor() (*worker, error) {
 	return s.start(s.exe, s.Executable)
 }
 
-// ended continues after the end of the worker.
+// ended handles the end of the worker that served: it starts the takeover, or returns true if the
+// supervisor ends with the exit code code.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
 	// last is kept because the exit status may arrive after the connection ended.
 	s.worker, s.last, s.spare = nil, w, nil
@@ -128,7 +129,7 @@ func (s *supervisor) countHaste(w *worker) {
 	}
 }
 
-// learn records how the previous worker ended, when that took longer than the takeover.
+// learn records how the previous worker ended, if its exit status arrived after the takeover.
 func (s *supervisor) learn(w *worker) {
 	if w.killed != "" {
 		return
@@ -154,7 +155,7 @@ func (s *supervisor) retry() {
 	s.pause = time.After(min(firstPause<<min(n-1, 10), longestPause))
 }
 
-// wantSpare has a worker started soon if there is something it could be needed for.
+// wantSpare schedules the start of a spare worker if there are mounts that it could take over.
 func (s *supervisor) wantSpare() {
 	// An upgrade has a waiting worker of its own, and a worker that does not serve yet needs the
 	// machine for itself.
@@ -189,8 +190,8 @@ func (s *supervisor) lostNext(w *worker) {
 	s.abandonUpgrade(why)
 }
 
-// beginUpgrade starts a worker of another executable. Not before it waits, the present one is
-// killed.
+// beginUpgrade starts a worker of another executable. The present worker is killed only when the
+// new one waits for the order to serve.
 func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
 	// The worker reports the failure to the caller of the upgrade.
@@ -214,8 +215,8 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	s.next = w
 }
 
-// outOfTheWay moves a descriptor above all numbers that a child finds its own at: a child opens its
-// executable by the number when those are in place already.
+// outOfTheWay moves a descriptor to a number above firstFree. A child opens its executable by this
+// number after its own descriptors are in place, which have the low numbers.
 func outOfTheWay(fd int, name string) (*os.File, error) {
 	defer unix.Close(fd)
 	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
@@ -227,7 +228,7 @@ func outOfTheWay(fd int, name string) (*os.File, error) {
 
 const firstFree = 100
 
-// dropNext ends the one that waits, if there is one.
+// dropNext ends the worker that waits for the order, if there is one.
 func (s *supervisor) dropNext() {
 	if w := s.next; w != nil {
 		s.next = nil
@@ -258,8 +259,8 @@ func (s *supervisor) tellFailed(why string) {
 	}
 }
 
-// failUpgrade counts a worker of the new executable that did not serve; after some it is the old
-// one's turn, at once.
+// failUpgrade counts a worker of the new executable that ended before it served. After upgradeTries
+// of them the old executable is used again at once.
 func (s *supervisor) failUpgrade() {
 	u := s.upgrade
 	if u == nil || !u.told {
@@ -271,7 +272,8 @@ func (s *supervisor) failUpgrade() {
 	}
 }
 
-// finishUpgrade has the supervisor follow its worker.
+// finishUpgrade replaces the executable of the supervisor after a worker of the new executable
+// serves.
 func (s *supervisor) finishUpgrade(w *worker) {
 	u := s.upgrade
 	if u == nil || !u.told {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// WorkerFD is where a worker finds its end of the conversation.
+// WorkerFD is the descriptor of a worker for its connection to the supervisor.
 const WorkerFD = 3
 
 // worker is a process that serves, has served, or waits for the order to.
@@ -165,7 +165,7 @@ func (w *worker) end() string {
 	return fmt.Sprintf("it ended with exit code %d, the log says more", w.status.ExitCode())
 }
 
-// code is the exit code that a worker leaves us.
+// code returns the exit code with which the supervisor ends after this worker.
 func (w *worker) code() int {
 	if w.status == nil || w.status.ExitCode() < 0 {
 		return 1

@@ -86,7 +86,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 	d.Relationships = append(d.Relationships, spdxRelationship{d.ID, "DESCRIBES", main.ID})
 	modules := []spdxPackage{goPackage("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
-		// The replacement is what was compiled.
+		// A replaced module was compiled from its replacement.
 		if m.Replace != nil {
 			m = m.Replace
 		}
