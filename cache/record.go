@@ -14,8 +14,13 @@ import (
 // A record is a header and contents. In a segment the header precedes the contents; in a file of
 // its own it follows them, so that a file that was written before can be used as it is.
 //
-// bytes  0-3   "AFSb" 4     length of the id: 20 or 32 5-7   zero 8-15  size of the contents in
-// bytes 16-47  id, padded with zeros 48-51  CRC-32C of the contents 52-55  CRC-32C of bytes 0-51
+//	bytes  0-3   "AFSb"
+//	       4     length of the id: 20 or 32
+//	       5-7   zero
+//	       8-15  size of the contents in bytes
+//	       16-47 id, padded with zeros
+//	       48-51 CRC-32C of the contents
+//	       52-55 CRC-32C of bytes 0-51
 //
 // Integers are little-endian.
 const (

@@ -3,8 +3,7 @@
 // A user's file is $XDG_CONFIG_HOME/artifactfs/config.toml (~/.config/artifactfs/config.toml); a
 // repository's is .artifactfs.toml in the root of the tree. Both may have:
 //
-// redirect = ["node_modules", "target"]    # paths, relative to the root, that are stored outside
-// of the mount
+//	redirect = ["node_modules", "target"]    # paths, relative to the root, that are stored outside of the mount
 //
 // A repository is not trusted: its file is limited in size, and it can name only paths inside of
 // the mount.

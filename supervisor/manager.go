@@ -18,13 +18,13 @@ const (
 	notifyTime  = time.Second // longest wait for a manager that does not read
 )
 
-// manager is the service manager that has started us, as sd_notify(3) and systemd.exec(5) have it.
-// nil: there is none.
+// manager is the service manager that started this process, see sd_notify(3) and systemd.exec(5). A
+// nil manager stands for none; all methods accept it.
 type manager struct {
 	fd    int
 	addr  unix.Sockaddr
-	keep  bool          // it has a store of descriptors for us
-	every time.Duration // it wants to hear of us; 0: it does not
+	keep  bool          // whether it stores descriptors for this process
+	every time.Duration // interval of its watchdog; 0: none
 }
 
 // newManager reads the environment. FDSTORE is the size of the store; service managers before
@@ -167,4 +167,4 @@ func passed() store {
 	return s
 }
 
-const firstPassed = 3 // SD_LISTEN_FDS_START
+const firstPassed = 3 // number of the first descriptor that a manager passes (SD_LISTEN_FDS_START)

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// handedVariable says that this supervisor continues another: "self:N", the same process before
+// handedVariable is set if this supervisor continues another: "self:N", the same process before
 // exec(2), with a handover in descriptor N; or "worker:N", a worker without a supervisor hands over
 // its descriptors through descriptor N.
 const handedVariable = "ARTIFACTFS_HANDED"
@@ -28,8 +28,8 @@ const handedVariable = "ARTIFACTFS_HANDED"
 // handover is the state that a supervisor passes to itself across exec(2).
 type handover struct {
 	Kept    store  `json:"kept"`
-	Conn    int    `json:"conn"` // to the worker
-	PID     int    `json:"pid"`  // of the worker
+	Conn    int    `json:"conn"` // connection to the worker
+	PID     int    `json:"pid"`  // process id of the worker
 	Version string `json:"version"`
 	Count   int    `json:"count"`
 	Reason  string `json:"reason"`
@@ -180,7 +180,7 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	for _, fd := range s.store {
 		passOn = append(passOn, fd)
 	}
-	syscall.ForkLock.Lock() // nothing that is started now may get them
+	syscall.ForkLock.Lock() // no process that starts now may inherit the descriptors
 	defer syscall.ForkLock.Unlock()
 	for _, fd := range passOn {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {

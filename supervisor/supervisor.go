@@ -44,18 +44,19 @@ const (
 	hastyTime   = time.Second            // a worker that crashes within this time probably crashes because of its state
 
 	// A worker that the host does not let run is not replaced: its successor would have to be paged
-	// in as well. Once it was silent for so many times the watchdog's limit it is, since a meter
-	// can be wrong.
+	// in as well. After starvedFactor times the watchdog's limit it is replaced all the same, since
+	// a meter can be wrong.
 	starvedFactor = 20
-	// mostPatience is how often the limits double, once for each worker that was killed by them.
+	// mostPatience is the number of times that the limits double, once for each worker that was
+	// killed by them.
 	mostPatience = 4
 	calmTime     = time.Minute // how long a worker must serve until the limits are reset
 
-	upgradeTries = 3
-	giveUpAfter  = 10 // workers in a row that did not serve
+	upgradeTries = 3  // workers of a new executable that fail before the old one is used again
+	giveUpAfter  = 10 // workers in a row that did not serve, until the mounts are detached
 	hastyFree    = 10 // crashes in a row, each soon after serving, without a pause
-	hastyLimit   = 40
-	stopTries    = 2 // workers that die while they unmount everything
+	hastyLimit   = 40 // crashes in a row, each soon after serving, until the mounts are detached
+	stopTries    = 2  // workers that die while they unmount everything
 )
 
 // Pauses before a worker that has failed is followed by the next; variables for the tests' sake.
@@ -89,25 +90,25 @@ type supervisor struct {
 	store   store
 	events  chan event
 	done    chan struct{} // closed when run has returned
-	exe     string        // the executable of workers
-	exeFile *os.File      // exe, if that is a descriptor
-	env     []string      // of workers
+	exe     string        // path of the executable of workers
+	exeFile *os.File      // open executable, if exe is the path of a descriptor; else nil
+	env     []string      // environment of workers
 
-	worker *worker // the one that serves or has the order to; nil during a pause
-	next   *worker // the one that waits for the order; nil: none
-	last   *worker // the one before worker
-	begun  bool    // a worker has had the order to serve
-	served bool    // some worker did
+	worker *worker // worker that serves or has the order to serve; nil during a pause
+	next   *worker // worker that waits for the order to serve; nil: none
+	last   *worker // predecessor of worker
+	begun  bool    // whether a worker was sent the order to serve
+	served bool    // whether a worker has served
 
-	count         int    // workers that took over
-	reason        string // why the last one ended
-	failures      int    // workers in a row that did not serve
-	hasty         int    // workers in a row that crashed soon after
+	count         int    // number of takeovers
+	reason        string // cause of the end of the last worker
+	failures      int    // number of workers in a row that did not serve
+	hasty         int    // number of workers in a row that crashed within hastyTime after they began to serve
 	upgrade       *upgrade
 	upgradeFailed string
 
-	stopping  bool // the mounts shall be unmounted, or left behind
-	leaving   bool // they shall be left behind
+	stopping  bool // whether the daemon is ending: the mounts are being unmounted, or left to the service manager
+	leaving   bool // whether the mounts are left to the service manager
 	stopTries int
 
 	// Timers of run; nil: not set.
@@ -115,7 +116,7 @@ type supervisor struct {
 	lastTick                  time.Time
 
 	meter meter
-	hung  int // workers in a row that were killed by the watchdog
+	hung  int // number of workers in a row that the watchdog has killed
 }
 
 // event is sent by other goroutines to run.
@@ -123,9 +124,9 @@ type event struct {
 	from    *worker
 	message keeper.Message
 	fds     []int
-	gone    bool // the connection has ended; no more events follow
-	overdue bool // the connection should have ended
-	exited  bool // and with which status
+	gone    bool // whether the connection has ended; no more messages follow
+	overdue bool // whether the connection of a killed worker has not ended within goneTime
+	exited  bool // whether the process has ended, with status
 	status  *os.ProcessState
 }
 

@@ -16,10 +16,10 @@ import (
 // upgrade is an upgrade in progress: from the request until a worker of the new executable serves,
 // or the attempts are given up.
 type upgrade struct {
-	path     string   // of the new executable
+	path     string   // path of the new executable
 	file     *os.File // the same file, even if the path is replaced or removed
-	told     bool     // a worker of it has the order to serve
-	failures int      // how many of those died before they did
+	told     bool     // whether a worker of the new executable was sent the order to serve
+	failures int      // number of such workers that ended before they served
 }
 
 // exe returns a path that opens the executable even if the file was replaced or removed.
@@ -52,7 +52,7 @@ func (s *supervisor) begin() error {
 	if err == nil && s.stopping {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
-	if err != nil && !errors.Is(err, unix.EPIPE) { // its end, of which we hear soon
+	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE: it has ended, and an event follows
 		s.kill(w, err.Error())
 	}
 	return nil

@@ -22,20 +22,20 @@ const WorkerFD = 3
 type worker struct {
 	process *os.Process
 	conn    *keeper.Conn
-	status  *os.ProcessState // once it has exited; nil: not known, since it is no child of ours
+	status  *os.ProcessState // exit status; nil: not known, because it runs or is not a child of this process
 
 	version string
-	waiting bool      // it is ready for the order to serve
-	beganAt time.Time // when it got the order to serve
-	readyAt time.Time // it does
-	endedAt time.Time // its successor was looked for
+	waiting bool      // whether it is ready for the order to serve
+	beganAt time.Time // time of the order to serve
+	readyAt time.Time // time at which it began to serve; zero: it does not serve yet
+	endedAt time.Time // time at which the search for its successor began
 
-	silence      time.Duration // since its last sign of life
-	starved      time.Duration // how much of silence the host did not let it run
+	silence      time.Duration // time since its last sign of life
+	starved      time.Duration // part of silence in which the host did not let it run
 	starting     time.Duration // time since the order to serve, without the time that the host did not let it run
-	hung         bool          // the watchdog has killed it
-	stopping     bool          // all is unmounted: its end is no accident
-	killed       string        // why we have killed it; "": we have not
+	hung         bool          // whether the watchdog has killed it
+	stopping     bool          // whether it has unmounted everything and ends on purpose
+	killed       string        // reason for which the supervisor has killed it; "": it has not
 	gone, exited bool
 }
 
