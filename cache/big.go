@@ -20,8 +20,8 @@ import (
 type bigFile struct {
 	size     int64
 	used     atomic.Int64 // time of last use, Unix nanoseconds
-	stamped  atomic.Int64 // the same as last written to the file
-	verified uint64       // inode whose content this process found whole; guarded by Blobs.mu
+	stamped  atomic.Int64 // time of use that was last written to the file's mtime
+	verified uint64       // inode whose contents this process has verified; guarded by Blobs.mu
 }
 
 // bigPath returns the path of a blob that has a file of its own. The first two hexadecimal digits
@@ -144,7 +144,7 @@ func (b *Blobs) listBig() error {
 	for _, d := range dirs {
 		files, err := os.ReadDir(filepath.Join(root, d.Name()))
 		if err != nil {
-			continue // not ours
+			continue // it is not part of the cache
 		}
 		for _, file := range files {
 			id, err := object.ParseID(file.Name())
@@ -215,7 +215,7 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 		return fmt.Errorf("read free space: %w", err)
 	}
 	free := int64(st.Bavail) * st.Bsize
-	if st.Blocks == 0 || size <= free { // a file system without numbers
+	if st.Blocks == 0 || size <= free { // or the file system does not report its size
 		return nil
 	}
 	b.mu.RLock()

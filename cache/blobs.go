@@ -67,30 +67,30 @@ type Blobs struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 
-	nextLook atomic.Int64 // since started, nanoseconds
+	nextLook atomic.Int64 // time of the next look, in nanoseconds since started
 	damaged  atomic.Int64
 
 	append struct { // held by goroutines that store small contents
 		sync.Mutex
 		active *segment // nil before the first Put
-		file   *os.File // of active, for writing; holds the lock
-		end    int64    // of the last record of active
-		noted  int      // how many records the sidecar of active has
-		limit  int64    // bytes at which active is full
+		file   *os.File // file of active, opened for writing; holds the lock
+		end    int64    // offset behind the last record of active
+		noted  int      // number of records in the sidecar of active
+		limit  int64    // size, in bytes, at which active is full
 	}
 	look struct { // held by goroutines that evict or index other processes' records
 		sync.Mutex
 		listed time.Time // mtime of seg/ when it was read, if that was settled
-		next   int       // where the next round of growth checks starts
+		next   int       // index at which the next round of growth checks starts
 	}
 
 	mu       sync.RWMutex
 	closed   bool
 	quota    int64
 	evictAt  int64 // bytes above which a Put evicts
-	bytes    int64 // of all segments and big files known
+	bytes    int64 // size of all indexed segments and big files
 	segments []*segment
-	unused   []uint16 // free places in segments
+	unused   []uint16 // free indexes of segments
 	byName   map[string]*segment
 	index    refs // slot<<16 | entry
 	big      map[object.ID]*bigFile

@@ -27,7 +27,7 @@ const (
 	headerSize  = 56
 	headerMagic = "AFSb"
 
-	// maxSmall is the size in bytes of the largest content that goes into a segment.
+	// maxSmall is the size, in bytes, up to which contents are stored in a segment.
 	maxSmall = 1 << 20
 )
 
@@ -37,7 +37,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type header struct {
 	id   object.ID
 	size int64
-	crc  uint32 // of the content
+	crc  uint32 // CRC-32C of the contents
 }
 
 // encode returns the header as it is stored.
@@ -52,7 +52,7 @@ func (h header) encode() []byte {
 	return b
 }
 
-// parseHeader reads a header; false: these bytes are none, or damaged.
+// parseHeader parses a header. It returns false if the bytes are not a header, or damaged.
 func parseHeader(b []byte) (header, bool) {
 	var h header
 	if len(b) < headerSize || string(b[:4]) != headerMagic || binary.LittleEndian.Uint32(b[52:]) != crc32.Checksum(b[:52], castagnoli) {
@@ -70,16 +70,16 @@ func parseHeader(b []byte) (header, bool) {
 
 // entry is the index entry of small contents: 40 bytes.
 type entry struct {
-	sum  [32]byte // the id, filled up with zeros
-	off  uint32   // of the record in its segment
+	sum  [32]byte // id, padded with zeros
+	off  uint32   // offset of the record in its segment, in bytes
 	meta uint32   // size and flags; changed atomically
 }
 
 const (
 	metaSize     = 1<<21 - 1 // bits that hold the size
-	metaGone     = 1 << 29   // found damaged: never served again
-	metaSHA256   = 1 << 30   // the id is of 32 bytes
-	metaVerified = 1 << 31   // the content was read and found whole since the segment was opened
+	metaGone     = 1 << 29   // the contents are damaged and never returned again
+	metaSHA256   = 1 << 30   // the id has 32 bytes
+	metaVerified = 1 << 31   // the contents were verified since the segment was opened
 )
 
 // makeEntry returns the index entry of a record at offset off.
@@ -106,9 +106,9 @@ func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&me
 type ending uint8
 
 const (
-	whole  ending = iota // with a whole record
-	torn                 // within a record: its writer died, or is writing it
-	broken               // with bytes that are no record
+	whole  ending = iota // a complete record
+	torn                 // an incomplete record: its writer died, or is writing it
+	broken               // bytes that are not a record
 )
 
 // scanRecords reads the headers of the complete records in the first size bytes of r, starting at
@@ -154,8 +154,8 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 	}
 }
 
-// checkRecord reads the record of id at off and reports whether it is whole: the right id and size,
-// and content bytes that fit their checksum. An error means that it could not be read.
+// checkRecord reads the record of id at off and reports whether it is valid: the right id and size,
+// and contents that match their checksum. An error means that the record could not be read.
 func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	n := min(int64(len(buf)), headerSize+size)
 	if _, err := r.ReadAt(buf[:n], off); err != nil {
@@ -185,9 +185,11 @@ func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, erro
 
 // A sidecar lists the records of the first bytes of a segment, so that opening it needs no scan:
 //
-// bytes 0-7    "AFSidx1\n" 8-15   how many bytes of the segment it covers 16-19  count then for
-// each record: id padded to 32 bytes, offset (4), size and flag as in entry.meta (4) last 4 CRC-32C
-// of all before
+//	bytes 0-7    "AFSidx1\n"
+//	      8-15   number of bytes of the segment that it covers
+//	      16-19  number of records
+//	      then for each record: id padded to 32 bytes, offset (4), size and flag as in entry.meta (4)
+//	      last 4 CRC-32C of all before
 //
 // It is a hint: each entry is checked against the record before its contents are returned.
 const (
@@ -196,7 +198,7 @@ const (
 	sidecarEntry = 40
 )
 
-// encodeSidecar writes a sidecar. Readers may set flags of the entries meanwhile.
+// encodeSidecar returns the bytes of a sidecar. Readers may set flags of the entries meanwhile.
 func encodeSidecar(covered int64, entries []entry) []byte {
 	var b bytes.Buffer
 	b.Grow(sidecarHead + sidecarEntry*len(entries) + 4)
@@ -223,8 +225,8 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// parseSidecar reads a sidecar of a segment that is size bytes long; false: it is damaged or of
-// another segment.
+// parseSidecar parses the sidecar of a segment that is size bytes long. It returns false if the
+// sidecar is damaged or belongs to another segment.
 func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool) {
 	if len(b) < sidecarHead+4 || string(b[:8]) != sidecarMagic {
 		return 0, nil, false

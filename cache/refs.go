@@ -25,7 +25,7 @@ var hashSeed = maphash.MakeSeed()
 // hashSum hashes the bytes of an id.
 func hashSum(sum []byte) uint64 { return maphash.Bytes(hashSeed, sum) }
 
-// home is where a key of hash h would like to be.
+// home returns the preferred slot of a key with hash h.
 func (t *refs) home(h uint64) int {
 	hi, _ := bits.Mul64(h, uint64(len(t.slots)))
 	return int(hi)
@@ -53,7 +53,7 @@ func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	return 0, false
 }
 
-// add takes a reference whose key is not in the table.
+// add adds a reference whose key is not in the table.
 func (t *refs) add(h uint64, ref uint32) {
 	if 4*(t.n+1) > 3*len(t.slots) {
 		t.resize(max(minSlots, len(t.slots)*3/2))
@@ -71,7 +71,7 @@ func (t *refs) place(h uint64, ref uint32) {
 	t.slots[at] = ref
 }
 
-// reserve makes room for n references altogether.
+// reserve grows the table so that it has room for n references in all.
 func (t *refs) reserve(n int) {
 	if want := n*4/3 + 1; want > len(t.slots) {
 		t.resize(max(minSlots, want))
@@ -89,7 +89,7 @@ func (t *refs) resize(slots int) {
 	}
 }
 
-// remove empties a place and closes the gap, so that no search ends early at it.
+// remove empties a slot and closes the gap, so that no search ends early at it.
 func (t *refs) remove(at int) {
 	t.n--
 	for gap, i := at, t.next(at); ; i = t.next(i) {

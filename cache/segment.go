@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxSegment is where a segment is full, in bytes; its last record may reach beyond.
+	// maxSegment is the size, in bytes, at which a segment is full. Its last record may extend beyond.
 	maxSegment = 64 << 20
 	// minSegment is the minimal capacity of a segment, however small the quota is.
 	minSegment = 1 << 20
@@ -32,21 +32,21 @@ const (
 
 // segment is one file of records. The bytes of a complete record never change.
 type segment struct {
-	name string // without directory
-	slot uint16 // place in Blobs.segments
+	name string // file name without directory
+	slot uint16 // index in Blobs.segments
 
 	file    atomic.Pointer[os.File] // opened when first needed
-	holders atomic.Int32            // the index and every Content; the last to leave closes file
+	holders atomic.Int32            // number of holds of the index and of Contents; the last release closes file
 	used    atomic.Int64            // time of last use, Unix nanoseconds
-	stamped atomic.Int64            // the same as last written to the file
+	stamped atomic.Int64            // time of use that was last written to the file's mtime
 
 	// Guarded by Blobs.mu; flags of entries are also set under its read lock, atomically.
 	entries []entry
-	size    int64 // bytes known to be there
-	own     bool  // this process appends to it
-	dropped bool  // evicted or vanished; entries are on their way out
+	size    int64 // known size of the file, in bytes
+	own     bool  // whether this process appends to it
+	dropped bool  // whether it was evicted or has vanished; its entries are being removed from the index
 
-	scanned int64 // end of the last record indexed; guarded by Blobs.look, and idle while own
+	scanned int64 // offset behind the last indexed record; guarded by Blobs.look, and not updated while own
 }
 
 // newSegment returns a segment that the index holds: its number of holders is one.

@@ -31,11 +31,11 @@ const (
 	sizeBytes  = 6
 	maxSize    = 1<<(8*sizeBytes) - 1
 
-	// flushAfter is how long a size may wait for others to be written with it.
+	// flushAfter is the time that a size waits for others, which are written with it.
 	flushAfter = 500 * time.Millisecond
-	// sizesLookEvery is how often misses look for records of other processes.
+	// sizesLookEvery is the shortest interval at which misses look for records of other processes.
 	sizesLookEvery = 10 * time.Millisecond
-	// rowsPerChunk is how many rows memory grows by.
+	// rowsPerChunk is the number of rows by which memory grows.
 	rowsPerChunk = 4096
 )
 
@@ -47,9 +47,9 @@ const (
 type Sizes struct {
 	format   object.Format
 	started  time.Time
-	nextLook atomic.Int64 // since started, nanoseconds
+	nextLook atomic.Int64 // time of the next look, in nanoseconds since started
 
-	dirty chan struct{} // holds one token while something waits to be written
+	dirty chan struct{} // holds one token while sizes wait to be written
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
@@ -57,7 +57,7 @@ type Sizes struct {
 		sync.Mutex
 		file *os.File
 		// read is the length, in bytes, of the part of file that is in memory.
-		read int64 // how far
+		read int64
 	}
 
 	mu     sync.RWMutex
@@ -65,7 +65,7 @@ type Sizes struct {
 	rows   [][]byte // chunks of rowsPerChunk rows of id and size
 	// n is the number of rows in use.
 	n     int
-	index refs // row + 1
+	index refs // references are row numbers plus one
 	// pending lists the rows that are not in the file yet.
 	pending []uint32
 }
@@ -111,7 +111,7 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 		}
 		file.Close()
 		if err == nil && try < 3 {
-			err = os.Remove(path) // all it held can be learnt again
+			err = os.Remove(path) // the sizes can be requested again
 		}
 		if err != nil {
 			return nil, err

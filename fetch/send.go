@@ -47,17 +47,19 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 	seconds := s.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
 	var secondErr error
-	came := map[object.ID]bool{} // of theirs, from any remote
+	came := map[object.ID]bool{} // those of theirs that have arrived, from any remote
 	if len(theirs) > 0 {
 		n, secondErr = s.fetchFromSessions(ctx, seconds, theirs, func(id object.ID, content []byte) {
 			came[id] = true
 			arrived(id, content)
 		})
-		if secondErr != nil && ctx.Err() == nil { // a file that was renamed in the session is expected on its remote, but is on the mounted one
+		// A file that was renamed in the session is expected on the session remote, but is on the
+		// mounted one.
+		if secondErr != nil && ctx.Err() == nil {
 			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
 		}
 	}
-	var refusedBoth []object.ID // of theirs
+	var refusedBoth []object.ID // those of theirs that the Store's remote refused too
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
 		resp, err = s.request(ctx, transport.FetchRequest{Wants: own, Once: true})

@@ -49,7 +49,9 @@ func Probe(dir string) (k Kernel, err error) {
 	}
 	in, err := d.hello()
 	s := &Server{dir: at, device: d, ended: make(chan struct{})}
-	err = errors.Join(err, d.file.Close(), s.detach()) // closed first, so that a process that looks there at this moment gets an error
+	// The device is closed first: a process that looks at the directory at this moment gets an error
+	// and does not wait.
+	err = errors.Join(err, d.file.Close(), s.detach())
 	if err != nil {
 		return k, fmt.Errorf("probe fuse: %w", err)
 	}

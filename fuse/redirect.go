@@ -23,8 +23,8 @@ import (
 // next use of the path sends a LOOKUP, which waits until the mount is in place. Only the thread
 // that mounts does not wait: its own path look-up sends a LOOKUP too.
 type redirects struct {
-	hook func(path string) (bind func() error, ok bool)
-	dir  string // the mount point of the tree
+	hook func(path string) (bind func() error, ok bool) // Options.Redirect
+	dir  string                                         // the mount point of the tree
 	log  *zap.Logger
 
 	running atomic.Int32   // len of binding, so that most look-ups need no lock
@@ -46,10 +46,11 @@ type redirect struct {
 	node     worktree.Node // the directory; guarded by redirects.mu
 	once     sync.Once
 	lookedUp chan struct{} // closed by once when another process looks the name up
-	done     chan struct{}
+	done     chan struct{} // closed when bind has returned
 }
 
 const (
+	// askAgain is the pause before bind is called again for a name that does not exist yet.
 	askAgain = time.Millisecond
 	// longestWait bounds how long a look-up waits for a directory that is being redirected. The
 	// kernel may hold locks for the look-up that mounting needs. Better that one process sees the
@@ -106,7 +107,7 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	})
 }
 
-// exempt has look-ups of a thread answered at once until over is called. A thread that mounts at
+// exempt makes look-ups of a thread return at once until over is called. A thread that mounts at
 // the same place as another may wait for that one in the kernel, and must not wait here too.
 func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()

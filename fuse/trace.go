@@ -31,7 +31,7 @@ type Event struct {
 	Blobs, Bytes int64          // blobs requested, and bytes received, for this request
 }
 
-// event is an Event before its end. begin and the goroutine of the request write it, end reads it.
+// event is an Event in progress. begin and the goroutine of the request write it, end reads it.
 type event struct {
 	Event
 	unique    uint64

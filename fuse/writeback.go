@@ -163,9 +163,9 @@ func (s *Server) settle(waiting string) {
 // writing counts the WRITEs that are being answered.
 type writing struct {
 	mu      sync.Mutex
-	round   uint64
-	inRound map[uint64]int // how many began in a round
-	ended   chan struct{}  // closed when the last of a round ends; nil: no call of wait
+	round   uint64         // current round; each call of wait starts another one
+	inRound map[uint64]int // number of WRITEs that began in each round and are not answered
+	ended   chan struct{}  // closed when the last WRITE of a round ends; nil: no call of wait
 }
 
 // begin records a WRITE; its result is for end.

@@ -35,16 +35,16 @@ type oracle struct {
 	log      *zap.Logger
 	lens     *shadow
 	own      *odb.Store // objects of the git directory itself: commits created there, which no remote has
-	loose    *odb.Loose // the same, as long as it is not packed
+	loose    *odb.Loose // the same objects before they are packed
 
 	mu       sync.Mutex
-	askers   map[string]asker // by process
-	foreseen string           // the process for which that was done last
+	askers   map[string]asker // processes that have sent questions, by Command.Process
+	foreseen string           // process for which Foresee was called last
 }
 
-// asker is a process that has asked before.
+// asker is a process that has sent questions before.
 type asker struct {
-	rounds int // questions so far
+	rounds int // number of questions so far
 	last   time.Time
 }
 
@@ -120,20 +120,21 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	return q.found
 }
 
-// question is a question during its prediction.
+// question is the state of one prediction.
 type question struct {
 	*oracle
 	ctx   context.Context
 	wants []object.ID
-	round int // how often the same process has asked before
+	round int // number of earlier questions of the same process
 
 	command Command
-	limit   int // of found
-	seen    map[object.ID]bool
-	found   []object.ID
+	limit   int                // largest length of found
+	seen    map[object.ID]bool // objects that the prediction has looked at
+	found   []object.ID        // missing blobs to fetch, in the order in which they were found
 }
 
-// predict uses the nearest command that has a plan.
+// predict adds the objects that the nearest command with a plan will want. If plans did not help in
+// patientRounds questions, it adds the neighbours of the wanted objects.
 func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
@@ -149,7 +150,7 @@ func (q *question) predict(h Hint) error {
 			continue // such a command may be part of another that continues afterwards
 		}
 		var err error
-		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise it has begun to ask for all at once
+		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the command requests everything at once
 			err = plan(q, args)
 		}
 		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {

@@ -25,21 +25,21 @@ const (
 )
 
 // shadow is a bare git directory with the refs and objects of a mount's git directory and nothing
-// else, the shadow. Missing objects are simply missing there: it has no promisor (git before 2.45
-// cannot be made to ask none in another way).
+// else. It has no promisor, so a git command that runs in it requests no missing objects: with git
+// before 2.45 nothing else prevents such requests.
 type shadow struct {
-	gitDir  string   // of the mount
+	gitDir  string   // git directory of the mount
 	objects []string // alternates of the mount's git directory
-	dir     string
-	config  string // configuration that applies whatever the user has configured
+	dir     string   // directory of the shadow, below gitDir
+	config  string   // configuration that overrides the user's
 
 	mu         sync.Mutex
-	made       bool      // created by this process: an existing one may be of another version
+	made       bool      // whether this process has created the shadow: an existing one may be of another version
 	configured time.Time // mtime of the mount's configuration when it was read
 }
 
-// shown are the parts of a git directory that a lens borrows (gitrepository-layout). HEAD must be a
-// file of its own.
+// shown lists the parts of a git directory that the shadow uses by symbolic links, see
+// gitrepository-layout(5). HEAD must be a file of its own.
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
@@ -61,9 +61,9 @@ func (l *shadow) make() error {
 	}
 	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
 	if err == nil {
-		// A git directory inside of its mount borrows the store's objects by a relative path, which
-		// git follows in no alternate of an alternate, and behind which there is nothing outside of
-		// the mount.
+		// A git directory inside of its mount names the store's objects by a relative path, which git
+		// does not follow in an alternate of an alternate. So the shadow lists all object directories
+		// itself.
 		borrowed := strings.Join(append([]string{filepath.Join(l.gitDir, "objects")}, l.objects...), "\n") + "\n"
 		err = errors.Join(
 			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(borrowed), 0o644),
@@ -124,7 +124,7 @@ func (l *shadow) replace(name string, content []byte) error {
 // names returns the user's configuration of branches and their upstreams.
 func (l *shadow) names(ctx context.Context) ([]byte, error) {
 	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp", `^(branch|remote)\..*\.(remote|merge|fetch)$`)
-	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // there are none
+	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // the user has configured none
 		return nil, nil
 	}
 	var text []byte
