@@ -149,7 +149,8 @@ func (b *Blobs) makeDirs() error {
 	return nil
 }
 
-// keepHouse indexes the records of other processes and notes this one's, at intervals, until Close.
+// keepHouse indexes the records of other processes and updates the sidecar of the active segment, at
+// intervals, until Close.
 func (b *Blobs) keepHouse() {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()

@@ -122,7 +122,7 @@ func (b *Blobs) victims() []victim {
 	var list []victim
 	b.mu.RLock()
 	for _, s := range b.byName {
-		// An own segment is being appended to; retire makes it a candidate.
+		// This process appends to its own segment, which cannot be evicted before retire.
 		if !s.own {
 			list = append(list, victim{used: s.used.Load(), segment: s})
 		}

@@ -67,6 +67,7 @@ func (s *observation) setRange(offset, size uint64) {
 }
 
 // The methods below pass a request to the wrapped file system and observe it.
+
 func (o *observed) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opLookup, h)
 	s.setName(name)

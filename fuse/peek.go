@@ -110,7 +110,7 @@ func indifferent(thread proc.Process, mode uint32) bool {
 	switch name {
 	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // the system calls of touch and unlink are enough
 		return true
-	case "rm": // it prints the size in its question, with an option or before it removes a read-only file
+	case "rm": // the question that it prints, with an option or for a read-only file, depends on the size
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}

@@ -14,6 +14,7 @@ type readOnly struct {
 }
 
 // The methods below answer requests for changes.
+
 func (readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status {
 	return raw.EROFS
 }
@@ -67,6 +68,7 @@ func (readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, ra
 // The methods below answer requests that the kernel sends once: after ENOSYS it works without them.
 // Access is checked by the kernel (default_permissions), and a read-only mount has nothing to write
 // back.
+
 func (readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
 	return raw.ENOSYS
 }

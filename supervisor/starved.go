@@ -26,8 +26,8 @@ type threadTimes struct {
 	ran, waited time.Duration // on a processor, and for one; a wait counts when it has ended
 }
 
-// starved reports the thread that waited longest: one thread that cannot run may hold up all
-// others.
+// starved returns the time of the thread that waited longest, because one thread that cannot run may
+// hold up all others.
 func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	before := m.last
 	if pid != m.pid {
