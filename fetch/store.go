@@ -259,17 +259,17 @@ func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
 		close(s.treeFetches[id])
 		delete(s.treeFetches, id)
 	}()
+	// A slot is acquired after the entry in treeFetches: all readers of one tree use one slot.
 	select {
 	case s.treeSlots <- struct{}{}:
 		defer func() { <-s.treeSlots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// treeSlots is taken after treeFetches: readers of one tree use one slot together.
 	again := func() { s.fetchTreeLater(id) }
 	err := s.blobPipe.Retry(ctx, again, func() error { return s.fetchTree(ctx, id) })
-	// A reader that was interrupted shows nothing about the remote. One that waited until the
-	// deadline does.
+	// An interrupted reader shows nothing about the state of the remote. A reader that waited until
+	// its deadline does.
 	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
 		s.blobPipe.ReportFailure(err, again)
 	}
