@@ -57,7 +57,7 @@ func ValidBranches(pattern string) error {
 	}
 	name := headsPrefix + strings.NewReplacer(sessionField, "s", branchField, "b").Replace(pattern)
 	if !refname.Valid(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
-		return fmt.Errorf("%.100q makes no names of branches that git takes; an example is %s", pattern, DefaultBranches)
+		return fmt.Errorf("%.100q does not make valid names of branches; an example is %s", pattern, DefaultBranches)
 	}
 	return nil
 }

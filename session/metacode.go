@@ -151,7 +151,7 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 	case m.Version > metaVersion:
 		return Meta{}, fmt.Errorf("read %s: %w: %d", metaFile, ErrNewerMeta, m.Version)
 	case m.Version < 1:
-		return bad("version %d", m.Version)
+		return bad("unknown version %d", m.Version)
 	case !slices.Contains(lifeStates, m.State):
 		return bad("state %.40q", m.State)
 	case len(m.Lanes) > maxLanes:

@@ -107,7 +107,7 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	}
 	segment, err := parseCount(trailers[trailerSegment])
 	if err != nil || segment > maxSegment {
-		return bad(trailerSegment, errors.Join(err, errors.New("no number of a segment")))
+		return bad(trailerSegment, errors.Join(err, errors.New("not the number of a segment")))
 	}
 	p.Segment = int(segment)
 	if prev := trailers[trailerPrev]; prev != "" {

@@ -94,7 +94,7 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 			return about, nil
 		}
 		if kind != pktline.Data || n >= maxRefs {
-			return about, fmt.Errorf("%w: %v as ref %d", errProtocol, kind, n)
+			return about, fmt.Errorf("%w: a %v packet in place of ref %d", errProtocol, kind, n)
 		}
 		text := string(line)
 		if n == 0 {

@@ -44,7 +44,7 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 			return refs, nil
 		}
 		if kind != pktline.Data || n >= maxRefs {
-			return refs, fmt.Errorf("%w: %v as ref %d", errProtocol, kind, n)
+			return refs, fmt.Errorf("%w: a %v packet in place of ref %d", errProtocol, kind, n)
 		}
 		ref, err := parseRef(f, string(line))
 		if err != nil {

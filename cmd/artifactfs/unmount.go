@@ -66,7 +66,7 @@ names them. With --detach it unmounts anyway: everything written so far is kept,
 			case o.all && o.discard:
 				return errors.New("throws away only what is named: --discard does not go with --all")
 			case o.yes && !o.discard:
-				return errors.New("--yes goes with --discard")
+				return errors.New("--yes requires --discard")
 			case !o.all && named == 0:
 				return errors.New("needs a directory, --session, or --all")
 			}

@@ -49,7 +49,7 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	}
 	o := &Outline{format: f, version: binary.BigEndian.Uint32(data[4:]), data: data[:body], count: int(binary.BigEndian.Uint32(data[8:]))}
 	if o.version < 2 || o.version > 4 {
-		return nil, fmt.Errorf("version %d", o.version)
+		return nil, fmt.Errorf("unknown version %d", o.version)
 	}
 	// The file decides how much memory is allocated, so an entry count that cannot be true is refused first.
 	if least := fixedSize + f.Size() + 2 + 1; o.count > body/least {

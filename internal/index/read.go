@@ -39,7 +39,7 @@ func read(f object.Format, data []byte) (*Index, error) {
 	}
 	x := &Index{Format: f, Version: binary.BigEndian.Uint32(data[4:])}
 	if x.Version < 2 || x.Version > 4 {
-		return nil, fmt.Errorf("version %d", x.Version)
+		return nil, fmt.Errorf("unknown version %d", x.Version)
 	}
 	count := int(binary.BigEndian.Uint32(data[8:]))
 	if least := fixedSize + f.Size() + 2 + 1; count > body/least {
@@ -341,7 +341,7 @@ func (r *reader) monitor() error {
 			return err
 		}
 	default:
-		return fmt.Errorf("version %d", v)
+		return fmt.Errorf("unknown version %d", v)
 	}
 	if _, err := r.take(4); err != nil { // length of the bitmap, which the bitmap itself repeats
 		return err

@@ -67,7 +67,7 @@ func Decode(text []byte) ([]Ref, error) {
 		text, name, ok := strings.Cut(line, " ")
 		id, err := object.ParseID(text)
 		if err != nil || !ok || name == "" {
-			return nil, fmt.Errorf("read packed-refs: %.80q is no line of it", line)
+			return nil, fmt.Errorf("read packed-refs: invalid line %.80q", line)
 		}
 		refs = append(refs, Ref{Name: name, ID: id})
 	}

@@ -41,7 +41,7 @@ func parseSettings(text []byte) (value, error) {
 		return value{}, errors.New("there is more than one JSON value")
 	}
 	if root.kind != '{' {
-		return value{}, errors.New("it is not a JSON object")
+		return value{}, errors.New("not a JSON object")
 	}
 	return root, nil
 }

@@ -169,7 +169,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 	}
 	switch {
 	case j.Version != version:
-		return m, fmt.Errorf("version %d", j.Version)
+		return m, fmt.Errorf("unknown version %d", j.Version)
 	case session.ValidName(j.Session) != nil:
 		return m, fmt.Errorf("session %.140q", j.Session)
 	case len(j.Packs) > maxPacks || len(j.Refs) > maxRefs || len(j.Base.Commits) > maxCommits:
@@ -220,7 +220,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		}
 		// Ordinary refs are never in a container: a manifest must not replace what the session remote itself lists.
 		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
-			return m, fmt.Errorf("ref %.200q", name)
+			return m, fmt.Errorf("invalid ref %.200q", name)
 		}
 		m.Refs[name] = at
 	}

@@ -2,7 +2,7 @@
 //
 // A deleted session can be restored for Keep: each of its refs exists under another name,
 //
-// refs/afs/trash/SESSION/UNIXTIME/heads/main     the former refs/heads/main
+//	refs/afs/trash/SESSION/UNIXTIME/heads/main     the former refs/heads/main
 //
 // so nothing has to be fetched, read or packed to delete a session, list deleted ones, or restore
 // one; git itself keeps the objects that the refs reach. The time in the name is that of the

@@ -43,7 +43,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 			if before != "" {
 				at, ok := session.ParseTime(before, time.Now())
 				if !ok {
-					return cli.Usage(cmd, fmt.Errorf("--before %q is no time: 30d, 14:05, 2025-11-22 and RFC 3339 are", before))
+					return cli.Usage(cmd, fmt.Errorf("--before %q is not a time; examples are 30d, 14:05, 2025-11-22 and a time of RFC 3339", before))
 				}
 				r.Before = at.UTC()
 			}
