@@ -233,7 +233,8 @@ func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool
 	}
 	body, crc := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
 	cover, count := binary.LittleEndian.Uint64(b[8:]), int64(binary.LittleEndian.Uint32(b[16:]))
-	if crc32.Checksum(body, castagnoli) != crc || cover > uint64(size) || count > maxEntries || int64(len(body)) != sidecarHead+sidecarEntry*count {
+	if crc32.Checksum(body, castagnoli) != crc || cover > uint64(size) || count > maxEntries ||
+		int64(len(body)) != sidecarHead+sidecarEntry*count {
 		return 0, nil, false
 	}
 	covered = int64(cover)

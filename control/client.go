@@ -171,7 +171,8 @@ func repeatable(o op, args any) bool {
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
-	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash, opSessionTranscript, opSessionErase, opSessionCompare:
+	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash,
+		opSessionTranscript, opSessionErase, opSessionCompare:
 		return true
 	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true

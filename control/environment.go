@@ -109,5 +109,6 @@ func secretSetting(s string) bool {
 // secretName reports whether a variable's name is that of a secret.
 func secretName(name string) bool {
 	name = strings.ToUpper(name)
-	return slices.ContainsFunc([]string{"TOKEN", "PASSWORD", "PASSWD", "SECRET", "API_KEY", "APIKEY"}, func(word string) bool { return strings.Contains(name, word) })
+	return slices.ContainsFunc([]string{"TOKEN", "PASSWORD", "PASSWD", "SECRET", "API_KEY", "APIKEY"},
+		func(word string) bool { return strings.Contains(name, word) })
 }

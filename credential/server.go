@@ -122,7 +122,8 @@ func (s *Server) reply(ctx context.Context, q message) message {
 			return message{failure: err.Error()}
 		}
 		if ok {
-			return message{user: c.User, password: c.Password, scheme: c.Scheme, value: c.Value, question: transport.Question{Schemes: c.Scheme != ""}}
+			return message{user: c.User, password: c.Password, scheme: c.Scheme, value: c.Value,
+				question: transport.Question{Schemes: c.Scheme != ""}}
 		}
 	case q.op == opStore && q.secret != "":
 		s.source.Accepted(ctx, q.question, q.secret)
@@ -146,7 +147,9 @@ func peer(conn *net.UnixConn) (uid uint32, err error) {
 		return 0, err
 	}
 	var cred *unix.Ucred
-	if ctlErr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctlErr != nil {
+	if ctlErr := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); ctlErr != nil {
 		return 0, ctlErr
 	}
 	if err != nil {

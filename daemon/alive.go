@@ -68,7 +68,7 @@ func (m *mount) touch() {
 // failureOf returns the record of a mount that ended without an unmount, with why as the cause. It has no secrets.
 func failureOf(h takeover.State, why error) statedir.Failure {
 	return statedir.Failure{
-		Dir: h.Dir, ID: h.ID, Remote: statedir.WithoutSecrets(h.Request.Remote), Session: h.Record.Session, Ref: h.Record.Ref, Commit: h.Record.Commit,
-		When: time.Now(), Cause: why.Error(),
+		Dir: h.Dir, ID: h.ID, Remote: statedir.WithoutSecrets(h.Request.Remote), Session: h.Record.Session,
+		Ref: h.Record.Ref, Commit: h.Record.Commit, When: time.Now(), Cause: why.Error(),
 	}
 }

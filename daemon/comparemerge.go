@@ -116,7 +116,8 @@ func (c *comparing) count(ctx context.Context) error {
 			continue
 		}
 		f := c.scratch.Format()
-		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", treeish(f, s.base), treeish(f, s.point.Tree))
+		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
+			treeish(f, s.base), treeish(f, s.point.Tree))
 		if err != nil {
 			return err
 		}
@@ -212,7 +213,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 		return nil, err
 	}
 	// Without all contents on this host, git would fetch them one by one to detect renames. Exit status 1 reports conflicts.
-	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z", "--messages", us.String(), them.String())
+	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z",
+		"--messages", us.String(), them.String())
 	if err != nil && !gitcmd.Exited(err, 1) {
 		return nil, err
 	}

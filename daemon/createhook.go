@@ -43,7 +43,8 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 		return err
 	}
 	failed := func(cause, hint string) error {
-		return &control.Error{Code: control.ExitRemote, Kind: control.CodeNotFound, Verb: "create session remote", Object: url, Cause: cause, Hint: hint}
+		return &control.Error{Code: control.ExitRemote, Kind: control.CodeNotFound, Verb: "create session remote",
+			Object: url, Cause: cause, Hint: hint}
 	}
 	format, err := m.formatOfRemote(ctx)
 	if err != nil {
@@ -60,7 +61,8 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	if url, err = m.lacksRemote(ctx); err != nil {
 		return err
 	} else if url != "" {
-		return failed("the command of --session-remote-create ended without an error, and there is still no repository", "git ls-remote URL shows what the server says")
+		return failed("the command of --session-remote-create ended without an error, and there is still no repository",
+			"git ls-remote URL shows what the server says")
 	}
 	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(m.request.SessionOptions.Remote)})
 	return nil

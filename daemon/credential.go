@@ -34,7 +34,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 		return reply, fault.NotMounted("credential", r.Dir)
 	}
 	if err := m.awaitTakeover(ctx); err != nil || !m.served() {
-		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.dir, Cause: "it is not mounted yet", Hint: "try again in a moment"}
+		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.dir,
+			Cause: "it is not mounted yet", Hint: "try again in a moment"}
 	}
 	at, l := m.request.Remote, m.login
 	if r.Session {
@@ -45,8 +46,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	reply.Dir = m.dir
 	// ssh and local remotes take no token.
 	if l == nil || r.Session && m.second == nil || !isWeb(l.given.place) {
-		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir, Cause: "there is no remote that takes a token: only http and https ones do",
-			Hint: "ssh uses keys: see ssh-add(1)"}
+		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir,
+			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
 	if r.Session {
 		at = m.second.URL()
@@ -109,7 +110,8 @@ func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []stri
 		// A successor must start with the new credentials.
 		m.handover.Update(func(h *takeover.State) {
 			h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
-			h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile = now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
+			h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile =
+				now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
 		})
 		if err := m.writeLogins(ctx); err != nil {
 			d.log.Warn("set up logins of git", zap.String("dir", m.dir), zap.Error(err))

@@ -141,8 +141,8 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: statedir.Homes{State: c.State, Log: c.Log}, memory: memory, blobs: blobs,
-		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)), served: make(chan struct{}),
-		stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
+		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)),
+		served: make(chan struct{}), stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		turns: turns{turn: make(chan struct{}, 1)},
 	}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
@@ -324,7 +324,8 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory, Readers: &d.readers,
-				Deadline: deadline, Env: environment(r), Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login), Log: d.log.With(zap.String("remote", remote.URL())),
+				Deadline: deadline, Env: environment(r), Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login),
+				Log: d.log.With(zap.String("remote", remote.URL())),
 			})
 		}
 		close(shared.opened)

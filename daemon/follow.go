@@ -150,7 +150,8 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 // goAlong moves a mount that follows to tip, the commit of the branch on the remote, unless work of the user prevents that. It
 // sets Moved, Paths and Why of reply, and stores the state of following. known is the commit that the remote-tracking branch
 // had before the refresh.
-func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID, reply *control.RefreshReply) error {
+func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
+	reply *control.RefreshReply) error {
 	f := m.readFollowed()
 	if f.Put == "" { // following has not stored anything yet
 		if f.Put = known.String(); from.Commit == m.snapshot().Commit {
@@ -177,7 +178,8 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
-				m.daemon.log.Info("followed", zap.String("dir", m.dir), zap.String("branch", branch), zap.Stringer("commit", tip), zap.Int64("paths", moved.Paths))
+				m.daemon.log.Info("followed", zap.String("dir", m.dir), zap.String("branch", branch),
+					zap.Stringer("commit", tip), zap.Int64("paths", moved.Paths))
 			}
 		}
 	}

@@ -179,15 +179,18 @@ func hookProgram(program string) string {
 // serveGit starts the servers of stockGit, on the listening sockets of the predecessor if it left any, and opens the journal of
 // switches and restores.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
-	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
+	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes,
+		fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(m.gitPath(), m.provider(), gitsocket.Options{Inherited: m.inherited.Take(takeover.PartObjects), Keep: m.handover.KeepAs(takeover.PartObjects)}, m.daemon.log)
+	objects, err := promisor.Serve(m.gitPath(), m.provider(),
+		gitsocket.Options{Inherited: m.inherited.Take(takeover.PartObjects), Keep: m.handover.KeepAs(takeover.PartObjects)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
-	answers, err := credential.Serve(m.gitPath(), logins{m}, gitsocket.Options{Inherited: m.inherited.Take(takeover.PartLogins), Keep: m.handover.KeepAs(takeover.PartLogins)}, m.daemon.log)
+	answers, err := credential.Serve(m.gitPath(), logins{m},
+		gitsocket.Options{Inherited: m.inherited.Take(takeover.PartLogins), Keep: m.handover.KeepAs(takeover.PartLogins)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, objects.Close(), monitor.Close())
 	}

@@ -98,8 +98,8 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	defer o.close()
-	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.point), Base: treeish(w.repo.Format(), w.base), Changes: []control.PathChange{},
-		Conflicts: w.conflicted(), Kept: []string{}, Messages: append([]string{}, w.messages...)}
+	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.point), Base: treeish(w.repo.Format(), w.base),
+		Changes: []control.PathChange{}, Conflicts: w.conflicted(), Kept: []string{}, Messages: append([]string{}, w.messages...)}
 	paths, merged, err := w.record(ctx, state)
 	if err != nil || len(paths) == 0 {
 		return reply, err
@@ -196,7 +196,8 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	}
 	// git puts the names of refs into conflict markers, so theirs has a ref with the name of the other checkpoint. The file
 	// objects/x is only for its directory.
-	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n", "objects/x": "", "config": config} {
+	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n",
+		"objects/x": "", "config": config} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
 			err = os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)
 		}
@@ -289,7 +290,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	if state.Index.Tree, err = w.editIndex(ctx, state.Index.Tree, edits.Bytes()); err != nil {
 		return nil, p, err
 	}
-	state.Index.Special = slices.DeleteFunc(slices.Clone(state.Index.Special), func(e session.IndexEntry) bool { return slices.Contains(paths, e.Path) })
+	state.Index.Special = slices.DeleteFunc(slices.Clone(state.Index.Special),
+		func(e session.IndexEntry) bool { return slices.Contains(paths, e.Path) })
 	state.Index.Special = append(state.Index.Special, w.conflicts...)
 	p = w.now
 	info, err := w.repo.Commit(w.now.State)
@@ -301,7 +303,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	if err != nil {
 		return nil, p, err
 	}
-	p.ID, p.Tree, p.State, p.Prev, p.Reason, p.Time = session.NewPointIDAfter(now, w.now.ID), w.result, id, w.now.ID, session.Merging, now.Truncate(time.Second)
+	p.ID, p.Tree, p.State, p.Prev, p.Reason, p.Time =
+		session.NewPointIDAfter(now, w.now.ID), w.result, id, w.now.ID, session.Merging, now.Truncate(time.Second)
 	p.Message = "merge of " + w.theirs.point.Session + "@" + string(w.theirs.point.ID)
 	commit, err := session.Outgoing(f, object.Commit, p.Encode(object.ID{}))
 	if err != nil {
@@ -349,7 +352,8 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)
-	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText, gitcmd.Alternates(w.m.sessionObjects(), filepath.Join(w.m.gitPath(), "objects")))
+	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText,
+		gitcmd.Alternates(w.m.sessionObjects(), filepath.Join(w.m.gitPath(), "objects")))
 	if w.objects != "" {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
 	}

@@ -66,7 +66,8 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	if fds, err := proc.Self.Descriptors(); err == nil {
 		one("process_open_fds", metrics.Gauge, "Open file descriptors.", float64(len(fds)))
 	}
-	one("process_start_time_seconds", metrics.Gauge, "Start of the process, in seconds since the epoch.", float64(processStart.UnixMilli())/1e3)
+	one("process_start_time_seconds", metrics.Gauge, "Start of the process, in seconds since the epoch.",
+		float64(processStart.UnixMilli())/1e3)
 	one("go_goroutines", metrics.Gauge, "Goroutines.", float64(runtime.NumGoroutine()))
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
@@ -136,20 +137,33 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 			w.Sample(value(&mounts[i]), mounts[i].label)
 		}
 	}
-	each("artifactfs_mount_start_time_seconds", metrics.Gauge, "Start of the mount, in seconds since the epoch.", func(m *scraped) float64 { return float64(m.Since.Unix()) })
+	each("artifactfs_mount_start_time_seconds", metrics.Gauge, "Start of the mount, in seconds since the epoch.",
+		func(m *scraped) float64 { return float64(m.Since.Unix()) })
 	each("artifactfs_mount_files", metrics.Gauge, "Files in the tree.", func(m *scraped) float64 { return float64(m.Tree.Files) })
-	each("artifactfs_mount_blobs", metrics.Gauge, "Distinct contents that the tree names.", func(m *scraped) float64 { return float64(m.Blobs.Total) })
-	each("artifactfs_mount_fetched_blobs", metrics.Gauge, "Distinct contents that the tree names and that are on this host.", func(m *scraped) float64 { return float64(m.Blobs.Fetched) })
-	each("artifactfs_mount_fetched_bytes", metrics.Gauge, "Bytes of the contents of the tree that are on this host.", func(m *scraped) float64 { return float64(m.Blobs.Bytes) })
-	each("artifactfs_mount_changed_paths", metrics.Gauge, "Paths that differ from the commit.", func(m *scraped) float64 { return float64(m.Overlay.Changed) })
-	each("artifactfs_mount_changed_bytes", metrics.Gauge, "Bytes of changed contents.", func(m *scraped) float64 { return float64(m.Overlay.Bytes) })
-	each("artifactfs_mount_operations_pending", metrics.Gauge, "Requests of the kernel that are not answered yet.", func(m *scraped) float64 { return float64(m.Operations.Pending) })
-	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.", func(m *scraped) float64 { return float64(m.Operations.Fetched) })
-	each("artifactfs_session_pending_refs", metrics.Gauge, "Refs that are not on the session remote yet.", func(m *scraped) float64 { return float64(m.Session.Pending) })
-	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.", func(m *scraped) float64 { return float64(m.Session.Checkpoints) })
-	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.", func(m *scraped) float64 { return float64(m.figures.Made) })
-	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.", func(m *scraped) float64 { return m.figures.Took.Seconds() })
-	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.", func(m *scraped) float64 { return m.figures.Paused.Seconds() })
+	each("artifactfs_mount_blobs", metrics.Gauge, "Distinct contents that the tree names.",
+		func(m *scraped) float64 { return float64(m.Blobs.Total) })
+	each("artifactfs_mount_fetched_blobs", metrics.Gauge, "Distinct contents that the tree names and that are on this host.",
+		func(m *scraped) float64 { return float64(m.Blobs.Fetched) })
+	each("artifactfs_mount_fetched_bytes", metrics.Gauge, "Bytes of the contents of the tree that are on this host.",
+		func(m *scraped) float64 { return float64(m.Blobs.Bytes) })
+	each("artifactfs_mount_changed_paths", metrics.Gauge, "Paths that differ from the commit.",
+		func(m *scraped) float64 { return float64(m.Overlay.Changed) })
+	each("artifactfs_mount_changed_bytes", metrics.Gauge, "Bytes of changed contents.",
+		func(m *scraped) float64 { return float64(m.Overlay.Bytes) })
+	each("artifactfs_mount_operations_pending", metrics.Gauge, "Requests of the kernel that are not answered yet.",
+		func(m *scraped) float64 { return float64(m.Operations.Pending) })
+	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.",
+		func(m *scraped) float64 { return float64(m.Operations.Fetched) })
+	each("artifactfs_session_pending_refs", metrics.Gauge, "Refs that are not on the session remote yet.",
+		func(m *scraped) float64 { return float64(m.Session.Pending) })
+	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.",
+		func(m *scraped) float64 { return float64(m.Session.Checkpoints) })
+	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.",
+		func(m *scraped) float64 { return float64(m.figures.Made) })
+	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.",
+		func(m *scraped) float64 { return m.figures.Took.Seconds() })
+	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.",
+		func(m *scraped) float64 { return m.figures.Paused.Seconds() })
 	writePushes(w, mounts, each)
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
@@ -166,14 +180,21 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 }
 
 // writePushes writes the metrics of pushes to session remotes. Mounts with an embedded session remote push nothing.
-func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
+func writePushes(w *metrics.Writer, mounts []scraped,
+	each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
-	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.", func(m *scraped) float64 { return float64(m.figures.Pushed.Pushes) })
-	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.", func(m *scraped) float64 { return float64(m.figures.Pushed.Failures) })
-	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.", func(m *scraped) float64 { return m.figures.Pushed.Took.Seconds() })
-	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.", func(m *scraped) float64 { return float64(m.figures.Pushed.Bytes) })
-	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.", func(m *scraped) float64 { return float64(m.figures.Pushed.Refs) })
-	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.", func(m *scraped) float64 { return float64(m.figures.Pushed.Refused) })
+	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.",
+		func(m *scraped) float64 { return float64(m.figures.Pushed.Pushes) })
+	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.",
+		func(m *scraped) float64 { return float64(m.figures.Pushed.Failures) })
+	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.",
+		func(m *scraped) float64 { return m.figures.Pushed.Took.Seconds() })
+	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.",
+		func(m *scraped) float64 { return float64(m.figures.Pushed.Bytes) })
+	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.",
+		func(m *scraped) float64 { return float64(m.figures.Pushed.Refs) })
+	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.",
+		func(m *scraped) float64 { return float64(m.figures.Pushed.Refused) })
 	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
 		// Without a finished push there is no sample.
@@ -239,10 +260,14 @@ func writeRemotes(w *metrics.Writer, mounts []scraped) {
 		}
 		return 0
 	})
-	each("artifactfs_remote_requests_total", metrics.Counter, "Requests sent to the remote.", func(r *remoteFigures) float64 { return float64(r.stats.Requests) })
-	each("artifactfs_remote_round_trips_total", metrics.Counter, "Requests sent to the remote and connections opened.", func(r *remoteFigures) float64 { return float64(r.stats.RoundTrips) })
-	each("artifactfs_remote_received_bytes_total", metrics.Counter, "Bytes received from the remote.", func(r *remoteFigures) float64 { return float64(r.stats.BytesIn) })
-	each("artifactfs_remote_received_blobs_total", metrics.Counter, "Contents received from the remote.", func(r *remoteFigures) float64 { return float64(r.stats.Blobs) })
+	each("artifactfs_remote_requests_total", metrics.Counter, "Requests sent to the remote.",
+		func(r *remoteFigures) float64 { return float64(r.stats.Requests) })
+	each("artifactfs_remote_round_trips_total", metrics.Counter, "Requests sent to the remote and connections opened.",
+		func(r *remoteFigures) float64 { return float64(r.stats.RoundTrips) })
+	each("artifactfs_remote_received_bytes_total", metrics.Counter, "Bytes received from the remote.",
+		func(r *remoteFigures) float64 { return float64(r.stats.BytesIn) })
+	each("artifactfs_remote_received_blobs_total", metrics.Counter, "Contents received from the remote.",
+		func(r *remoteFigures) float64 { return float64(r.stats.Blobs) })
 	w.Family("artifactfs_remote_queue", metrics.Gauge, "Wanted contents that no request has asked for yet.")
 	for _, r := range all {
 		w.Sample(float64(r.stats.Foreground), label(r), metrics.Label{Name: "class", Value: "foreground"})

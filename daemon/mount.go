@@ -157,7 +157,8 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 
 // mount is Mount with the additional input b: the parent mount of a submodule, or the checkpoint or earlier record that the
 // mount starts from. It returns the mount, too.
-func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning, progress func(control.Progress)) (*mount, control.MountReply, error) {
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
+	progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
@@ -200,7 +201,8 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
 			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
 		}
-		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir, Remote: statedir.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
+		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir,
+			Remote: statedir.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
 	}
 	// If this process dies now, the successor replies to the repeated request.
 	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
@@ -363,7 +365,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.err.Error(),
 			Hint:  "artifactfs doctor shows the cause"}
 	}
-	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard, r.Trash), Trashed: o.trashed, Until: o.until}
+	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard, r.Trash),
+		Trashed: o.trashed, Until: o.until}
 	if o.kept.Any() {
 		reply.Session, reply.Kept = m.session, o.kept.Paths
 	}

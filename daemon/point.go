@@ -211,7 +211,8 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 	// Unchanged files get the time of the checkpoint, so that they look the same in every mount of it.
 	m.record.Time = pointTime(a.Checkpoint, m.since)
 	m.record.Point = &statedir.Checkpoint{
-		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(), State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
+		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
+		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
 	}
 	// The parent is recorded for status, and for the transcript and erasures that the session inherits.
 	switch p := m.record.Point; {

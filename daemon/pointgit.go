@@ -39,7 +39,8 @@ func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 		o.Ref = "" // keep the branches of the existing git directory
 		return nil, nil
 	}
-	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: o.Format, Session: m.session, ReadOnly: true, Borrow: []string{o.Objects}})
+	repo, err := session.OpenRepo(m.sessionRepoDir(),
+		session.RepoOptions{Format: o.Format, Session: m.session, ReadOnly: true, Borrow: []string{o.Objects}})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,8 @@ func (m *mount) likePointDirs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: m.store.Format(), Session: m.session, ReadOnly: true, Borrow: []string{filepath.Join(m.store.GitDir(), "objects")}})
+	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: m.store.Format(), Session: m.session, ReadOnly: true,
+		Borrow: []string{filepath.Join(m.store.GitDir(), "objects")}})
 	if err != nil {
 		return err
 	}
@@ -148,7 +150,8 @@ func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, e
 
 // stagedAgainst returns the differences between an index and a tree. size returns the size of a blob in bytes, if it is
 // known.
-func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *session.Index, f object.Format, size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
+func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *session.Index, f object.Format,
+	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
 	s := &gitdir.Staged{}
 	special := map[string]session.IndexEntry{}
 	var conflicts []session.IndexEntry
@@ -168,7 +171,8 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 		if err != nil {
 			return nil, err
 		}
-		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
+		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true,
+			AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
 	}
 	err := diffTrees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
 		if _, told := special[path]; told {

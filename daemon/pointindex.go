@@ -95,7 +95,8 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 			return
 		}
 		if _, size, err := w.repo.Size(e.ID); err == nil {
-			out = append(out, odb.Outgoing{ID: e.ID, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) { return w.repo.Open(e.ID) }})
+			out = append(out, odb.Outgoing{ID: e.ID, Type: object.Blob, Size: size,
+				Open: func() (io.ReadCloser, error) { return w.repo.Open(e.ID) }})
 		}
 	}
 	for _, c := range x.Changes {

@@ -33,7 +33,8 @@ func (d *Daemon) openSessionRemote(r control.MountRequest) (remote *thin.Remote,
 	d.mu.Lock()
 	l = d.loginFor(sessionGiven(r, at))
 	d.mu.Unlock()
-	o := transport.Options{Login: l.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience, Ahead: &d.ahead}
+	o := transport.Options{Login: l.Login, Env: environment(r), Retries: retries, Log: d.log,
+		Stall: r.Timeout, Patience: patience, Ahead: &d.ahead}
 	far, err := transport.Open(at, o)
 	if err != nil {
 		return nil, nil, kind, fmt.Errorf("open session remote: %w", err)

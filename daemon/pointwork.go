@@ -261,6 +261,7 @@ func pathLines(text []byte) (paths []string) {
 func explainResume(r control.MountRequest, err error) *control.Error {
 	session := "session " + r.Session
 	return fault.Subject{
-		Area: fault.Resume, Verb: "mount", Object: session, Checkpoint: "checkpoint " + r.At + " of " + session, Far: r.SessionOptions.Remote != "",
+		Area: fault.Resume, Verb: "mount", Object: session,
+		Checkpoint: "checkpoint " + r.At + " of " + session, Far: r.SessionOptions.Remote != "",
 	}.Explain(err)
 }

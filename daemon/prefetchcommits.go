@@ -12,7 +12,8 @@ import (
 
 // prefetchCommits fetches the objects of the commits in r.Commits, so that git's object store has them when it returns.
 // It waits for the git directory, and for the history, without which only HEAD can be resolved.
-func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
+	progress func(control.Progress)) (control.PrefetchReply, error) {
 	ready := m.triedGit(ctx)
 	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {
 		// The history, which is otherwise fetched in the background, becomes urgent.
@@ -23,8 +24,8 @@ func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, 
 	objects, made := m.git.objects, m.gitReady
 	m.mu.Unlock()
 	if !ready || !made {
-		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir, Cause: "its git directory is not ready",
-			Hint: "artifactfs status " + r.Dir + " says why"}
+		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir,
+			Cause: "its git directory is not ready", Hint: "artifactfs status " + r.Dir + " says why"}
 	}
 	done, err := objects.Prefetch(ctx, r.Commits, matcher(r.Paths), func(p promisor.Prefetched) {
 		progress(control.Progress{Phase: "fetch", Done: int64(p.Present), Total: int64(p.Wanted), Unit: "objects"})
@@ -32,7 +33,8 @@ func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, 
 	if err != nil {
 		e := fault.Explain("prefetch", r.Dir, err)
 		if errors.Is(err, promisor.ErrRevision) {
-			e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound, "git log --all lists commits; --history none leaves out those behind the mounted one"
+			e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound,
+				"git log --all lists commits; --history none leaves out those behind the mounted one"
 		}
 		return control.PrefetchReply{}, e
 	}

@@ -172,8 +172,8 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	d.log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
 	// The failure is shown by status until the mount succeeds or is unmounted.
 	d.failures.Add(statedir.Failure{
-		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session, Ref: r.Record.Ref, Commit: r.Record.Commit,
-		When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
+		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session,
+		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
 	})
 	return ctx.Err() != nil
 }

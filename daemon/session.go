@@ -168,7 +168,8 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 // without one.
 func (m *mount) open() error {
 	o := worktree.Options{
-		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.taking != nil, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.taking != nil, UID: m.request.UID, GID: m.request.GID,
+		Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
@@ -204,7 +205,8 @@ func (m *mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, statedir.Unsaved{Paths: m.changed()})})
 	}
 	if m.cameFromElsewhere() {
-		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
+		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
+			m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
 		// Commits on the session remote that the checkpoint lacks are not in the mount; the user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := agent.AheadText(ref, m.newer[ref].String())
@@ -215,10 +217,12 @@ func (m *mount) announce(progress func(control.Progress)) {
 		}
 	}
 	if f := m.far; f != nil && m.record.Point != nil {
-		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s", m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
+		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
+			m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
 	}
 	if m.otherOwner {
-		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began", m.record.UID, m.record.GID)})
+		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",
+			m.record.UID, m.record.GID)})
 	}
 	for _, problem := range m.tree.Recovery().Problems {
 		progress(control.Progress{Message: problem})

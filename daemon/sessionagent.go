@@ -124,7 +124,8 @@ type guardedCapturer struct {
 }
 
 // Point makes a checkpoint, like Capturer.Point.
-func (g guardedCapturer) Point(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
+func (g guardedCapturer) Point(ctx context.Context, reason session.Reason,
+	message string) (p session.Point, report capture.Report, err error) {
 	err = g.mount.guarded("make a checkpoint", func() (err error) {
 		p, report, err = g.Capturer.Point(ctx, reason, message)
 		return err

@@ -121,14 +121,16 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	}
 	f := p.b.repo.Format()
 	if patch {
-		out, err := p.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", treeish(f, from), treeish(f, to))
+		out, err := p.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff",
+			"--no-textconv", treeish(f, from), treeish(f, to))
 		if err != nil {
 			return err
 		}
 		reply.Patch = string(out)
 	}
 	if stat {
-		out, err := p.git(ctx, "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", treeish(f, from), treeish(f, to))
+		out, err := p.git(ctx, "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff",
+			"--no-textconv", treeish(f, from), treeish(f, to))
 		if err != nil {
 			return err
 		}

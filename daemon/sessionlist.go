@@ -46,7 +46,8 @@ func (o *opened) info() control.SessionInfo {
 	}
 	i.Stale = o.stale(meta, time.Now())
 	if o.mount == nil && meta.Interrupted() { // its daemon died; the next mount records this transition
-		i.History = append(i.History, control.Transition{State: string(session.Paused), Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
+		i.History = append(i.History, control.Transition{State: string(session.Paused),
+			Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
 	return i
 }
@@ -86,7 +87,8 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 
 // unmountedStatus returns the status of a session that is not mounted for writing on this host.
 func (o *opened) unmountedStatus() control.SessionStatus {
-	s := control.SessionStatus{Name: o.session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
+	s := control.SessionStatus{Name: o.session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record),
+		Policy: o.record.Carried.Policy}
 	switch o.record.Carried.Remote {
 	case "", control.RemoteEmbedded:
 		s.Mode = string(writeback.ModeEmbedded)
@@ -171,7 +173,8 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	to.Keep(thinDir(o.repo.Dir()))
 	ctx, cancel := context.WithTimeoutCause(ctx, pushTime, fault.ErrSlow)
 	defer cancel()
-	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Base: agent.BaseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
+	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to,
+		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}

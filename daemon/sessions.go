@@ -32,7 +32,8 @@ func (d *Daemon) carried(verb, dir string) (*mount, error) {
 }
 
 // Checkpoint makes a checkpoint of a working tree, pins it and pushes it if the request says so.
-func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, progress func(control.Progress)) (control.CheckpointReply, error) {
+func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
+	progress func(control.Progress)) (control.CheckpointReply, error) {
 	var reply control.CheckpointReply
 	m, err := d.carried("checkpoint", r.Dir)
 	if err != nil {
@@ -290,7 +291,8 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 }
 
 // SessionGC drops checkpoints that no rule keeps, and expired transcript records. In a dry run it only lists them.
-func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, progress func(control.Progress)) (control.SessionGCReply, error) {
+func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest,
+	progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Checkpoint{}}
 	d.expire(ctx, time.Now())
 	o, err := d.openSession(ctx, r.Of, !r.DryRun)

@@ -31,7 +31,8 @@ func (m *mount) reportLeft(reply *control.UnmountReply) {
 
 // lostText returns the note on a ref that was moved after the last checkpoint of a session whose mount died.
 func lostText(ref, id string) string {
-	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s", statedir.ShortRef(ref), id, id)
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
+		statedir.ShortRef(ref), id, id)
 }
 
 // shown returns options in the form that is recorded: without secrets, and without settings that hold for one mount
@@ -70,8 +71,8 @@ func (o *opened) synced(p session.Point) bool {
 func (o *opened) shown(p session.Point) control.Checkpoint {
 	s := control.Checkpoint{
 		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),
-		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Excluded: p.Left,
-		Pins: o.pins[p.ID], Synced: o.synced(p),
+		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev),
+		Changed: p.Changed, Bytes: p.Bytes, Excluded: p.Left, Pins: o.pins[p.ID], Synced: o.synced(p),
 	}
 	if !p.Head.IsZero() {
 		s.Head = p.Head.String()

@@ -67,7 +67,8 @@ func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteReque
 }
 
 // sessionDelete is SessionDelete at time now, with unexplained errors. The session must not be mounted for writing.
-func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteRequest, now time.Time) (reply control.SessionDeleteReply, err error) {
+func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
+	now time.Time) (reply control.SessionDeleteReply, err error) {
 	// The work of a mounted session could still change.
 	if m, err := d.mounted(ctx, r.Of); err != nil {
 		return reply, err
@@ -123,7 +124,8 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 
 // deleteThere moves a session to the trash of its session remote, if it has another than the embedded one. It returns
 // the number of removed refs, and the refs that it kept. Without takeOver it fails if another machine holds a claim.
-func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool, now time.Time) (refs int64, kept []string, err error) {
+func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool,
+	now time.Time) (refs int64, kept []string, err error) {
 	far, _, err := d.sessionRemote(r)
 	if err != nil || far == nil {
 		return 0, nil, err

@@ -14,7 +14,8 @@ import (
 
 // SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records.
 func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
-	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{}, Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
+	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{},
+		Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("read session", r.Of, err)

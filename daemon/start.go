@@ -135,7 +135,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	// From this update on, a successor takes over the mount instead of removing it.
 	m.handover.Update(func(h *takeover.State) {
-		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
+			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
 		if checkout.Size() <= takeover.MaxCheckout {
 			h.Checkout = &checkout
 		}

@@ -98,7 +98,8 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 // shownRecord converts a transcript record for a reply.
 func shownRecord(l transcript.Line) control.TranscriptRecord {
 	s := control.TranscriptRecord{
-		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor, Turn: l.Turn, Begins: l.Begins, Record: l.Record,
+		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor,
+		Turn: l.Turn, Begins: l.Begins, Record: l.Record,
 	}
 	if l.Erased != nil {
 		s.Erased = &control.Erased{Time: l.Erased.Time, By: l.Erased.By, Why: l.Erased.Why}

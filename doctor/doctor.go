@@ -53,7 +53,8 @@ type doctor struct {
 
 // say adds a finding.
 func (d *doctor) say(level Level, object, hint, format string, args ...any) {
-	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...), Wrong: level == LevelBad, Hint: hint, Level: level})
+	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...),
+		Wrong: level == LevelBad, Hint: hint, Level: level})
 }
 
 // ok adds a finding of LevelOK.
@@ -119,7 +120,8 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	}
 	for _, m := range mounts {
 		if m.Type == mountpoint.FUSEType && mountpoint.IsDead(m.Point) {
-			d.mend(m.Point, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return mountpoint.Detach(ctx, m.Point) })
+			d.mend(m.Point, "a dead mount is there: the process that served it is gone", "takes it away",
+				func() error { return mountpoint.Detach(ctx, m.Point) })
 		}
 	}
 	return nil

@@ -54,7 +54,8 @@ func (d *doctor) kernel() {
 	}
 	// Root can open the device whatever its mode, and other users cannot.
 	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
-		d.warn("/dev/fuse", "chmod 666 /dev/fuse, as it is on most systems", "users may not open it, so they cannot mount (mode %03o)", info.Mode().Perm())
+		d.warn("/dev/fuse", "chmod 666 /dev/fuse, as it is on most systems", "users may not open it, so they cannot mount (mode %03o)",
+			info.Mode().Perm())
 	} else if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
 		d.wrong("/dev/fuse", "root does: chmod 666 /dev/fuse, as it is on most systems", "user %d may not open it", os.Geteuid())
 		return
@@ -68,7 +69,8 @@ func (d *doctor) kernel() {
 		d.wrong("fuse", "in a container: SYS_ADMIN and /dev/fuse, or a descriptor that was opened outside", "nothing can be mounted: %v", err)
 	// Without this feature, the kernel does not resend requests that a dead process had read.
 	case !k.Resend:
-		d.warn("kernel", "Linux 6.9 or later lets mounts outlive their process", "Linux %s, fuse %s; a daemon that is killed takes its mounts with it", release, k)
+		d.warn("kernel", "Linux 6.9 or later lets mounts outlive their process",
+			"Linux %s, fuse %s; a daemon that is killed takes its mounts with it", release, k)
 	case len(k.Lacks) > 0:
 		d.warn("kernel", "", "Linux %s, fuse %s", release, k)
 	default:
@@ -109,7 +111,8 @@ func (d *doctor) users() {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.warn(fuseConf, "", "%v", err)
 	} else if !allowsOther(string(conf)) {
-		d.warn(fuseConf, "root puts user_allow_other into it", "--allow-other and --recurse-submodules are for root alone: user_allow_other is not set")
+		d.warn(fuseConf, "root puts user_allow_other into it",
+			"--allow-other and --recurse-submodules are for root alone: user_allow_other is not set")
 	}
 }
 
@@ -242,7 +245,8 @@ func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 		return
 	}
 	if mode := info.Mode().Perm(); mode&rights != 0 {
-		d.mend(dir, fmt.Sprintf("others can get at it (mode %03o)", mode), "makes it private", func() error { return os.Chmod(dir, mode&^rights) })
+		d.mend(dir, fmt.Sprintf("others can get at it (mode %03o)", mode), "makes it private",
+			func() error { return os.Chmod(dir, mode&^rights) })
 	}
 }
 

@@ -104,7 +104,8 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	switch {
 	// Such a remote can be mounted, but git has to download everything.
 	case errors.Is(err, transport.ErrNoV2):
-		d.warn(shown, "a server with protocol version 2 lets contents come when they are read", "it has no protocol version 2: all is downloaded, with stock git")
+		d.warn(shown, "a server with protocol version 2 lets contents come when they are read",
+			"it has no protocol version 2: all is downloaded, with stock git")
 		return
 	case err != nil:
 		e := fault.Explain("reach", shown, fault.Remote(err))

@@ -44,7 +44,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return
 	}
 	if err != nil {
-		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed", "its checkpoints cannot be looked at: %v", err)
+		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed",
+			"its checkpoints cannot be looked at: %v", err)
 		return
 	}
 	if len(h.Broken) > 0 {
@@ -58,7 +59,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	bad := len(h.Broken) > 0
 	for _, l := range h.Lost {
 		bad = true
-		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed", "%s does not lead to what it should: %v", l.Ref, l.Err)
+		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed",
+			"%s does not lead to what it should: %v", l.Ref, l.Err)
 	}
 	for _, p := range h.Packs {
 		if p.Junk && !mounted {
@@ -101,8 +103,8 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 			d.warn(l.Path, "a git that works there removes it when it is done", "it is locked since %s", l.Since.Format(time.DateTime))
 			continue
 		}
-		d.mend(l.Path, fmt.Sprintf("a git that was killed has left this lock %s ago; no ref moves below it", age.Round(time.Minute)), "removes it",
-			func() error { return os.Remove(l.Path) })
+		d.mend(l.Path, fmt.Sprintf("a git that was killed has left this lock %s ago; no ref moves below it", age.Round(time.Minute)),
+			"removes it", func() error { return os.Remove(l.Path) })
 	}
 }
 
@@ -189,7 +191,8 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	// Objects of another format cannot be pushed to the repository.
 	for _, r := range sessions {
 		if f, err := object.ParseFormat(r.Format); err == nil && f != push.Format {
-			d.warn(url, "artifactfs mount --session-remote with a repository of the same format", "%s: its objects are %v, those of %s are %v", of, push.Format, r.Session, f)
+			d.warn(url, "artifactfs mount --session-remote with a repository of the same format",
+				"%s: its objects are %v, those of %s are %v", of, push.Format, r.Session, f)
 			return
 		}
 	}

@@ -73,12 +73,14 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 			bad++
 		default:
 			bad++
-			d.wrong(p.Path, "unmount what is mounted of "+name+" and end its sessions; then artifactfs doctor --fix removes the store, and a mount fetches it anew", "%s", p.What)
+			d.wrong(p.Path, "unmount what is mounted of "+name+" and end its sessions; then artifactfs doctor --fix removes the store, "+
+				"and a mount fetches it anew", "%s", p.What)
 		}
 	}
 	switch {
 	case bad > 0 && unneeded:
-		d.mend(dir, problems[0].What+"; no session needs this store", "removes it: it is fetched anew when it is needed", func() error { return statedir.RemoveStore(dir) })
+		d.mend(dir, problems[0].What+"; no session needs this store", "removes it: it is fetched anew when it is needed",
+			func() error { return statedir.RemoveStore(dir) })
 	case bad == 0:
 		if s, err := odb.Look(info.Objects, info.Format); err == nil {
 			d.ok(name, "store is whole: objects %d, packs %d, %d KiB", s.Objects+s.Loose, s.Packs, s.Bytes>>10)

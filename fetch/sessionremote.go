@@ -170,7 +170,8 @@ func (s *Store) onSessionRemote(id object.ID) bool {
 
 // fetchFromSessions requests blobs from the session remotes, one after the other. It returns
 // SessionRemoteError.
-func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
+func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
+	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
 		// Without the mark, a failure of the session remote would count as one of the Store's
 		// remote, and degrade mounts that have no session.

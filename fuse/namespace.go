@@ -82,7 +82,8 @@ func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out
 }
 
 // make answers requests that create an entry.
-func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask uint32, name string, out *raw.EntryOut, do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
+func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask uint32, name string, out *raw.EntryOut,
+	do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
 	if len(name) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)
 	}

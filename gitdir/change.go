@@ -177,7 +177,8 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 		}
 	}
 	// With --ignore-submodules git need not read .gitmodules to find out which changes of submodules count.
-	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", "--ignore-submodules=none", from.String(), to.String())
+	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
+		"--ignore-submodules=none", from.String(), to.String())
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,8 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		return Destination{}, ErrNoCommit
 	}
 	// One git cat-file resolves all names, since each start of git takes milliseconds.
-	ids, err := d.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}", name+"^{tree}", "refs/heads/"+w.Create)
+	ids, err := d.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}",
+		name+"^{tree}", "refs/heads/"+w.Create)
 	if err != nil {
 		return Destination{}, err
 	}

@@ -147,7 +147,8 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 // settings returns the settings that the untracked cache depends on, by key in lower case. It runs git, since the
 // user's configuration may include other files on conditions.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
-	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp", `^(core\.excludesfile|status\.showuntrackedfiles)$`)
+	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp",
+		`^(core\.excludesfile|status\.showuntrackedfiles)$`)
 	out, err := cmd.Output()
 	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1: no setting was found
 		return nil, fmt.Errorf("read git's configuration: %w", err)

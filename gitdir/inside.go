@@ -30,7 +30,8 @@ const (
 // remote, which the # comments out. git runs the command in its current directory, possibly that of a linked
 // worktree, and without GIT_DIR in the environment, so the command first reads GIT_DIR from the environment of its
 // parent.
-const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
+const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); ` +
+	`d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
 	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
 
 // insideURL is a placeholder where git requires a URL; nothing opens it.

@@ -63,12 +63,14 @@ func beforePaths(args []string) []string {
 
 // namesAncestor reports whether an argument is a revision relative to another, a range, or a reflog entry.
 func namesAncestor(arg string) bool {
-	return !strings.HasPrefix(arg, "-") && (strings.ContainsAny(arg, "~^") || strings.Contains(arg, "..") && !strings.Contains(arg, "../") && arg != ".." || strings.Contains(arg, "@{"))
+	return !strings.HasPrefix(arg, "-") && (strings.ContainsAny(arg, "~^") ||
+		strings.Contains(arg, "..") && !strings.Contains(arg, "../") && arg != ".." || strings.Contains(arg, "@{"))
 }
 
 // namesCommit reports whether an argument may be a commit other than HEAD. It may be a path as well.
 func namesCommit(arg string) bool {
-	return arg != "" && arg != "HEAD" && arg != "@" && arg != "." && !strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "HEAD:") && !strings.HasPrefix(arg, ":")
+	return arg != "" && arg != "HEAD" && arg != "@" && arg != "." && !strings.HasPrefix(arg, "-") &&
+		!strings.HasPrefix(arg, "HEAD:") && !strings.HasPrefix(arg, ":")
 }
 
 // isOne reports whether an argument limits git log to one commit.

@@ -48,8 +48,10 @@ type File struct {
 // carried lists the files of a git directory that a State may contain. A name with a slash at its end stands for all
 // files below a directory.
 var carried = []string{
-	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
-	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN", "BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
+	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD",
+	"REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
+	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN",
+	"BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
 	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
 }
 

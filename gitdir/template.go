@@ -91,7 +91,8 @@ func (o Options) writeLogs(path string) error {
 		now := time.Now()
 		out = fmt.Appendf(nil, "%s <%s@%s> %d %s", name, name, host, now.Unix(), now.Format("-0700"))
 	}
-	line := strings.Repeat("0", 2*o.Format.Size()) + " " + o.Commit.String() + " " + strings.TrimSpace(string(out)) + "\tclone: from " + o.Remote + "\n"
+	line := strings.Repeat("0", 2*o.Format.Size()) + " " + o.Commit.String() + " " + strings.TrimSpace(string(out)) +
+		"\tclone: from " + o.Remote + "\n"
 	logs := []string{"HEAD"}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
 		logs = append(logs, o.Ref)

@@ -44,7 +44,8 @@ func InstalledGit(ctx context.Context) (Version, error) {
 	lastAsked.Lock()
 	defer lastAsked.Unlock()
 	// A package manager may replace git while the daemon runs.
-	if at := lastAsked.file; lastAsked.path == path && os.SameFile(at, file) && at.ModTime().Equal(file.ModTime()) && at.Size() == file.Size() {
+	if at := lastAsked.file; lastAsked.path == path && os.SameFile(at, file) && at.ModTime().Equal(file.ModTime()) &&
+		at.Size() == file.Size() {
 		return lastAsked.version, nil
 	}
 	v, err := askVersion(ctx)

@@ -83,7 +83,8 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 // rewrites it to refresh it. If git fails, staged returns true, so that no work is lost.
 func staged(ctx context.Context, path string) bool {
 	// --work-tree is not the mount: it may not be served yet, and git would access it.
-	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
+	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
+		"--cached", "--quiet", "HEAD", "--")
 	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
 	return cmd.Run() != nil
 }
@@ -102,7 +103,8 @@ func sumOf(path string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(ignored, relative) || relative == insideDir || strings.HasPrefix(relative, "artifactfs-") || strings.HasPrefix(relative, "fsmonitor--daemon") {
+		if slices.Contains(ignored, relative) || relative == insideDir || strings.HasPrefix(relative, "artifactfs-") ||
+			strings.HasPrefix(relative, "fsmonitor--daemon") {
 			if e.IsDir() {
 				return fs.SkipDir
 			}

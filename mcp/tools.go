@@ -130,7 +130,8 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	out.Turns, out.More = r.Turns, len(r.Records) > in.Limit
 	// Records are in order of time, so the newest are at the end.
 	for _, t := range r.Records[max(0, len(r.Records)-in.Limit):] {
-		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Checkpoint: t.Checkpoint, Actor: t.Actor, Turn: t.Turn, Erased: t.Erased != nil}
+		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Checkpoint: t.Checkpoint, Actor: t.Actor,
+			Turn: t.Turn, Erased: t.Erased != nil}
 		if len(t.Record) > 0 {
 			if err := json.Unmarshal(t.Record, &record.Record); err != nil {
 				return out, fmt.Errorf("decode record %s: %w", t.ID, err)
@@ -175,7 +176,9 @@ func addTools(s *sdk.Server, find Find) {
 	adds := &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: no}
 
 	add(s, find, &sdk.Tool{Name: "checkpoint", Annotations: adds,
-		Description: "Keep all files of the working tree as they are now, untracked ones too, with git's index, HEAD, branches and stashes. Returns the checkpoint's id. If nothing changed since the last checkpoint, returns that one with made=false. Does not touch git."},
+		Description: "Keep all files of the working tree as they are now, untracked ones too, with git's index, HEAD, branches and " +
+			"stashes. Returns the checkpoint's id. If nothing changed since the last checkpoint, returns that one with made=false. Does " +
+			"not touch git."},
 		func(ctx context.Context, w Session, in checkpointInput) (control.CheckpointReply, error) {
 			return w.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: w.Mount.Dir, Message: in.Message, Pin: in.Pin, Sync: in.Sync}, nil)
 		})
@@ -192,7 +195,8 @@ func addTools(s *sdk.Server, find Find) {
 			return logOutput{r, more}, err
 		})
 	add(s, find, &sdk.Tool{Name: "diff", Annotations: looks,
-		Description: "Compare two checkpoints, or a checkpoint with the working tree: changed paths with their status and numbers of lines, and on request the patch."},
+		Description: "Compare two checkpoints, or a checkpoint with the working tree: changed paths with their status and numbers of " +
+			"lines, and on request the patch."},
 		func(ctx context.Context, w Session, in diffInput) (diffOutput, error) {
 			r, err := w.Client.SessionDiff(ctx, control.SessionDiffRequest{Of: w.Mount.Dir, A: in.From, B: in.To, Patch: in.Patch, Stat: true})
 			cut := len(r.Patch) > maxPatch
@@ -200,15 +204,18 @@ func addTools(s *sdk.Server, find Find) {
 			return diffOutput{r, cut}, err
 		})
 	add(s, find, &sdk.Tool{Name: "compare", Annotations: looks,
-		Description: "Compare this session with other sessions: what each changed, and for each path that two or more changed whether it is the same, merges cleanly, or conflicts. Changes nothing."},
-		compare)
+		Description: "Compare this session with other sessions: what each changed, and for each path that two or more changed whether " +
+			"it is the same, merges cleanly, or conflicts. Changes nothing."}, compare)
 	add(s, find, &sdk.Tool{Name: "restore", Annotations: &sdk.ToolAnnotations{DestructiveHint: yes, IdempotentHint: true, OpenWorldHint: no},
-		Description: "Bring files back to what they were at a checkpoint. A checkpoint of what is there now is made first and returned as before; restoring that undoes it."},
+		Description: "Bring files back to what they were at a checkpoint. A checkpoint of what is there now is made first and " +
+			"returned as before; restoring that undoes it."},
 		func(ctx context.Context, w Session, in restoreInput) (control.RestoreReply, error) {
-			return w.Client.Restore(ctx, control.RestoreRequest{Dir: w.Mount.Dir, ID: in.Checkpoint, Paths: in.Paths, Staged: in.Staged, DryRun: in.DryRun}, nil)
+			return w.Client.Restore(ctx, control.RestoreRequest{Dir: w.Mount.Dir, ID: in.Checkpoint, Paths: in.Paths,
+				Staged: in.Staged, DryRun: in.DryRun}, nil)
 		})
 	add(s, find, &sdk.Tool{Name: "fork", Annotations: adds,
-		Description: "Begin another session at a checkpoint and mount it at another directory. Nothing is copied or downloaded; afterwards the two sessions are independent. Use it to try something without touching this working tree."},
+		Description: "Begin another session at a checkpoint and mount it at another directory. Nothing is copied or downloaded; " +
+			"afterwards the two sessions are independent. Use it to try something without touching this working tree."},
 		// The new session is mounted from the same remote.
 		func(ctx context.Context, w Session, in forkInput) (control.MountReply, error) {
 			return w.Client.Fork(ctx, control.ForkRequest{Of: w.Mount.Dir, ID: in.Checkpoint,
@@ -224,7 +231,8 @@ func addTools(s *sdk.Server, find Find) {
 			return w.Client.SessionNote(ctx, control.SessionNoteRequest{Dir: w.Mount.Dir, Commit: in.Commit, Ref: in.Ref, JSON: text})
 		})
 	add(s, find, &sdk.Tool{Name: "transcript", Annotations: adds,
-		Description: "Append records to the session's transcript, linked to the newest checkpoint; secrets are removed before they are written. Without records, read the transcript: what was recorded, by turns, oldest first."},
+		Description: "Append records to the session's transcript, linked to the newest checkpoint; secrets are removed before they " +
+			"are written. Without records, read the transcript: what was recorded, by turns, oldest first."},
 		func(ctx context.Context, w Session, in transcriptInput) (transcriptOutput, error) {
 			if len(in.Records) > 0 {
 				return appendRecords(ctx, w, in.Records)
@@ -232,7 +240,8 @@ func addTools(s *sdk.Server, find Find) {
 			return readRecords(ctx, w, in)
 		})
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
-		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, what is not on the session remote yet."},
+		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, " +
+			"what is not on the session remote yet."},
 		// The mount was looked up for this call, so its status is current.
 		func(_ context.Context, w Session, _ statusInput) (control.MountStatus, error) { return w.Mount, nil })
 	add(s, find, &sdk.Tool{Name: "prefetch", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: yes},

@@ -40,7 +40,8 @@ const ingestCache = 8 << 20
 // delta that precedes its base is delivered after it). The contents may be kept but not changed,
 // and are nil for a blob too large for memory. The pack must be self-contained. After an error
 // nothing is kept, and objects that were readable are no longer.
-func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
+func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
+	each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
 	res, err := s.ingest(ctx, r, o, each)
 	if err != nil {
 		return IngestResult{}, fmt.Errorf("ingest pack: %w", err)

@@ -169,8 +169,8 @@ func namesAny(multi string, paths []string) (bool, error) {
 
 // removeMultiIndex removes the multi-pack index, or the list of a chain of them, before its other files.
 func removeMultiIndex(dir string) error {
-	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev", "multi-pack-index-*.bitmap",
-		"multi-pack-index.d/multi-pack-index-*"} {
+	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev",
+		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {
 		found, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), pattern))
 		if err != nil {
 			return err

@@ -43,7 +43,8 @@ var fileNames = words(map[traits]string{
 		pyproject.toml setup.py setup.cfg pipfile tox.ini noxfile.py pytest.ini mypy.ini ruff.toml .ruff.toml .flake8 .pylintrc manifest.in
 		environment.yml .python-version conanfile.txt conanfile.py vcpkg.json
 		gemfile rakefile .ruby-version .rubocop.yml composer.json mix.exs rebar.config project.clj deps.edn build.sbt
-		pom.xml build.gradle build.gradle.kts settings.gradle settings.gradle.kts gradle.properties gradle-wrapper.properties libs.versions.toml gradlew mvnw
+		pom.xml build.gradle build.gradle.kts settings.gradle settings.gradle.kts gradle.properties gradle-wrapper.properties libs.versions.toml
+		gradlew mvnw
 		directory.build.props directory.build.targets directory.packages.props global.json nuget.config packages.config
 		stack.yaml cabal.project package.yaml dune dune-project pubspec.yaml package.swift podfile cartfile
 		makefile gnumakefile kbuild kconfig cmakelists.txt cmakepresets.json meson.build meson_options.txt meson.options configure.ac makefile.am
@@ -79,7 +80,8 @@ var (
 		{".config.js", manifest}, {".config.ts", manifest}, {".config.mjs", manifest}, {".config.cjs", manifest}, {".config.mts", manifest},
 		{".min.js", vendored}, {".min.css", vendored}, {".map", vendored},
 		{"_test.go", test}, {"_test.py", test}, {"_test.dart", test}, {"_test.exs", test}, {"_test.cc", test}, {"_test.cpp", test},
-		{"_test.rb", test}, {"_spec.rb", test}, {"_test.ts", test}, {"_test.rs", test}, {"test.java", test}, {"tests.java", test}, {"test.kt", test},
+		{"_test.rb", test}, {"_spec.rb", test}, {"_test.ts", test}, {"_test.rs", test}, {"test.java", test},
+		{"tests.java", test}, {"test.kt", test},
 		{"tests.cs", test}, {"test.php", test}, {"_unittest.cc", test}, {".snap", fixture}, {".golden", fixture},
 	}
 	// innerParts are parts before the extension: "a.test.ts".
@@ -119,7 +121,9 @@ var directories = words(map[traits]string{
 	vendored: `
 		node_modules vendor third_party third-party thirdparty 3rdparty 3rd-party bower_components jspm_packages pods carthage
 		.yarn dist .next __pycache__ .venv venv site-packages __generated__ generated`,
-	settings: `.github .gitlab .circleci .buildkite .woodpecker .ci .claude .cursor .codex .gemini .devcontainer .vscode .cargo .mvn .config .husky .changeset`,
+	settings: `
+		.github .gitlab .circleci .buildkite .woodpecker .ci .claude .cursor .codex .gemini .devcontainer .vscode .cargo .mvn .config
+		.husky .changeset`,
 	test: `
 		test tests __tests__ e2e spec specs integration-tests integration_tests unittests androidtest regress selftests
 		bench benches benchmark benchmarks`,

@@ -55,7 +55,8 @@ func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &oracle{provider: p, log: log, lens: newLens(gitDir, p.Objects(), p.Format()), own: own, loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
+	return &oracle{provider: p, log: log, lens: newLens(gitDir, p.Objects(), p.Format()), own: own,
+		loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
 }
 
 func (o *oracle) close() error { return o.own.Close() }

@@ -60,7 +60,8 @@ var walkOptions = options{
 var showsContents = []string{
 	"-p", "-u", "--patch", "--stat", "--numstat", "--shortstat", "--dirstat", "-X", "--cumulative", "--dirstat-by-file", "--patch-with-stat",
 	"--patch-with-raw", "--compact-summary", "--check", "-S", "-G", "--pickaxe-all", "--cc", "-c", "-W", "--function-context", "-U",
-	"--unified", "--word-diff", "--color-words", "--binary", "--summary", "--find-copies-harder", "-C", "--find-copies", "-B", "--remerge-diff",
+	"--unified", "--word-diff", "--color-words", "--binary", "--summary", "--find-copies-harder", "-C",
+	"--find-copies", "-B", "--remerge-diff",
 }
 
 // log adds the versions of files that `git log` compares: all if an option shows contents,
@@ -186,7 +187,8 @@ func (q *question) addAll(changes []change) error {
 }
 
 // blameOptions lists the options of `git blame` whose value is the next argument.
-var blameOptions = options{dropValue: []string{"-L", "-S", "--contents", "--since", "--ignore-rev", "--ignore-revs-file", "--date", "--abbrev"}}
+var blameOptions = options{dropValue: []string{"-L", "-S", "--contents", "--since", "--ignore-rev",
+	"--ignore-revs-file", "--date", "--abbrev"}}
 
 // blame adds the whole history of a file; with -C also the files that were changed in the same
 // commits.
@@ -210,8 +212,9 @@ func (q *question) blame(args []string) error {
 
 // grepOptions lists the options of `git grep` that decide what is searched, and those with a value.
 var grepOptions = options{
-	keep:      []string{"--cached", "--untracked", "--no-index"},
-	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context", "--before-context", "--context", "--parent-basename"},
+	keep: []string{"--cached", "--untracked", "--no-index"},
+	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context",
+		"--before-context", "--context", "--parent-basename"},
 }
 
 // grep adds the files of the trees that `git grep` searches, or those of the index. The working
@@ -229,7 +232,8 @@ func (q *question) grep(args []string) error {
 }
 
 // archiveOptions lists the options of `git archive` whose value is the next argument.
-var archiveOptions = options{dropValue: []string{"--format", "--prefix", "-o", "--output", "--add-file", "--add-virtual-file", "--mtime", "--remote", "--exec"}}
+var archiveOptions = options{dropValue: []string{"--format", "--prefix", "-o", "--output", "--add-file",
+	"--add-virtual-file", "--mtime", "--remote", "--exec"}}
 
 // archive adds all files of the tree that `git archive` writes.
 func (q *question) archive(args []string) error {

@@ -27,7 +27,8 @@ type Prefetched struct {
 // for programs that read this store without asking a promisor remote. Of one commit these are all
 // files of its tree; of a range (A..B) they are both versions of every file that a commit of the
 // range changed. Only paths that match are fetched. It calls progress after each batch.
-func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool, progress func(Prefetched)) (Prefetched, error) {
+func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool,
+	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
 	// git and other processes may have added commits and packs since the last question.
 	if err := errors.Join(s.oracle.lens.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
@@ -86,7 +87,8 @@ func (q *question) files(commits string, match func(path string) bool) error {
 		return err
 	}
 	// With -m, log lists the changes of a merge against each parent.
-	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat, "^" + first, last, "--"}
+	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes",
+		"--no-show-signature", logFormat, "^" + first, last, "--"}
 	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, add)
 	})

@@ -10,7 +10,8 @@ import (
 
 // checkoutOptions lists the options of checkout, switch, reset and read-tree whose value is the
 // next argument.
-var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orphan", "--conflict", "--pathspec-from-file", "--prefix", "--index-output"}}
+var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orphan", "--conflict",
+	"--pathspec-from-file", "--prefix", "--index-output"}}
 
 // checkout adds the files that differ between HEAD and another commit.
 func (q *question) checkout(args []string) error {
@@ -73,7 +74,8 @@ func (q *question) changes(a, b string) (map[string]change, error) {
 }
 
 // mergeOptions lists the options of merge and pull whose value is the next argument.
-var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file", "--into-name", "--cleanup", "--depth", "--upload-pack", "-o"}}
+var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file", "--into-name",
+	"--cleanup", "--depth", "--upload-pack", "-o"}}
 
 // merge adds the blobs that a merge with HEAD reads.
 func (q *question) merge(args []string) error {
@@ -204,7 +206,8 @@ func (q *question) replay(commits []string, onto string) error {
 }
 
 // rebaseOptions lists the options of `git rebase` whose value is the next argument.
-var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X", "--strategy-option", "-C", "--whitespace", "--empty"}}
+var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X",
+	"--strategy-option", "-C", "--whitespace", "--empty"}}
 
 // rebase checks out another commit and applies commits there. While one is in progress its state
 // files list the rest.
@@ -285,7 +288,8 @@ func (q *question) todo(dir string) []string {
 	var short []string
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
-		if len(fields) < 2 || !slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"}, fields[0]) {
+		if len(fields) < 2 || !slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"},
+			fields[0]) {
 			continue
 		}
 		// An option may precede the id: "fixup -C <id>".

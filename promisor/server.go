@@ -160,7 +160,8 @@ func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error 
 	along := s.oracle.predict(ctx, hint, wants)
 	predicted := time.Since(start)
 	err := s.provider.Provide(ctx, wants, along)
-	s.log.Debug("question of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)), zap.Stringer("first", first(wants)), zap.Int("along", len(along)),
+	s.log.Debug("question of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)),
+		zap.Stringer("first", first(wants)), zap.Int("along", len(along)),
 		zap.Duration("predicted", predicted), zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err
 }

@@ -123,7 +123,8 @@ func (l *shadow) replace(name string, content []byte) error {
 
 // names returns the user's configuration of branches and their upstreams.
 func (l *shadow) names(ctx context.Context) ([]byte, error) {
-	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp", `^(branch|remote)\..*\.(remote|merge|fetch)$`)
+	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp",
+		`^(branch|remote)\..*\.(remote|merge|fetch)$`)
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // the user has configured none
 		return nil, nil
 	}
@@ -133,7 +134,8 @@ func (l *shadow) names(ctx context.Context) ([]byte, error) {
 		section, rest, ok2 := strings.Cut(key, ".")
 		at := strings.LastIndexByte(rest, '.')
 		if ok && ok2 && at > 0 && !strings.ContainsAny(entry[len(key)+1:], "\n") {
-			text = fmt.Appendf(text, "[%s \"%s\"]\n\t%s = \"%s\"\n", section, quoteConfig.Replace(rest[:at]), rest[at+1:], quoteConfig.Replace(value))
+			text = fmt.Appendf(text, "[%s \"%s\"]\n\t%s = \"%s\"\n", section, quoteConfig.Replace(rest[:at]),
+				rest[at+1:], quoteConfig.Replace(value))
 		}
 	}
 	return text, err
@@ -147,8 +149,8 @@ func (l *shadow) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = l.dir // not the working tree, which this process serves
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", gitcmd.PlainText, "GIT_DIR=" + l.dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
-		gitcmd.NoFetch, gitcmd.NoPrompt, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1",
+		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", gitcmd.PlainText, "GIT_DIR=" + l.dir,
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", gitcmd.NoFetch, gitcmd.NoPrompt, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1",
 	}
 	// A group of its own, which ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

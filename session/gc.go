@@ -131,7 +131,8 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 	if err != nil {
 		return GCResult{}, err
 	}
-	keep := keepers{rules: o.Keep, now: o.Now, archived: !metaID.IsZero() && meta.State == Archived, pinned: map[object.ID]bool{}, held: meta.heldByOthers(o.Writer)}
+	keep := keepers{rules: o.Keep, now: o.Now, archived: !metaID.IsZero() && meta.State == Archived, pinned: map[object.ID]bool{},
+		held: meta.heldByOthers(o.Writer)}
 	for _, p := range pins {
 		keep.pinned[p.ID] = true
 	}

@@ -115,7 +115,8 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 			return bad(trailerPrev, err)
 		}
 	}
-	p.Session, p.Lane, p.Branch, p.Reason = trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
+	p.Session, p.Lane, p.Branch, p.Reason =
+		trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
 	// The subject was made by Encode if the user wrote no message.
 	if message != autoSubject(p.Reason) {
 		p.Message = message

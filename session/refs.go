@@ -192,7 +192,8 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		return nil, nil, fmt.Errorf("list refs: %w", err)
 	}
 	for _, p := range packed {
-		if _, ok := found[p.Name]; !ok && strings.HasPrefix(p.Name, prefix) && !slices.Contains(links, p.Name) && !slices.Contains(broken, p.Name) {
+		if _, ok := found[p.Name]; !ok && strings.HasPrefix(p.Name, prefix) && !slices.Contains(links, p.Name) &&
+			!slices.Contains(broken, p.Name) {
 			found[p.Name] = p
 		}
 	}

@@ -81,7 +81,8 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	r := &Repo{RefDir: NewRefDir(dir, o.Format), dir: dir, session: o.Session, format: o.Format, readOnly: o.ReadOnly, log: o.Log, changed: make(chan struct{}, 1)}
+	r := &Repo{RefDir: NewRefDir(dir, o.Format), dir: dir, session: o.Session, format: o.Format, readOnly: o.ReadOnly,
+		log: o.Log, changed: make(chan struct{}, 1)}
 	if err := r.prepare(o); err != nil {
 		return nil, fmt.Errorf("open session repository %s: %w", dir, err)
 	}

@@ -119,7 +119,8 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	lines := json.NewEncoder(&special)
 	lines.SetEscapeHTML(false)
 	for _, e := range s.Index.Special {
-		if err := lines.Encode(specialEntry{[]byte(e.Path), uint32(e.Mode), e.ID.String(), e.Stage, e.AssumeValid, e.SkipWorktree, e.IntentToAdd}); err != nil {
+		if err := lines.Encode(specialEntry{[]byte(e.Path), uint32(e.Mode), e.ID.String(), e.Stage, e.AssumeValid,
+			e.SkipWorktree, e.IntentToAdd}); err != nil {
 			return object.ID{}, nil, fmt.Errorf("write state: %w", err)
 		}
 		// A blob of stage 0 is in the tree of the index, and nothing else refers to that of a conflict.
@@ -227,7 +228,8 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 
 // validFileName reports whether name can be one component of a path that git stores: .git and its variants cannot.
 func validFileName(name string) bool {
-	return name != "" && name != "." && name != ".." && len(name) <= object.MaxNameLen && !strings.ContainsAny(name, "/\x00") && !object.IsDotGit(name)
+	return name != "" && name != "." && name != ".." && len(name) <= object.MaxNameLen && !strings.ContainsAny(name, "/\x00") &&
+		!object.IsDotGit(name)
 }
 
 // errState reports objects that EncodeState did not make.

@@ -40,7 +40,8 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("%w: %w", errState, err)
 		}
-		x := IndexEntry{Path: string(e.Path), Mode: object.Mode(e.Mode), Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
+		x := IndexEntry{Path: string(e.Path), Mode: object.Mode(e.Mode), Stage: e.Stage, AssumeValid: e.AssumeValid,
+			SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
 		if e.ID != "" {
 			id, err := object.ParseIDOf(f, e.ID)
 			if err != nil {

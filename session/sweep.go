@@ -323,7 +323,8 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 		list.WriteString(id.String() + "\n")
 	}
 	base := filepath.Join(r.own.dir, "pack", "pack")
-	cmd := gitcmd.New(ctx, "--git-dir", r.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
+	cmd := gitcmd.New(ctx, "--git-dir", r.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q",
+		"--threads=1", "--delta-base-offset", base)
 	cmd.Env = append(cmd.Env, gitcmd.PlainText, gitcmd.NoFetch, gitcmd.NoPrompt)
 	cmd.Stdin = &list
 	out, err := gitcmd.Output(cmd)

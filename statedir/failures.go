@@ -65,7 +65,8 @@ func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	path := filepath.Join(f.Dir(), FileName(dir))
 	failure, ok := readFailure(path)
 	if ok && progress != nil {
-		progress(control.Progress{Message: fmt.Sprintf("the mount that was here ended at %s: %s", failure.When.Format(time.DateTime), failure.Cause)})
+		progress(control.Progress{Message: fmt.Sprintf("the mount that was here ended at %s: %s",
+			failure.When.Format(time.DateTime), failure.Cause)})
 	}
 	return os.Remove(path) == nil && ok
 }

@@ -339,7 +339,8 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 
 // hangs kills a worker that hangs.
 func (s *supervisor) hangs(w *worker, why string) {
-	s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.pid()), zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
+	s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.pid()),
+		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
 	s.hung++
 	w.hung = true
 	s.kill(w, why)

@@ -172,7 +172,8 @@ func (e *early) end() {
 
 // takeEarly returns the answer to the command sent ahead if it equals the command that would be
 // sent now, else nil. The caller must call refused if it cannot read the answer.
-func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
+func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind,
+	message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
 	e := r.early
 	r.mu.Unlock()
@@ -217,7 +218,8 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 
 // exchangeAhead is exchange, but uses the answer to the command sent ahead if there is one and read
 // accepts it.
-func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error), read func(*answer) error) error {
+func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind,
+	message func(Capabilities) ([]byte, error), read func(*answer) error) error {
 	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
 		err := read(a)
 		var lacks NotOurRef

@@ -66,7 +66,8 @@ func (r *Remote) newLocal(path string) *lanes {
 // isPartial reports whether a repository of this host is a partial clone, as those of sessions are.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
-		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`).Output()
+		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp",
+			`^(extensions\.partialclone|remote\..*\.promisor)$`).Output()
 		if err == nil && len(out) > 0 {
 			return true
 		}

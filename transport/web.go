@@ -152,7 +152,8 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 	for hop := 0; ; hop++ {
 		// The base changes with each redirect, so it is read anew for each hop.
 		base, _ := h.at()
-		a, err := h.send(ctx, call{method: http.MethodGet, service: s, url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
+		a, err := h.send(ctx, call{method: http.MethodGet, service: s,
+			url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
 		var m moved
 		if errors.As(err, &m) {
 			if hop >= maxHops || !h.set.FollowRedirects {

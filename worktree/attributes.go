@@ -32,7 +32,7 @@ type Change struct {
 	Atime, Mtime, Ctime int64 // nanoseconds since 1970, or NowTime
 }
 
-// NowTime, in a time field of a Change, means the time at which the change is made.
+// NowTime is the value of a time field of a Change that stands for the time at which the change is made.
 const NowTime = -1 << 63
 
 // Attr returns the attributes of a node. It waits for a size that is not known yet.

@@ -118,7 +118,8 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 // checkRecord checks that the numbers of a record point into the files, and that its checksum is right.
 func (t *table) checkRecord(n Node, r *record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
-	if r.kind < kindFile || r.kind > kindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize || off+length > uint64(t.names.Len()) {
+	if r.kind < kindFile || r.kind > kindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
+		off+length > uint64(t.names.Len()) {
 		return fmt.Errorf("node %d: kind %d, parent %d, name at %d: %w", n, r.kind, r.parent, off, ErrTable)
 	}
 	id, err := object.FromBytes(r.id[:min(int(r.idLen), len(r.id))])

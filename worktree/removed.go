@@ -305,7 +305,8 @@ func (r *removals) add(t *Tree, tx *overlay.Tx, k *Removed, in *overlay.Inode, c
 	}
 	r.last++
 	k.id = r.last
-	kept := overlay.Kept{ID: k.id, Size: k.Size, Mode: in.Mode, At: k.at.UnixNano(), Unlinked: k.unlinked, Copied: copied, Path: k.Path, Target: k.Target}
+	kept := overlay.Kept{ID: k.id, Size: k.Size, Mode: in.Mode, At: k.at.UnixNano(), Unlinked: k.unlinked,
+		Copied: copied, Path: k.Path, Target: k.Target}
 	if k.Kind == FrozenContent {
 		kept.Content = in.Content
 		k.pin = t.layer.PinKept(overlay.Inode{Content: in.Content, Size: k.Size}, k.id)

@@ -114,7 +114,8 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 		case !r.Needed:
 			needed = "no"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes), cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes),
+			cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
 	// The daemons count the changes; "?" means that one could not.
@@ -186,7 +187,8 @@ func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 		}
 		fmt.Fprintf(a.Stdout, "%s the store of %s, %s\n", verb[1], orDash(name), cli.BytesOf(r.Bytes))
 	}
-	_, err = fmt.Fprintf(a.Stdout, "%s %s, %s; %s of contents are left\n", verb[0], cli.Plural(freed.Blobs, "blob"), cli.BytesOf(freed.Bytes), cli.BytesOf(freed.Left))
+	_, err = fmt.Fprintf(a.Stdout, "%s %s, %s; %s of contents are left\n", verb[0], cli.Plural(freed.Blobs, "blob"),
+		cli.BytesOf(freed.Bytes), cli.BytesOf(freed.Left))
 	for _, note := range freed.Notes {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", (&control.Error{Cause: note}).Error())
 	}

@@ -91,8 +91,9 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 		sayLeft(a, reply)
 	}
 	if err == nil && r.Sync && !reply.Synced {
-		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir, Cause: "the checkpoint is made, and not on the session remote yet",
-			Hint: "artifactfs status " + cli.ShellWord(m.Dir) + " shows the cause"}
+		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir,
+			Cause: "the checkpoint is made, and not on the session remote yet",
+			Hint:  "artifactfs status " + cli.ShellWord(m.Dir) + " shows the cause"}
 	}
 	return err
 }
@@ -236,7 +237,8 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 		return fmt.Sprintf("%s cannot be there because of %s; it is kept there as %s", d.RemoteRef, d.BlockedBy, d.KeptRef),
 			"another name of the branch, or --session-branches of artifactfs mount, avoids that"
 	case strings.HasPrefix(d.Ref, "refs/notes/"):
-		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.KeptRef), "they are merged by themselves at the next push"
+		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.KeptRef),
+			"they are merged by themselves at the next push"
 	}
 	return fmt.Sprintf("%s was moved by another session; this session's commits are there as %s", d.RemoteRef, d.KeptRef),
 		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", cli.ShellWord(remote), d.RemoteRef)

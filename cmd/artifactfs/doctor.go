@@ -95,7 +95,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 		err = printFindings(a, findings)
 	}
 	if err == nil && wrong > 0 {
-		err = &control.Error{Code: control.ExitFailed, Verb: "doctor", Object: a.State, Cause: cli.Plural(int64(wrong), "finding") + " to be looked after"}
+		err = &control.Error{Code: control.ExitFailed, Verb: "doctor", Object: a.State,
+			Cause: cli.Plural(int64(wrong), "finding") + " to be looked after"}
 	}
 	return err
 }
@@ -121,7 +122,8 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 		case d.UpgradeFailed != "":
 			say(doctor.LevelWarn, "daemon", what+", but an upgrade was taken back: "+d.UpgradeFailed, "")
 		case d.Version != "" && d.Version != versionText():
-			say(doctor.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; its mounts continue")
+			say(doctor.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(),
+				"artifactfs daemon --upgrade replaces it; its mounts continue")
 		case d.Takeovers > 0:
 			say(doctor.LevelOK, "daemon", what+"; it took over "+cli.Plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
 		default:

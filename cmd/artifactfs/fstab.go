@@ -197,7 +197,8 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 
 // helperError returns the error for invalid arguments of a helper.
 func helperError(name, cause string) error {
-	return &control.Error{Code: control.ExitUsage, Verb: name, Cause: cause, Hint: "options are the flags of artifactfs mount: ref=NAME, session=NAME, prefetch=none, allow_other, ..., and those of mount(8)"}
+	return &control.Error{Code: control.ExitUsage, Verb: name, Cause: cause,
+		Hint: "options are the flags of artifactfs mount: ref=NAME, session=NAME, prefetch=none, allow_other, ..., and those of mount(8)"}
 }
 
 // splitOptions splits a list at commas outside of double quotes, and removes the quotes (libmount, ul_optstr_next).
@@ -220,14 +221,16 @@ func splitOptions(list string) (all []string) {
 
 // mountFlags maps generic mount options to flags of mount(2).
 var mountFlags = map[string]uintptr{
-	"noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
+	"noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME,
+	"relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
 }
 
 // generic lists the options that are ignored: they are for mount(8) and init systems, or always in effect, or
 // meaningless for artifactfs. A mount is nosuid and nodev, and has no access times.
 var generic = []string{
 	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
-	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync", "mand", "nomand", "iversion", "noiversion",
+	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync",
+	"mand", "nomand", "iversion", "noiversion",
 	"silent", "loud", "nonempty", "default_permissions", "auto_unmount", "noauto_unmount", "symfollow",
 }
 
@@ -244,7 +247,8 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 		key, value, hasValue := strings.Cut(option, "=")
 		flag := strings.ReplaceAll(key, "_", "-")
 		switch {
-		case key == "" || key == "user" || slices.Contains(generic, key) || strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "X-") || key == "comment":
+		case key == "" || key == "user" || slices.Contains(generic, key) || strings.HasPrefix(key, "x-") ||
+			strings.HasPrefix(key, "X-") || key == "comment":
 		case key == "exec": // cancels the noexec that user implies
 			h.flags &^= unix.MS_NOEXEC
 		case mountFlags[key] != 0:
@@ -288,8 +292,9 @@ func (h *helperRun) restrict() error {
 		return nil // without privileges the flags about access times cannot be set; they have no effect on artifactfs
 	}
 	if err != nil {
-		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir, Cause: "it is mounted, but not as restricted as the options say: " + err.Error(),
-			Hint: "only root can have noexec, which user implies: add exec behind it"}
+		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir,
+			Cause: "it is mounted, but not as restricted as the options say: " + err.Error(),
+			Hint:  "only root can have noexec, which user implies: add exec behind it"}
 	}
 	return err
 }

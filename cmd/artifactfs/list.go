@@ -60,7 +60,8 @@ func listMounts(ctx context.Context, a *cli.App) error {
 		if !m.Mounted() {
 			files, hydrated = "-", "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files, hydrated, changed, session, pending, m.Remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files,
+			hydrated, changed, session, pending, m.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)

@@ -147,15 +147,19 @@ session; 5 success, but not everything is on the session remote yet. With --json
 	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVar(&a.State, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
+	f.StringVar(&a.State, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n"+
+		"/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
 	f.StringVar(&a.Socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
 	f.BoolVar(&a.JSON, "json", false, "print the result as JSON")
 	f.BoolVarP(&a.Verbose, "verbose", "v", false, "print more on stderr, even if it is not a terminal")
 	f.StringVar(&a.LogFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
-	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
+	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level",
+		"log from this level up (default: info for a daemon, else warn)")
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "how to write the log")
-	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a), switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a), cacheCommand(a),
-		serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a), serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
+	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a),
+		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
+		cacheCommand(a), serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a),
+		manCommand(a), serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)
 	}

@@ -39,7 +39,8 @@ commits changed). The command returns when the contents are there.`,
 		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when all matching files have been fetched")
-	cmd.Flags().StringArrayVar(&commits, "commit", nil, "write the contents of this `COMMIT` or range of commits to git's object store; may be repeated")
+	cmd.Flags().StringArrayVar(&commits, "commit", nil,
+		"write the contents of this `COMMIT` or range of commits to git's object store; may be repeated")
 	return cmd
 }
 
@@ -69,10 +70,12 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 		return cli.PrintJSON(a.Stdout, reply)
 	}
 	if len(commits) > 0 {
-		_, err = fmt.Fprintf(a.Stdout, "%s of %s in git's object store (%s)\n", cli.Count(reply.Fetched), cli.Plural(reply.Matched, "version"), cli.Seconds(time.Since(start)))
+		_, err = fmt.Fprintf(a.Stdout, "%s of %s in git's object store (%s)\n", cli.Count(reply.Fetched),
+			cli.Plural(reply.Matched, "version"), cli.Seconds(time.Since(start)))
 		return err
 	}
-	_, err = fmt.Fprintf(a.Stdout, "%s of %s fetched, %s (%s)\n", cli.Count(reply.Fetched), cli.Plural(reply.Matched, "blob"), cli.BytesOf(reply.Bytes), cli.Seconds(time.Since(start)))
+	_, err = fmt.Fprintf(a.Stdout, "%s of %s fetched, %s (%s)\n", cli.Count(reply.Fetched), cli.Plural(reply.Matched, "blob"),
+		cli.BytesOf(reply.Bytes), cli.Seconds(time.Since(start)))
 	return err
 }
 

@@ -169,8 +169,9 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	a.Serving = true // from here on all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
 	if err == nil && !mountedAt(reply.Dir) { // in another mount namespace, CMD would run in an empty directory
-		err = &control.Error{Verb: "run", Object: reply.Dir, Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
-			Hint: "--state DIR with a state directory of this namespace's own has a daemon started here"}
+		err = &control.Error{Verb: "run", Object: reply.Dir,
+			Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
+			Hint:  "--state DIR with a state directory of this namespace's own has a daemon started here"}
 	}
 	if err == nil { // no signal arrived after the mount
 		code, err = runChild(a, o.command, reply.Dir)
@@ -227,7 +228,8 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 		}
 	}
 	if err != nil && mountedAt(m.Dir) {
-		cli.PrintError(a.Stderr, &control.Error{Verb: "run", Object: m.Dir, Cause: "cut off what still uses the mount: " + control.AsError(err).Cause})
+		cli.PrintError(a.Stderr, &control.Error{Verb: "run", Object: m.Dir,
+			Cause: "cut off what still uses the mount: " + control.AsError(err).Cause})
 		request.Detach = true
 		reply, err = client.Unmount(ctx, request)
 	}
@@ -260,8 +262,8 @@ func sayKeptByRun(a *cli.App, m control.MountReply, reply control.UnmountReply) 
 		what += " until " + reply.Until.Local().Format(time.DateTime)
 	}
 	fmt.Fprintf(a.Stderr, "artifactfs: kept %s in session %s\n", what, reply.Session)
-	fmt.Fprintf(a.Stderr, "hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s --discard deletes it\n",
-		cli.ShellWord(m.Remote), reply.Session, reply.Session)
+	fmt.Fprintf(a.Stderr, "hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s "+
+		"--discard deletes it\n", cli.ShellWord(m.Remote), reply.Session, reply.Session)
 	for _, sub := range reply.Submodules {
 		if sub.Session != "" {
 			fmt.Fprintf(a.Stderr, "artifactfs: kept work of submodule %s in session %s\n", sub.Dir, sub.Session)

@@ -206,7 +206,8 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	line("tree", "%s", files)
 	line("blobs", "%s of %s fetched%s, %s", cli.Count(m.Blobs.Fetched), cli.Count(m.Blobs.Total), share(m.Blobs), cli.BytesOf(m.Blobs.Bytes))
 	n := m.Network
-	line("network", "%s in %s, %s, %s received", cli.Plural(n.Requests, "request"), cli.Plural(n.RoundTrips, "round trip"), cli.Plural(n.Blobs, "blob"), cli.BytesOf(n.Bytes))
+	line("network", "%s in %s, %s, %s received", cli.Plural(n.Requests, "request"), cli.Plural(n.RoundTrips, "round trip"),
+		cli.Plural(n.Blobs, "blob"), cli.BytesOf(n.Bytes))
 	if m.Queue != (control.QueueStatus{}) {
 		line("queue", "%s waited for, %s in the background", cli.Count(m.Queue.Foreground), cli.Count(m.Queue.Background))
 	}

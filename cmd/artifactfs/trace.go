@@ -141,7 +141,8 @@ func printEvent(w io.Writer, e control.TraceEvent) error {
 	if e.Error != "" {
 		path += " (" + e.Error + ")"
 	}
-	line := fmt.Sprintf("%s %7d %-15s %-11s %-14s %10s  %s", e.Time.Local().Format("15:04:05.000"), e.PID, command, e.Op, how, waitText(e.Wait), path)
+	line := fmt.Sprintf("%s %7d %-15s %-11s %-14s %10s  %s", e.Time.Local().Format("15:04:05.000"), e.PID,
+		command, e.Op, how, waitText(e.Wait), path)
 	if _, err := fmt.Fprintln(w, (&control.Error{Cause: line}).Error()); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}

@@ -134,7 +134,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			fmt.Fprintln(a.Stdout, what)
 		}
 		if reply.NotRemoved != "" {
-			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
+			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n",
+				(&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.Quiet {
 			sayTrashed(a, reply.Trashed, reply.Until)
@@ -197,8 +198,8 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 		case asked != nil:
 			errs = append(errs, asked)
 		default:
-			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "unmount", Object: "session " + name, Cause: "there is no such session",
-				Hint: "artifactfs list shows what there is"})
+			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "unmount",
+				Object: "session " + name, Cause: "there is no such session", Hint: "artifactfs list shows what there is"})
 		}
 	}
 	if o.all {
@@ -218,7 +219,8 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 		until, err := discardKept(ctx, a, m.Session.Name)
 		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir, Trashed: m.Session.Name, Until: until}, true}, err
 	}
-	reply, err := m.Client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
+	reply, err := m.Client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard,
+		Detach: o.detach, Timeout: unmountWait(o.timeout)})
 	return unmounted{reply, o.discard}, err
 }
 

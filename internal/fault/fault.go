@@ -82,7 +82,8 @@ func (s Subject) explain(err error) *control.Error {
 		s.Object = s.Checkpoint
 	}
 	// Most errors begin with the verb and the object, which would otherwise be printed twice.
-	e := &control.Error{Code: control.ExitFailed, Verb: s.Verb, Object: s.Object, Cause: strings.TrimPrefix(err.Error(), s.Verb+" "+s.Object+": ")}
+	e := &control.Error{Code: control.ExitFailed, Verb: s.Verb, Object: s.Object,
+		Cause: strings.TrimPrefix(err.Error(), s.Verb+" "+s.Object+": ")}
 	var exit int
 	var cause string
 	done := false

@@ -74,7 +74,8 @@ func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 // of the subject.
 func text(t string) func(Subject, error) string {
 	return func(s Subject, _ error) string {
-		return strings.NewReplacer("{object}", s.Object, "{remote}", s.Remote, "{session}", s.Session, "{ref}", s.Ref, "{id}", s.ID, "{gitdir}", s.GitDir).Replace(t)
+		return strings.NewReplacer("{object}", s.Object, "{remote}", s.Remote, "{session}", s.Session,
+			"{ref}", s.Ref, "{id}", s.ID, "{gitdir}", s.GitDir).Replace(t)
 	}
 }
 
@@ -90,11 +91,15 @@ var specific = []row{
 	{in: Mount, match: a[statedir.InUseError](), hint: of(func(_ Subject, e statedir.InUseError) string {
 		return "artifactfs unmount " + e.Dir + " ends it there; --session NAME begins other work"
 	})},
-	{in: Mount, match: a[OtherCommitError](), code: control.CodeConflict, exit: control.ExitUsage, hint: of(func(_ Subject, e OtherCommitError) string {
-		return "without --ref the session is resumed; --session NAME mounts " + e.Ref + " beside it; artifactfs unmount --discard --session " + e.Session + " throws its work away"
-	})},
-	{in: Mount, match: is(statedir.ErrNoSession), cause: text("there is no session {session}"), hint: text("artifactfs list shows those that are kept")},
-	{in: Mount, match: is(ErrOtherRemote), code: control.CodeConflict, exit: control.ExitUsage, hint: text("--session NAME begins other work")},
+	{in: Mount, match: a[OtherCommitError](), code: control.CodeConflict, exit: control.ExitUsage,
+		hint: of(func(_ Subject, e OtherCommitError) string {
+			return "without --ref the session is resumed; --session NAME mounts " + e.Ref +
+				" beside it; artifactfs unmount --discard --session " + e.Session + " throws its work away"
+		})},
+	{in: Mount, match: is(statedir.ErrNoSession), cause: text("there is no session {session}"),
+		hint: text("artifactfs list shows those that are kept")},
+	{in: Mount, match: is(ErrOtherRemote), code: control.CodeConflict, exit: control.ExitUsage,
+		hint: text("--session NAME begins other work")},
 	{in: Mount, match: is(overlay.ErrVersion, statedir.ErrNewer), code: control.CodeUnsupported,
 		hint: text("use the artifactfs that made it, or --session NAME to begin other work")},
 	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy, hint: text("--session NAME begins other work")},
@@ -117,12 +122,15 @@ var specific = []row{
 	{in: Switch | Restore, match: is(gitdir.ErrLocked), hint: text(lockedIndex)},
 	{in: Switch, match: is(gitdir.ErrNoCommit), code: control.CodeNotFound, exit: control.ExitUsage,
 		cause: text("there is no branch {ref}, here or on the remote"), hint: text("git branch -a lists branches; git fetch updates them")},
-	{in: Switch, match: is(gitdir.ErrNotBranch), exit: control.ExitUsage, hint: text("--detach goes there without a branch, -c NAME makes one")},
-	{in: Switch, match: is(gitdir.ErrBranchExists), code: control.CodeConflict, exit: control.ExitUsage, hint: text("without -c it is switched to")},
+	{in: Switch, match: is(gitdir.ErrNotBranch), exit: control.ExitUsage,
+		hint: text("--detach goes there without a branch, -c NAME makes one")},
+	{in: Switch, match: is(gitdir.ErrBranchExists), code: control.CodeConflict, exit: control.ExitUsage,
+		hint: text("without -c it is switched to")},
 	{in: Switch, match: is(gitdir.ErrAmbiguous), exit: control.ExitUsage, hint: text("-c {ref} REMOTE/{ref} says which")},
 	{in: Switch, match: is(index.ErrSplit, ErrSparse), hint: text("git switch does it")},
 	{match: is(ErrNoBranch), code: control.CodeUnsupported, hint: text("mount a branch: artifactfs mount REMOTE DIR --ref BRANCH")},
-	{match: is(ErrConflicts), exit: control.ExitUsage, hint: text("resolve them and git add the files, or git checkout them; then merge again")},
+	{match: is(ErrConflicts), exit: control.ExitUsage,
+		hint: text("resolve them and git add the files, or git checkout them; then merge again")},
 	{in: Restore, match: a[NoPathError](), hint: text("artifactfs session diff {id} --name-only lists what differs")},
 
 	// Deleting.
@@ -132,21 +140,25 @@ var specific = []row{
 	})},
 	{in: Delete, match: is(trash.ErrNone), code: control.CodeNotFound, exit: control.ExitNotMounted, cause: text(trash.ErrNone.Error()),
 		hint: text("artifactfs session list --deleted lists those that can be restored; with --session-remote those of that repository")},
-	{in: Delete, match: is(trash.ErrThere), code: control.CodeConflict, hint: text("artifactfs session delete {object} puts that one into the trash")},
+	{in: Delete, match: is(trash.ErrThere), code: control.CodeConflict,
+		hint: text("artifactfs session delete {object} puts that one into the trash")},
 	{in: Delete, match: is(disk.ErrLocked), hint: text("artifactfs status shows who uses it")},
 	{in: Delete, match: is(transport.ErrNoPush), exit: control.ExitRemote},
 
 	// Session remotes.
-	{in: SessionAt, match: a[SessionRemoteError](), hint: text("the URL and its credentials are looked at as git does: git ls-remote URL shows more")},
+	{in: SessionAt, match: a[SessionRemoteError](),
+		hint: text("the URL and its credentials are looked at as git does: git ls-remote URL shows more")},
 	{in: SessionAt, match: a[NoSuchSessionError](), hint: of(func(_ Subject, e NoSuchSessionError) string {
 		return "artifactfs session list --session-remote " + control.ShellWord(e.Remote) + " shows those that there are"
 	})},
-	{in: namesSessionRemote, match: a[SessionRemoteError](), exit: control.ExitRemote, cause: of(func(_ Subject, e SessionRemoteError) string { return e.Err.Error() })},
+	{in: namesSessionRemote, match: a[SessionRemoteError](), exit: control.ExitRemote,
+		cause: of(func(_ Subject, e SessionRemoteError) string { return e.Err.Error() })},
 
 	// Sessions and checkpoints.
 	{match: a[*session.HeldError](), code: control.CodeConflict,
 		hint: text("artifactfs session fork starts a new session from its newest checkpoint; --take-over resumes this one anyway")},
-	{match: is(session.ErrClosed), code: control.CodeConflict, hint: text("artifactfs session reopen opens it again; --session NAME begins other work")},
+	{match: is(session.ErrClosed), code: control.CodeConflict,
+		hint: text("artifactfs session reopen opens it again; --session NAME begins other work")},
 	{match: is(session.ErrMoved), code: control.CodeConflict},
 	{match: a[*session.FindError](), cause: of(func(s Subject, e *session.FindError) string { return findText(s.Object, e) })},
 	{match: is(statedir.ErrNoSession, session.ErrNoMeta), code: control.CodeNotFound, exit: control.ExitNotMounted,
@@ -154,8 +166,10 @@ var specific = []row{
 	{match: is(session.ErrNoPoint), code: control.CodeNotFound, exit: control.ExitNotMounted, hint: text("artifactfs session log lists them")},
 	{match: is(session.ErrAmbiguous), code: control.CodeUsage, exit: control.ExitUsage, hint: text("use a longer prefix of the id")},
 	{match: is(ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted, hint: text("artifactfs checkpoint makes one")},
-	{match: is(session.ErrNoPin), code: control.CodeNotFound, exit: control.ExitNotMounted, hint: text("artifactfs session log shows those that there are")},
-	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported, hint: text("mount it without --read-only and with a --session-remote other than none")},
+	{match: is(session.ErrNoPin), code: control.CodeNotFound, exit: control.ExitNotMounted,
+		hint: text("artifactfs session log shows those that there are")},
+	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported,
+		hint: text("mount it without --read-only and with a --session-remote other than none")},
 	{match: a[*session.TransitionError](), code: control.CodeConflict, exit: control.ExitUsage},
 	{match: is(transcript.ErrNoCommit), code: control.CodeNotFound, exit: control.ExitUsage},
 	{match: a[*transcript.LineError](), code: control.CodeUsage, exit: control.ExitUsage},
@@ -206,10 +220,12 @@ var common = []row{
 	{match: is(syscall.ENOSPC), hint: text("free some space, or choose another place with --state")},
 	{match: a[mountpoint.BusyError](), code: control.CodeBusy, cause: of(func(_ Subject, e mountpoint.BusyError) string { return e.Error() }),
 		hint: of(func(_ Subject, e mountpoint.BusyError) string { return e.Hint() })},
-	{match: is(fuse.ErrBusy), code: control.CodeBusy, hint: text("a process has a file or its working directory there: fuser -vm {object} names it")},
+	{match: is(fuse.ErrBusy), code: control.CodeBusy,
+		hint: text("a process has a file or its working directory there: fuser -vm {object} names it")},
 	{match: is(statedir.ErrBusySession, statedir.ErrStoreUsed, ErrNoGitDir), code: control.CodeBusy},
 	{match: is(mountpoint.ErrUserMount),
-		hint: text("mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds what it said")},
+		hint: text("mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds " +
+			"what it said")},
 	{match: noGit,
 		hint: text("install git; a daemon that runs already has the PATH that it was started with: artifactfs unmount --all ends it")},
 	{match: is(exec.ErrNotFound, fs.ErrPermission), hint: text("mount as root, or have fusermount3 installed and own the directory")},

@@ -62,7 +62,8 @@ func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	if up == nil {
 		return
 	}
-	l := &level{path: dir + "/", tree: &Tree{Name: path.Base(dir), ID: id}, dir: &Directory{Name: path.Base(dir), Valid: true, Stat: stat}, start: len(b.x.Entries)}
+	l := &level{path: dir + "/", tree: &Tree{Name: path.Base(dir), ID: id},
+		dir: &Directory{Name: path.Base(dir), Valid: true, Stat: stat}, start: len(b.x.Entries)}
 	up.tree.Sub = append(up.tree.Sub, l.tree)
 	up.dir.Sub = append(up.dir.Sub, l.dir)
 	b.stack = append(b.stack, l)

@@ -31,7 +31,8 @@ func (x *Index) Apply(changes []Change) {
 		// Git's order sorts by path first, so all stages of a path are adjacent.
 		for len(rest) > 0 && rest[0].Path == c.Entry.Path {
 			had = true
-			same = !c.Gone && rest[0].Stage == 0 && rest[0].ID == c.Entry.ID && rest[0].Mode == c.Entry.Mode && rest[0].IntentToAdd == c.Entry.IntentToAdd
+			same = !c.Gone && rest[0].Stage == 0 && rest[0].ID == c.Entry.ID && rest[0].Mode == c.Entry.Mode &&
+				rest[0].IntentToAdd == c.Entry.IntentToAdd
 			rest = rest[1:]
 		}
 		if !c.Gone {

@@ -136,7 +136,8 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil && w.Strict:
-			return nil, &control.Error{Code: control.ExitUsage, Verb: "redirect", Object: p, Cause: err.Error(), Hint: "--redirect takes paths that the repository does not have"}
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "redirect", Object: p, Cause: err.Error(),
+				Hint: "--redirect takes paths that the repository does not have"}
 		case err != nil:
 			r.Note("%s is not redirected: %v", p, err)
 			continue

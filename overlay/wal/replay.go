@@ -107,7 +107,8 @@ func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int
 		if len(b) == recordHead {
 			h := head(b)
 			length := int64(h.length())
-			if length > 0 && off+occupied(int(h.length())) <= size && length <= maxRecord && h.sequence() > at.last && h.sequence()-at.last <= uint64(size/recordHead) {
+			if length > 0 && off+occupied(int(h.length())) <= size && length <= maxRecord && h.sequence() > at.last &&
+				h.sequence()-at.last <= uint64(size/recordHead) {
 				record := make([]byte, length)
 				if _, err := f.ReadAt(record, off+recordHead); err == nil && h.fits(seed, record) {
 					records++

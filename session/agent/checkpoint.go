@@ -159,7 +159,8 @@ func (c *Config) massRemoved() bool {
 // unsaved reports whether there may be changes for a checkpoint, in files or in the git directory.
 func (a *Agent) unsaved() bool {
 	repo := a.opened().repo
-	if a.config.Tree.Changed() > 0 || a.config.massRemoved() || repo == nil && statedir.HasSessionRepo(a.place.home) || repo != nil && !isEmpty(repo) {
+	if a.config.Tree.Changed() > 0 || a.config.massRemoved() ||
+		repo == nil && statedir.HasSessionRepo(a.place.home) || repo != nil && !isEmpty(repo) {
 		return true
 	}
 	untouched, err := a.config.Git.Untouched()

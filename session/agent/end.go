@@ -152,7 +152,8 @@ func (a *Agent) endWork(reason session.Reason) {
 	if repo == nil {
 		return
 	}
-	if _, releaseErr := session.Release(ctx, repo, a.config.Session, lane, a.claim.owner(), string(reason), session.Actor()); releaseErr != nil {
+	if _, releaseErr := session.Release(ctx, repo, a.config.Session, lane, a.claim.owner(), string(reason),
+		session.Actor()); releaseErr != nil {
 		err = errors.Join(err, releaseErr)
 	}
 	if wait >= 0 && (!tried || before == nil || answered(before)) {

@@ -44,7 +44,8 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	n.commits[ref] = merged // before the ref moves, because a capture that sees the move must find it
 	n.mu.Unlock()
 	// The user's hooks are disabled, because the user did not run this command.
-	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref", "-m", "notes of other sessions", ref, merged.String(), old.String())
+	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref",
+		"-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
 		return fmt.Errorf("move %s: %w: %s", ref, err, bytes.TrimSpace(out))
 	}

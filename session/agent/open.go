@@ -61,13 +61,15 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	if err == nil {
 		w.queue, err = writeback.NewQueue(writeback.QueueOptions{
 			Repo: repo, Session: a.config.Session, Dir: a.place.home, Remote: remote, Origin: w.origin, Store: a.place.store,
-			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: otherWriters{a}.follow, Notes: func(ctx context.Context, ref string, old, merged object.ID) error {
+			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: otherWriters{a}.follow,
+			Notes: func(ctx context.Context, ref string, old, merged object.ID) error {
 				return a.merged.move(ctx, a.place, ref, old, merged)
 			}, Log: a.log,
 		})
 	}
 	if err == nil {
-		w.capturer, err = a.config.Captures.NewCapturer(CaptureRequest{Repo: repo, Lane: claimed.Lane, Rules: Rules(o), MergedNotes: a.merged.commit})
+		w.capturer, err = a.config.Captures.NewCapturer(CaptureRequest{Repo: repo, Lane: claimed.Lane,
+			Rules: Rules(o), MergedNotes: a.merged.commit})
 	}
 	if err != nil {
 		if w.queue != nil {

@@ -28,11 +28,12 @@ var harmless = []string{
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
 	"diff-files", "diff-index", "diff-tree", "difftool", "fast-export", "fast-import", "fetch", "fetch-pack", "fmt-merge-msg", "for-each-ref",
 	"for-each-repo", "format-patch", "fsck", "fsmonitor--daemon", "gc", "get-tar-commit-id", "grep", "hash-object", "help", "hook", "init",
-	"index-pack", "interpret-trailers", "log", "ls-files", "ls-remote", "ls-tree", "mailinfo", "mailsplit", "maintenance", "merge-base", "merge-tree", "mktag",
-	"mktree", "multi-pack-index", "mv", "name-rev", "notes", "pack-objects", "pack-refs", "patch-id", "prune", "prune-packed", "push", "range-diff",
-	"receive-pack", "reflog", "remote", "repack", "replace", "request-pull", "rerere", "rev-list", "rev-parse", "send-email", "send-pack", "shortlog", "show",
-	"show-branch", "show-index", "show-ref", "status", "stripspace", "symbolic-ref", "tag", "unpack-objects", "update-ref",
-	"update-server-info", "upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
+	"index-pack", "interpret-trailers", "log", "ls-files", "ls-remote", "ls-tree", "mailinfo", "mailsplit", "maintenance",
+	"merge-base", "merge-tree", "mktag", "mktree", "multi-pack-index", "mv", "name-rev", "notes", "pack-objects", "pack-refs",
+	"patch-id", "prune", "prune-packed", "push", "range-diff", "receive-pack", "reflog", "remote", "repack", "replace",
+	"request-pull", "rerere", "rev-list", "rev-parse", "send-email", "send-pack", "shortlog", "show", "show-branch", "show-index",
+	"show-ref", "status", "stripspace", "symbolic-ref", "tag", "unpack-objects", "update-ref", "update-server-info",
+	"upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
 }
 
 // risky reports whether a process with these arguments may discard changes that exist only in the working tree, the

@@ -62,10 +62,12 @@ func (a *Agent) Notices() []string {
 	defer a.mu.Unlock()
 	notes := slices.Clone(a.notes)
 	if a.checkpoints.old >= manyOld {
-		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last of each day, and pinned ones", a.checkpoints.old))
+		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last of each day, "+
+			"and pinned ones", a.checkpoints.old))
 	}
 	if len(a.checkpoints.unread) > 0 {
-		notes = append(notes, fmt.Sprintf("%s could not be read: the last checkpoint may hold what it ignores, and the next one tries again", strings.Join(a.checkpoints.unread, ", ")))
+		notes = append(notes, fmt.Sprintf("%s could not be read: the last checkpoint may hold what it ignores, and the next one tries "+
+			"again", strings.Join(a.checkpoints.unread, ", ")))
 	}
 	if a.work.queue == nil {
 		return notes
@@ -87,7 +89,8 @@ func (a *Agent) Notices() []string {
 // AheadText returns the note on a ref that has more commits on the session remote than on this host. id is its commit
 // there.
 func AheadText(ref, id string) string {
-	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them", statedir.ShortRef(ref), id)
+	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them",
+		statedir.ShortRef(ref), id)
 }
 
 // seedText returns the progress of the seeding in MiB.

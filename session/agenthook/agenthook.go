@@ -85,7 +85,8 @@ var configurations = map[Agent]configuration{
 	Gemini: {
 		path: ".gemini/settings.json",
 		events: []configured{
-			{name: "SessionStart"}, {name: "BeforeAgent"}, {name: "BeforeTool", tool: true}, {name: "AfterTool", tool: true}, {name: "AfterAgent"}, {name: "SessionEnd"},
+			{name: "SessionStart"}, {name: "BeforeAgent"}, {name: "BeforeTool", tool: true}, {name: "AfterTool", tool: true},
+			{name: "AfterAgent"}, {name: "SessionEnd"},
 		},
 		unit:  time.Millisecond,
 		named: true,
@@ -96,8 +97,9 @@ var configurations = map[Agent]configuration{
 // readers are the agents' own tools that change no file: no checkpoint is made before them. A tool
 // that is not listed, such as one of an MCP server, may change files.
 var readers = map[Agent][]string{
-	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite", "TaskCreate", "TaskGet", "TaskList",
-		"TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch", "ListMcpResourcesTool", "ReadMcpResourceTool"},
+	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite", "TaskCreate", "TaskGet",
+		"TaskList", "TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch",
+		"ListMcpResourcesTool", "ReadMcpResourceTool"},
 	Codex: {"update_plan", "view_image", "web_search"},
 	Gemini: {"read_file", "read_many_files", "list_directory", "glob", "search_file_content", "grep_search", "google_web_search", "web_fetch",
 		"write_todos", "ask_user", "get_internal_docs"},

@@ -86,8 +86,8 @@ const maxReflog = 1 << 20
 
 // making are the beginnings of reflog messages that git writes when it has made a commit, as
 // opposed to having moved to one.
-var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)", "rebase (fixup)", "rebase (reword)",
-	"rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
+var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
+	"rebase (fixup)", "rebase (reword)", "rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
 // Commits returns the commits that were made in the git directory since the Turn was last saved,
 // oldest first, and advances it. A merge that was a fast-forward made none.

@@ -34,7 +34,8 @@ type edit struct {
 // apply applies the entries of v to the tree that v starts from. It returns errUnpinned if the contents of a large file
 // were not frozen.
 func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
-	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}, attributes: map[string]bool{}, dirs: map[string]uint32{}}
+	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
+		attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
 		// Everything that differs from the base tree is in v, so nothing remembered applies.
 		e.left = newLeftSet(nil)
@@ -362,7 +363,8 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 		l.Path, l.Size = f.Path+"/", 0
 	}
 	e.left.add(l)
-	if text, ok := e.v.changed[parent(f.Path)]; ok && len(text) > 0 && strings.HasSuffix(f.Path, ignoreName) && f.Path == join(parent(f.Path), ignoreName) {
+	if text, ok := e.v.changed[parent(f.Path)]; ok && len(text) > 0 && strings.HasSuffix(f.Path, ignoreName) &&
+		f.Path == join(parent(f.Path), ignoreName) {
 		e.ignore[parent(f.Path)] = string(text)
 	}
 	// Excluded files may be tracked: without this the checkpoint would show them as removed.

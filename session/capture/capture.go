@@ -174,7 +174,8 @@ func New(o Options) (*Capturer, error) {
 		return nil, fmt.Errorf("read rules of checkpoints: %w", err)
 	}
 	c := &Capturer{
-		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()), turn: make(chan struct{}, 1), lane: o.Lane, least: o.Segment,
+		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()),
+		turn: make(chan struct{}, 1), lane: o.Lane, least: o.Segment,
 		pinned: r.max, ignoreFiles: map[object.ID]globs{}, settled: map[object.ID]bool{}, left: newLeftSet(nil),
 	}
 	last, err := o.Repo.Newest(o.Lane)

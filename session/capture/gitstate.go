@@ -23,7 +23,8 @@ import (
 // progress, such as a merge, and the user's settings for this working tree.
 var operation = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
-	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN", "BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
+	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN",
+	"BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
 	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
 }
 
@@ -64,7 +65,8 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 		if err != nil {
 			return gitState{}, fmt.Errorf("read git directory: %w", err)
 		}
-		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) && slices.Equal(after.Stashes, before.Stashes)
+		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) &&
+			slices.Equal(after.Stashes, before.Stashes)
 		// A git command moved refs meanwhile. After the last try, its result is left to the next checkpoint.
 		if !same && try < 3 {
 			continue
@@ -143,7 +145,8 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 		path := filepath.Join(c.o.GitDir, filepath.FromSlash(name))
 		st, err := os.Lstat(path)
 		// git may finish the operation at any time and remove its files.
-		if errors.Is(err, fs.ErrNotExist) || err == nil && (!st.Mode().IsRegular() || st.Size() > maxOperationFile || len(files) >= maxOperationFiles) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil &&
+			(!st.Mode().IsRegular() || st.Size() > maxOperationFile || len(files) >= maxOperationFiles) {
 			return nil
 		}
 		if err != nil {
@@ -250,7 +253,8 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 	}
 	for name, f := range s.Files {
 		// These files hold ids of commits, one per line.
-		if !strings.HasSuffix(name, "_HEAD") && !slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
+		if !strings.HasSuffix(name, "_HEAD") &&
+			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
 			continue
 		}
 		for line := range strings.Lines(string(f.Content)) {

@@ -121,7 +121,8 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 		if e.Stage == 0 && !e.AssumeValid && !e.SkipWorktree && !e.IntentToAdd || e.Mode == object.ModeDir {
 			continue
 		}
-		special := session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
+		special := session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid,
+			SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
 		// git add -N records a path without contents.
 		if e.IntentToAdd {
 			special.ID = object.ID{}
@@ -154,7 +155,8 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 // dir makes the tree of entries lo to hi, which are all entries below the directory path; path ends in a slash. It
 // returns zero if there are none. cached is git's cached tree of the directory; against are the directory's trees in
 // other commits.
-func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree, against []object.ID) (object.ID, error) {
+func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree,
+	against []object.ID) (object.ID, error) {
 	// git's cached tree is valid: the entries of the directory need not be examined, if the tree is known to the Repo.
 	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && lo < hi &&
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
@@ -253,7 +255,8 @@ func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, 
 	if err := os.WriteFile(copied, text, 0o600); err != nil {
 		return nil, err
 	}
-	if _, err := c.git(ctx, gitRun{env: []string{"GIT_INDEX_FILE=" + copied}}, "-c", "core.splitIndex=false", "update-index", "--no-split-index", "--force-write-index"); err != nil {
+	if _, err := c.git(ctx, gitRun{env: []string{"GIT_INDEX_FILE=" + copied}}, "-c", "core.splitIndex=false", "update-index",
+		"--no-split-index", "--force-write-index"); err != nil {
 		return nil, err
 	}
 	if text, err = os.ReadFile(copied); err != nil {

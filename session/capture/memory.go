@@ -49,7 +49,8 @@ type indexMemory struct {
 
 // remembered returns the index for the next checkpoint.
 func (s *gitState) remembered() *indexMemory {
-	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(), Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
+	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(),
+		Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
 }
 
 const (

@@ -30,7 +30,8 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.Comm
 		return false, err
 	}
 	for _, r := range before.Refs { // with the values of the last checkpoint
-		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 && c.isOthersNotes(s.state.Refs[i]) {
+		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 &&
+			c.isOthersNotes(s.state.Refs[i]) {
 			notes[r.ID] = true
 			now.Refs = append(now.Refs, r)
 		}

@@ -22,7 +22,8 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 			return false, nil
 		}
 		base, err := c.baseTree()
-		return err == nil && s.shown == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 && s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
+		return err == nil && s.shown == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 &&
+			s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
 	}
 	if last.Tree != s.shown {
 		return false, nil
@@ -71,8 +72,9 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	lane, fresh, count, least := c.lane, c.fresh, c.count, c.least
 	c.mu.Unlock()
 	p := session.Point{
-		ID: session.NewPointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane, Segment: last.Segment, Reason: reason,
-		Message: message, Time: now.Truncate(time.Second), Head: s.state.Head, Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
+		ID: session.NewPointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane,
+		Segment: last.Segment, Reason: reason, Message: message, Time: now.Truncate(time.Second), Head: s.state.Head,
+		Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
 	}
 	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
 		return session.Point{}, err

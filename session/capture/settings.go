@@ -89,7 +89,8 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	// The hash changes with every rule from outside of the working tree; look compares it with the remembered one.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
-	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold), hex.EncodeToString(sum.Sum(nil)[:16])}, nil
+	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold),
+		hex.EncodeToString(sum.Sum(nil)[:16])}, nil
 }
 
 func equalStats(a, b []fileStat) bool {
@@ -127,12 +128,14 @@ type gitRun struct {
 
 // git runs stock git on the mount's git directory. The command must not access the working tree in the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
+	cmd := gitcmd.New(ctx,
+		append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
 	if r.dir != "" {
 		cmd.Dir = r.dir
 	}
 	// The user's configuration applies, because it decides about conversions and ignored files.
-	cmd.Env = append(append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
+	cmd.Env = append(
+		append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
 	cmd.Stdin = bytes.NewReader(r.in)
 	out, err := gitcmd.Output(cmd)
 	if r.quiet && gitcmd.Exited(err, 1) {

@@ -76,7 +76,8 @@ const (
 
 // Open makes an empty Mirror.
 func Open(ctx context.Context, o Options) (_ *Mirror, err error) {
-	m := &Mirror{remote: o.Remote, open: o.Origin, origin: map[string]Remote{}, refs: map[string]object.ID{}, views: map[string]*session.Repo{}, metas: map[string]session.Meta{}, had: map[string]depth{}, based: map[object.ID]bool{}}
+	m := &Mirror{remote: o.Remote, open: o.Origin, origin: map[string]Remote{}, refs: map[string]object.ID{},
+		views: map[string]*session.Repo{}, metas: map[string]session.Meta{}, had: map[string]depth{}, based: map[object.ID]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())

@@ -112,7 +112,8 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 
 // fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to the one that the mount starts
 // from. all are the refs of the session remote. based waits for the base commit.
-func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout, all map[string]object.ID, based func() error) error {
+func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
+	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
 	// From this line on, branches and tags have the names that they have in the mount. Notes are shared by all sessions:
 	// they start as in the checkpoint, and are merged with those of the session remote when they are pushed.
@@ -198,7 +199,8 @@ func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remot
 }
 
 // fetchState fetches the small files of a checkpoint state and returns the state.
-func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Point, f object.Format) (session.State, error) {
+func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Point,
+	f object.Format) (session.State, error) {
 	wants, err := StateBlobs(repo, p)
 	if err != nil {
 		return session.State{}, err
@@ -254,7 +256,8 @@ func StateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
 
 // fetchNewer fetches the commits to which the branches, tags and notes of the session have moved on the session remote
 // since the checkpoint, so that newer commits are not lost.
-func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start, state session.State, there map[string]object.ID) error {
+func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start,
+	state session.State, there map[string]object.ID) error {
 	var newer []object.ID
 	named := map[string]bool{session.TranscriptRef(repo.Session()): true, session.FactsRef(repo.Session()): true}
 	for _, r := range state.Refs {

@@ -32,7 +32,8 @@ type Parent struct {
 
 // forkPrefixes returns the prefixes of the refs that a fork of a session needs.
 func forkPrefixes(name string) []string {
-	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name), session.FactsRef(name)}
+	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name),
+		session.FactsRef(name)}
 }
 
 // Look reads the metadata of a session from its session remote, in three requests. ok is false if there is no such

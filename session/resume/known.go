@@ -29,8 +29,9 @@ type Known struct {
 
 // prefixes returns the prefixes of the refs that are needed to resume a session.
 func prefixes(name string) []string {
-	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name),
-		session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"}
+	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
+		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
+		"refs/heads/", "refs/tags/"}
 }
 
 // List requests the refs of a session from a session remote.
@@ -102,10 +103,11 @@ func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, dep
 	var all []odb.Outgoing
 	whole := true
 	// An object without content was too large for memory.
-	_, err = objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true}, func(id object.ID, t object.Type, content []byte) {
-		whole = whole && content != nil
-		all = append(all, inMemory(id, t, content))
-	})
+	_, err = objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true},
+		func(id object.ID, t object.Type, content []byte) {
+			whole = whole && content != nil
+			all = append(all, inMemory(id, t, content))
+		})
 	if err != nil {
 		return session.Meta{}, nil, err
 	}

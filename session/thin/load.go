@@ -246,9 +246,10 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 		defer close(done)
 		out.CloseWithError(from.WriteTo(p.Blob, out))
 	}()
-	_, err = u.objects.Ingest(ctx, in, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true}, func(id object.ID, _ object.Type, _ []byte) {
-		u.ids[p.Name] = append(u.ids[p.Name], id)
-	})
+	_, err = u.objects.Ingest(ctx, in, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true},
+		func(id object.ID, _ object.Type, _ []byte) {
+			u.ids[p.Name] = append(u.ids[p.Name], id)
+		})
 	// Closing the pipe ends the goroutine if Ingest returned early.
 	in.CloseWithError(io.ErrClosedPipe)
 	<-done

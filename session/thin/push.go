@@ -149,7 +149,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		}
 	}
 	if !contained {
-		return p.push.Send(ctx, transport.PushRequest{Updates: ordinary, Pack: packOf(p.Format, load.Direct), Atomic: req.Atomic && p.push.Atomic})
+		return p.push.Send(ctx, transport.PushRequest{Updates: ordinary, Pack: packOf(p.Format, load.Direct),
+			Atomic: req.Atomic && p.push.Atomic})
 	}
 	next, err := r.next(ctx, p, now, load, keepOld)
 	if err != nil {

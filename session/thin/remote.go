@@ -168,7 +168,8 @@ func (r *Remote) asked(prefixes []string) []string {
 }
 
 // view returns the refs of the session, whether it uses a container, and at which commit that is.
-func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref, prefixes []string) (refs []transport.Ref, thin bool, tip object.ID, err error) {
+func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref,
+	prefixes []string) (refs []transport.Ref, thin bool, tip object.ID, err error) {
 	for _, ref := range list {
 		if ref.Name == Ref(r.session) {
 			tip = ref.ID

@@ -58,11 +58,12 @@ func (e EraseRequest) wants(l Line) bool {
 
 // rewrite replaces the selected records in every file of the transcript.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
-	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase", edit: func(_ string, text []byte) ([]byte, int, error) {
-		text, ids, err := e.lines(text, turns)
-		erased = append(erased, ids...)
-		return text, len(ids), err
-	}}
+	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
+		edit: func(_ string, text []byte) ([]byte, int, error) {
+			text, ids, err := e.lines(text, turns)
+			erased = append(erased, ids...)
+			return text, len(ids), err
+		}}
 	return erased, w.do(ctx, r, ref)
 }
 
@@ -166,7 +167,8 @@ func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, i
 			continue
 		}
 		ids = append(ids, l.ID)
-		stone := envelope{ID: l.ID, Time: l.Time, Point: l.Point, Session: l.Session, Lane: l.Lane, Erased: &e.Stone, Begins: turns[l.ID].Begins, Turn: turns[l.ID].Turn}
+		stone := envelope{ID: l.ID, Time: l.Time, Point: l.Point, Session: l.Session, Lane: l.Lane, Erased: &e.Stone,
+			Begins: turns[l.ID].Begins, Turn: turns[l.ID].Turn}
 		if err := w.Encode(stone); err != nil {
 			return nil, nil, err
 		}

@@ -45,7 +45,8 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 }
 
 // expire is one attempt of Expire. It returns session.ErrRefMoved if another process has moved the ref meanwhile.
-func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, provide func(ids []object.ID) error) (dropped int64, err error) {
+func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
+	provide func(ids []object.ID) error) (dropped int64, err error) {
 	// Reading all records is expensive, so the names of the segments are checked first.
 	if some, err := e.some(r, ref); err != nil || !some {
 		return 0, err

@@ -89,7 +89,8 @@ type FactsChange struct {
 }
 
 // ChangeFacts changes the facts of a session, with secrets removed, and returns all facts.
-func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
+func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
+	provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	defer r.Working()()
 	for range tries {
 		if f, redacted, err = c.make(ctx, r, provide); !errors.Is(err, session.ErrRefMoved) {
@@ -149,6 +150,7 @@ func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids
 	if err != nil {
 		return f, 0, err
 	}
-	err = r.Record(ctx, []odb.Outgoing{facts, handoff, tree, commit}, []session.RefChange{{Name: session.FactsRef(c.Session), Old: head, New: commit.ID}})
+	err = r.Record(ctx, []odb.Outgoing{facts, handoff, tree, commit},
+		[]session.RefChange{{Name: session.FactsRef(c.Session), Old: head, New: commit.ID}})
 	return f, redacted, err
 }

@@ -15,7 +15,8 @@ var ErrNotJSON = errors.New("no JSON")
 // secretKey matches names of members whose values are always secrets; doubtfulKey matches names whose values are
 // secrets if they look random.
 var (
-	secretKey   = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
+	secretKey = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|` +
+		`api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
 	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 

@@ -116,7 +116,8 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
 	// The git directory names the mount as its working tree. Access to that would go through the daemon that runs
 	// this command.
-	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}, args...)
+	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull,
+		"-c", "core.fsmonitor=false"}, args...)
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = filepath.Clean(n.GitDir)
 	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...) // as checkpoints have it

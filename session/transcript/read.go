@@ -125,7 +125,8 @@ func parseLine(line []byte) (Line, error) {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return Line{}, err
 	}
-	l := Line{ID: e.ID, Time: e.Time, Point: e.Point, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record, Erased: e.Erased, Begins: e.Begins, Turn: e.Turn}
+	l := Line{ID: e.ID, Time: e.Time, Point: e.Point, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record,
+		Erased: e.Erased, Begins: e.Begins, Turn: e.Turn}
 	if l.ID == "" {
 		sum := sha256.Sum256(bytes.TrimSpace(line))
 		l.ID = "r" + hex.EncodeToString(sum[:12])

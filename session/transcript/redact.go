@@ -25,25 +25,39 @@ type kind struct {
 
 // kinds are applied in this order. The replacement of a secret matches none of them.
 var kinds = []kind{
-	{name: "private key", hints: []string{"-----begin "}, shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
-	{name: "aws key", hints: []string{"akia", "asia", "agpa", "aida", "aroa", "anpa", "abia", "acca"}, shape: begin(`[A-Z]{4}[A-Z0-9]{16}\b`), word: true},
-	{name: "github token", hints: []string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"}, shape: begin(`(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{22,255})`), word: true},
-	{name: "gitlab token", hints: []string{"gl"}, shape: begin(`gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[A-Za-z0-9_-]{20,}`), word: true},
+	{name: "private key", hints: []string{"-----begin "},
+		shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
+	{name: "aws key", hints: []string{"akia", "asia", "agpa", "aida", "aroa", "anpa", "abia", "acca"},
+		shape: begin(`[A-Z]{4}[A-Z0-9]{16}\b`), word: true},
+	{name: "github token", hints: []string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"},
+		shape: begin(`(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{22,255})`), word: true},
+	{name: "gitlab token", hints: []string{"gl"},
+		shape: begin(`gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[A-Za-z0-9_-]{20,}`), word: true},
 	{name: "slack token", hints: []string{"xox", "xapp-"}, shape: begin(`(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,}`), word: true},
-	{name: "slack webhook", hints: []string{"hooks.slack.com/"}, shape: begin(`hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9_/+-]{20,})`), secret: 1},
-	{name: "google key", hints: []string{"aiza", "ya29.", "gocspx-"}, shape: begin(`(?:AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})`), word: true},
+	{name: "slack webhook", hints: []string{"hooks.slack.com/"},
+		shape: begin(`hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9_/+-]{20,})`), secret: 1},
+	{name: "google key", hints: []string{"aiza", "ya29.", "gocspx-"},
+		shape: begin(`(?:AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})`), word: true},
 	{name: "npm token", hints: []string{"npm_"}, shape: begin(`npm_[A-Za-z0-9]{36,}`), word: true},
 	{name: "pypi token", hints: []string{"pypi-"}, shape: begin(`pypi-[A-Za-z0-9_-]{50,}`), word: true},
 	{name: "api key", hints: []string{"sk-"}, shape: begin(`sk-[A-Za-z0-9_-]{20,}`), word: true, doubt: true},
-	{name: "api key", hints: []string{"sk_", "rk_", "hf_", "dckr_pat_", "dop_v1_", "sg."}, shape: begin(`(?:[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{40,})`), word: true},
+	{name: "api key", hints: []string{"sk_", "rk_", "hf_", "dckr_pat_", "dop_v1_", "sg."},
+		shape: begin(`(?:[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|` +
+			`dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{40,})`), word: true},
 	{name: "jwt", hints: []string{"eyj"}, shape: begin(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`), word: true},
 	{name: "password", hints: []string{"://"}, shape: begin(`://[^\s/:@"'<>\\]*:([^\s/@"'<>\\]+)@`), secret: 1},
 	{name: "token", hints: []string{"://"}, shape: begin(`://([A-Za-z0-9_.~%+-]{16,})@`), secret: 1, doubt: true},
-	{name: "authorization", hints: []string{"authorization"}, shape: begin(`(?i)authorization\\?["']?\s*[:=]\s*\\?["']?(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?([A-Za-z0-9._~+/-]{8,}=*)`), secret: 1},
-	{name: "authorization", hints: []string{"bearer", "basic"}, shape: begin(`(?i)(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,}=*)`), word: true, secret: 1, doubt: true},
-	{name: "password", hints: []string{"passw", "pwd"}, shape: begin(`(?i)(?:passw(?:or)?d|pwd)\\?["']?\s*(?:=|:\s)\s*\\?(?:"([^"\n\\]{4,})\\?"|'([^'\n]{4,})'|([^\s"',;&|)}\]\\]{4,}))`), secret: -1},
+	{name: "authorization", hints: []string{"authorization"},
+		shape: begin(`(?i)authorization\\?["']?\s*[:=]\s*\\?["']?` +
+			`(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?([A-Za-z0-9._~+/-]{8,}=*)`), secret: 1},
+	{name: "authorization", hints: []string{"bearer", "basic"}, shape: begin(`(?i)(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,}=*)`),
+		word: true, secret: 1, doubt: true},
+	{name: "password", hints: []string{"passw", "pwd"},
+		shape:  begin(`(?i)(?:passw(?:or)?d|pwd)\\?["']?\s*(?:=|:\s)\s*\\?(?:"([^"\n\\]{4,})\\?"|'([^'\n]{4,})'|([^\s"',;&|)}\]\\]{4,}))`),
+		secret: -1},
 	{name: "secret", hints: []string{"secret", "token", "passphrase", "api", "access", "private", "auth", "credential"},
-		shape: begin(`(?i)(?:secret|token|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth[_-]?key|credentials?)[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
+		shape: begin(`(?i)(?:secret|token|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth[_-]?key|credentials?)` +
+			`[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
 }
 
 // begin returns an expression that is compiled when it is first needed: every command and every
@@ -152,7 +166,8 @@ func (k kind) place(m []int) (from, to int) {
 func placeholder(v string) bool {
 	low := strings.ToLower(v)
 	switch {
-	case strings.HasPrefix(v, "$"), strings.HasPrefix(v, "%"), strings.HasPrefix(v, "<"), strings.HasPrefix(v, "[redacted"), strings.HasPrefix(v, "{{"):
+	case strings.HasPrefix(v, "$"), strings.HasPrefix(v, "%"), strings.HasPrefix(v, "<"),
+		strings.HasPrefix(v, "[redacted"), strings.HasPrefix(v, "{{"):
 		return true
 	case strings.Trim(v, "*") == "", strings.Trim(low, "x") == "", strings.Trim(v, ".") == "":
 		return true

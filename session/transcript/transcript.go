@@ -126,7 +126,8 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 			return nil, 0, &LineError{i + 1, err}
 		}
 		redacted += n
-		if err := e.Encode(envelope{ID: string(session.NewPointID(b.Time)), Time: b.Time.UTC(), Point: b.Point, Session: b.Session, Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
+		if err := e.Encode(envelope{ID: string(session.NewPointID(b.Time)), Time: b.Time.UTC(), Point: b.Point, Session: b.Session,
+			Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
 			return nil, 0, &LineError{i + 1, err}
 		}
 	}

@@ -96,7 +96,8 @@ func prefix(name string, at time.Time) string {
 
 // Delete removes refs of a session. It returns those that the session remote refuses to remove,
 // such as the branch that its HEAD names.
-func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, now time.Time) (kept []string, err error) {
+func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID,
+	now time.Time) (kept []string, err error) {
 	to := prefix(name, now)
 	var copies, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {

@@ -83,7 +83,8 @@ func (q *Queue) setAside(push *thin.Push, ref string) (others []object.ID) {
 
 // notes merges and pushes notes refs, after all other refs were pushed. It uses push for the first ref and opens new
 // pushes for the others. again reports that another push has to create or remove diverged names of this session.
-func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger, local map[string]object.ID) (again bool, err error) {
+func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
+	local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	defer q.o.Repo.Working()()
 	for _, n := range moves {
@@ -254,7 +255,8 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 		config += "[extensions]\n\tobjectformat = " + f.String() + "\n"
 	}
 	for name, text := range map[string]string{
-		"HEAD": "ref: refs/heads/none\n", "config": config, notesPrefix + "ours": ours.String() + "\n", notesPrefix + "theirs": theirs.String() + "\n",
+		"HEAD": "ref: refs/heads/none\n", "config": config, notesPrefix + "ours": ours.String() + "\n",
+		notesPrefix + "theirs": theirs.String() + "\n",
 	} {
 		file := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -349,7 +351,8 @@ func (q *Queue) notesGit(ctx context.Context, dir string, args ...string) (strin
 // changed a member. Any other note becomes the sorted union of lines, as by git notes merge -s cat_sort_uniq.
 func mergeNote(base, ours, theirs []byte) []byte {
 	var b, o, t map[string]json.RawMessage
-	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil || len(base) > 0 && json.Unmarshal(base, &b) != nil {
+	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil ||
+		len(base) > 0 && json.Unmarshal(base, &b) != nil {
 		lines := slices.DeleteFunc(strings.Split(string(ours)+string(theirs), "\n"), func(line string) bool { return line == "" })
 		slices.Sort(lines)
 		return []byte(strings.Join(slices.Compact(lines), "\n") + "\n")

@@ -135,7 +135,8 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), refused: map[string]refusal{}, blocked: map[string]bool{},
+	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+		refused: map[string]refusal{}, blocked: map[string]bool{},
 		moved: map[string]object.ID{}, told: map[string]object.ID{}, changed: make(chan struct{})}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	if o.Remote == nil {

@@ -177,7 +177,8 @@ func (t *trial) left(u update) bool {
 
 // load computes the objects that have to be sent with updates. If the session remote lacks base commits, it sets t.need
 // and drops the updates that depend on them.
-func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *ledger, theirs map[string]object.ID) (*haul, []update, error) {
+func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *ledger,
+	theirs map[string]object.ID) (*haul, []update, error) {
 	q := t.q
 	if q.sent == nil {
 		var have []object.ID
@@ -231,7 +232,8 @@ func tipsOf(updates []update) []object.ID {
 
 // send pushes updates. It writes the new values to the ledger before the push, so that after a crash the next queue
 // recognizes them on the session remote as this session's own.
-func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *haul, local map[string]object.ID) (again bool, err error) {
+func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *haul,
+	local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
 	before := make([]acquaint, len(updates))
@@ -254,7 +256,8 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 	if err != nil {
 		return false, err
 	}
-	q.log.Debug("pushed", zap.String("session", q.o.Session), zap.Int("refs", len(updates)), zap.Int("objects", len(load.objects)), zap.Duration("took", time.Since(start)))
+	q.log.Debug("pushed", zap.String("session", q.o.Session), zap.Int("refs", len(updates)), zap.Int("objects", len(load.objects)),
+		zap.Duration("took", time.Since(start)))
 	var refused, lacking *transport.Rejected
 	var failure error
 	for i, u := range updates {
@@ -410,8 +413,8 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 		return nil
 	}
 	names := []string{
-		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name), session.FactsRef(name),
-		session.CarriedPrefix(name), session.DivergedPrefix, basePrefix(name),
+		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
+		session.TranscriptRef(name), session.FactsRef(name), session.CarriedPrefix(name), session.DivergedPrefix, basePrefix(name),
 	}
 	users := map[string]bool{}
 	for ref := range local {

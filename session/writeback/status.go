@@ -27,7 +27,8 @@ func (q *Queue) Status() Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := Status{
-		Mode: ledger.mode, Traffic: q.traffic(), LastSync: ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged), Layout: layout,
+		Mode: ledger.mode, Traffic: q.traffic(), LastSync: ledger.synced, Failure: q.failure, Since: q.since,
+		Diverged: slices.Clone(q.diverged), Layout: layout,
 		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: together(q.declined), Notices: slices.Clone(q.notices),
 	}
 	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {

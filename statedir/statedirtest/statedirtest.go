@@ -75,11 +75,15 @@ func Names(t *testing.T, h statedir.Homes) string {
 // Record returns a record in which every field but Made is set.
 func Record() statedir.Record {
 	return statedir.Record{
-		Version: statedir.RecordVersion, Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app", Asked: "main", Ref: "refs/heads/main",
+		Version: statedir.RecordVersion, Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app",
+		Asked: "main", Ref: "refs/heads/main",
 		Commit: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40), Format: "sha1", Time: time.Unix(1700000000, 0).UTC(), UID: 7, GID: 8,
-		Began: time.Unix(1700000001, 0).UTC(), Until: time.Unix(1700600000, 0).UTC(), Redirects: []statedir.Redirect{{Path: "web/dist", Backing: "0"}}, Configured: []string{"web/dist"},
+		Began: time.Unix(1700000001, 0).UTC(), Until: time.Unix(1700600000, 0).UTC(),
+		Redirects: []statedir.Redirect{{Path: "web/dist", Backing: "0"}}, Configured: []string{"web/dist"},
 		Counted: true, Changed: 3, Bytes: 4096,
-		Carried: control.SessionOptions{Remote: "https://127.0.0.1/s", Policy: control.PolicyIdle, Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
-		Point:   &statedir.Checkpoint{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Commit: strings.Repeat("3", 40), Tree: strings.Repeat("4", 40), State: strings.Repeat("5", 40)},
+		Carried: control.SessionOptions{Remote: "https://127.0.0.1/s", Policy: control.PolicyIdle, Include: []string{"a"},
+			Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
+		Point: &statedir.Checkpoint{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Commit: strings.Repeat("3", 40),
+			Tree: strings.Repeat("4", 40), State: strings.Repeat("5", 40)},
 	}
 }

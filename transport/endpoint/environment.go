@@ -96,12 +96,15 @@ func (e Environment) Fingerprint() string {
 // decides reports whether a variable, in upper case, may change how a remote is reached or which login is used.
 func decides(name string) bool {
 	switch {
-	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"), name == "GIT_EDITOR", name == "GIT_PAGER":
+	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"),
+		name == "GIT_EDITOR", name == "GIT_PAGER":
 		return false
-	case strings.HasPrefix(name, "GIT_"), strings.HasSuffix(name, "_PROXY"), name == "HOME", name == "XDG_CONFIG_HOME", name == "SSH_AUTH_SOCK", name == "SSH_ASKPASS":
+	case strings.HasPrefix(name, "GIT_"), strings.HasSuffix(name, "_PROXY"), name == "HOME", name == "XDG_CONFIG_HOME",
+		name == "SSH_AUTH_SOCK", name == "SSH_ASKPASS":
 		return true
 	}
-	return slices.ContainsFunc([]string{"TOKEN", "PASS", "SECRET", "CREDENTIAL", "_KEY", "AUTH"}, func(word string) bool { return strings.Contains(name, word) })
+	return slices.ContainsFunc([]string{"TOKEN", "PASS", "SECRET", "CREDENTIAL", "_KEY", "AUTH"},
+		func(word string) bool { return strings.Contains(name, word) })
 }
 
 // expandHome replaces "~/" at the beginning of a path with the user's home directory.
@@ -124,7 +127,8 @@ func (e Environment) ProxyFunc() func(*http.Request) (*url.URL, error) {
 		}
 		return e.Get(name)
 	}
-	c := httpproxy.Config{HTTPProxy: either("http_proxy"), HTTPSProxy: either("https_proxy"), NoProxy: either("no_proxy"), CGI: e.Get("REQUEST_METHOD") != ""}
+	c := httpproxy.Config{HTTPProxy: either("http_proxy"), HTTPSProxy: either("https_proxy"),
+		NoProxy: either("no_proxy"), CGI: e.Get("REQUEST_METHOD") != ""}
 	choose := c.ProxyFunc()
 	return func(r *http.Request) (*url.URL, error) { return choose(r.URL) }
 }

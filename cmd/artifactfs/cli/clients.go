@@ -145,7 +145,8 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 
 // guest returns the mount around the current directory if its daemon's socket is not reachable, as in a container. The
 // client then connects through the mount itself: see control.GuestDir.
-func (a *App) guest(ctx context.Context, seen []Served, question func(*control.Client, context.Context) (control.Status, error)) (Served, bool) {
+func (a *App) guest(ctx context.Context, seen []Served,
+	question func(*control.Client, context.Context) (control.Status, error)) (Served, bool) {
 	dir, err := os.Getwd()
 	if err != nil || a.Socket != "" {
 		return Served{}, false
@@ -166,7 +167,8 @@ func (a *App) guest(ctx context.Context, seen []Served, question func(*control.C
 }
 
 // ask connects to a daemon and sends it the request question.
-func ask(ctx context.Context, socket string, question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
+func ask(ctx context.Context, socket string,
+	question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
 	client, err := control.Dial(ctx, socket)
 	if err != nil {
 		return control.Status{}, nil, err
@@ -236,8 +238,8 @@ func ShellWord(w string) string { return control.ShellWord(w) }
 // NotMounted returns the error for a directory without a mount of this state directory. If it finds a dead mount or one
 // of another state directory, the hint names the remedy.
 func NotMounted(verb, dir string) *control.Error {
-	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "no artifactfs mount there",
-		Hint: "artifactfs list shows what is"}
+	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb,
+		Object: dir, Cause: "no artifactfs mount there", Hint: "artifactfs list shows what is"}
 	table, _ := mountinfo.Self()
 	for _, spelling := range Spellings(dir) {
 		switch {

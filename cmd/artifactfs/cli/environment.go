@@ -40,7 +40,8 @@ func flagsFromEnvironment(cmd *cobra.Command) error {
 			return
 		}
 		if err := cmd.Flags().Set(f.Name, value); err != nil {
-			first = &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Object: "$" + variable(f.Name), Cause: flagCause(err), Hint: cmd.CommandPath() + " --help"}
+			first = &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Object: "$" + variable(f.Name),
+				Cause: flagCause(err), Hint: cmd.CommandPath() + " --help"}
 		}
 	}
 	for _, name := range Everywhere {

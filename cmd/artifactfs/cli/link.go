@@ -58,8 +58,8 @@ func FarRemote(verb, remote string) (string, error) {
 	case "":
 		return "", nil
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: "--session-remote " + remote, Cause: "it is the URL or path of a git repository here",
-			Hint: "without the flag the sessions of this host are meant"}
+		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: "--session-remote " + remote,
+			Cause: "it is the URL or path of a git repository here", Hint: "without the flag the sessions of this host are meant"}
 	}
 	if !IsPath(remote) {
 		return remote, nil

@@ -86,7 +86,8 @@ func First(args []string) string {
 // the answer is not yes.
 func Confirm(a *App, verb, what string) error {
 	if !IsTerminal(os.Stdin) {
-		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
+		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
+			Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
 	}
 	fmt.Fprintf(a.Stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')

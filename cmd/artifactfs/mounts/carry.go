@@ -133,16 +133,32 @@ func splitWords(text string) (words []string, err error) {
 // addCarryFlags adds the flags about checkpoints and the push to the session remote.
 func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.Request, &o.Request.SessionOptions, cmd.Flags()
-	f.StringVar(&s.Remote, "session-remote", "", "push the session to the git repository `URL`, or to a path, which is created\nif it does not exist; origin: push to REMOTE itself; embedded: to a repository\nbelow the state directory; none: do not push (default embedded)")
-	f.Var((*commandWords)(&r.CreateRemote), "session-remote-create", "run `COMMAND` to create the repository of --session-remote if the git server\ndoes not have it; see artifactfs mount --help")
-	f.StringVar(&s.Branches, "session-branches", "", "`PATTERN` of branch names on a session remote shared with others;\nas-is: names stay the same and branches are only fast-forwarded (default\n"+session.DefaultBranches+"; as-is where the repository was created\nfor the session or was empty)")
-	f.Var((*policy)(&s.Policy), "checkpoint", "when to make checkpoints automatically: off (never), idle (after a pause\nin writing, and before-risk), before-risk (before git commands that\ndiscard changes), interval=30s (that often); all but off also make one\nwhen git moves a branch, HEAD or a stash (default idle)")
-	f.Var((*baseMode)(&s.Base), "session-base", "how the session remote refers to REMOTE's history: shared (it contains it),\nthin (it stores URL and commit instead), seed (all of it is pushed there),\nauto: shared if it contains it, thin if it is empty and REMOTE is a network\nURL (http, https, ssh, git), else seed; an existing session keeps its mode\n(default auto)")
+	f.StringVar(&s.Remote, "session-remote", "",
+		"push the session to the git repository `URL`, or to a path, which is created\n"+
+			"if it does not exist; origin: push to REMOTE itself; embedded: to a repository\n"+
+			"below the state directory; none: do not push (default embedded)")
+	f.Var((*commandWords)(&r.CreateRemote), "session-remote-create",
+		"run `COMMAND` to create the repository of --session-remote if the git server\ndoes not have it; see artifactfs mount --help")
+	f.StringVar(&s.Branches, "session-branches", "",
+		"`PATTERN` of branch names on a session remote shared with others;\n"+
+			"as-is: names stay the same and branches are only fast-forwarded (default\n"+
+			session.DefaultBranches+"; as-is where the repository was created\nfor the session or was empty)")
+	f.Var((*policy)(&s.Policy), "checkpoint", "when to make checkpoints automatically: off (never), idle (after a pause\n"+
+		"in writing, and before-risk), before-risk (before git commands that\n"+
+		"discard changes), interval=30s (that often); all but off also make one\n"+
+		"when git moves a branch, HEAD or a stash (default idle)")
+	f.Var((*baseMode)(&s.Base), "session-base",
+		"how the session remote refers to REMOTE's history: shared (it contains it),\n"+
+			"thin (it stores URL and commit instead), seed (all of it is pushed there),\n"+
+			"auto: shared if it contains it, thin if it is empty and REMOTE is a network\n"+
+			"URL (http, https, ssh, git), else seed; an existing session keeps its mode\n"+
+			"(default auto)")
 	f.BoolVar(&s.TakeOver, "take-over", false, "resume the session even if another machine seems to be using it")
 	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints include although ignored or secret")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints leave out")
 	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "include files in checkpoints that look like secrets (.env, *.pem, ...)")
-	f.Var((*cli.Size)(&s.MaxFileSize), "max-file-size", "leave larger new files out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
+	f.Var((*cli.Size)(&s.MaxFileSize), "max-file-size",
+		"leave larger new files out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
 	f.StringVar(&r.At, "at", "", "mount checkpoint `ID` of --session, read-only")
 	cli.CompleteFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
 	cli.CompleteFlag(cmd, "session-base", baseWords...)

@@ -118,7 +118,8 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 	o.AddFlags(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
-	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, already mounted by another program, through descriptor `N`\nof the /dev/fuse that it was mounted with (--foreground only)")
+	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, already mounted by another program, through descriptor `N`\n"+
+		"of the /dev/fuse that it was mounted with (--foreground only)")
 	return cmd
 }
 
@@ -128,26 +129,36 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	o.device = -1
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
-	f.StringVar(&r.Session, "session", "", "`NAME` of the session to resume or create (default: derived from REMOTE\nand DIR; with --read-only: none)")
+	f.StringVar(&r.Session, "session", "", "`NAME` of the session to resume or create (default: derived from REMOTE\n"+
+		"and DIR; with --read-only: none)")
 	f.StringVar(&o.follow, "follow", "", "follow `BRANCH` on the remote (no value: the mounted branch) while nothing\nis changed in the mount")
 	f.Lookup("follow").NoOptDefVal = followMounted
 	f.DurationVar(&r.FollowInterval, "follow-interval", daemon.DefaultFollowInterval, "interval between polls of --follow")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, comma-separated, that are stored outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount submodules at their paths, recursively")
-	f.Var(cli.NewChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir", "location of the git directory: below the state directory,\nor .git in the mount, for containers (root)")
-	f.Var(cli.NewChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable (tree), when git is also\nready (git), or when --prefetch has also finished (all)")
-	f.Var(cli.NewChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
-	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
+	f.Var(cli.NewChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir",
+		"location of the git directory: below the state directory,\nor .git in the mount, for containers (root)")
+	f.Var(cli.NewChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait",
+		"return when the tree is readable (tree), when git is also\nready (git), or when --prefetch has also finished (all)")
+	f.Var(cli.NewChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone),
+		"history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
+	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
+		"prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
 	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+cli.SizeText(daemon.DefaultBudget)+")")
-	f.Var(&o.cache, "cache-size", "quota of the cache of file contents, for all mounts together (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
-	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, for mounting and for each later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
+	f.Var(&o.cache, "cache-size",
+		"quota of the cache of file contents, for all mounts together (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
+	f.DurationVar(&r.Timeout, "timeout", 0,
+		"longest `WAIT` for the remote, for mounting and for each later read (default "+
+			strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`; read it again whenever it is refused")
-	f.StringVar(&r.SessionTokenFile, "session-token-file", "", "the same for the session remote (default: the token of the remote, if both\nare on the same host)")
+	f.StringVar(&r.SessionTokenFile, "session-token-file", "",
+		"the same for the session remote (default: the token of the remote, if both\nare on the same host)")
 	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "user `ID` that owns all files in the mount")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` that owns all files in the mount")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
-	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); the kernel then requests the\nlist of each file that ls -l lists or that a user other than its owner opens")
+	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); the kernel then requests the\n"+
+		"list of each file that ls -l lists or that a user other than its owner opens")
 	o.addCarryFlags(cmd)
 	cli.CompleteFlag(cmd, "git-dir", "outside", "inside")
 	cli.CompleteFlag(cmd, "wait", "tree", "git", "all")

@@ -99,7 +99,8 @@ func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 		if r.Why != "" {
 			fmt.Fprintf(hints, "artifactfs: not moved: %s\n", r.Why)
 		} else {
-			fmt.Fprintf(hints, "hint: git merge --ff-only origin/%s updates the branch; a mount made with --follow does so automatically\n", r.Branch)
+			fmt.Fprintf(hints, "hint: git merge --ff-only origin/%s updates the branch; a mount made with --follow does so automatically\n",
+				r.Branch)
 		}
 	}
 }

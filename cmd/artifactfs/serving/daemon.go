@@ -43,7 +43,8 @@ func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
 	flags.BoolVar(&f.restore, "restore", false, "restore the mounts that existed when the machine went down")
 	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker when it has been silent for `WAIT`;\n0: never")
-	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
+	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\n"+
+		"or an address of the loopback, for all users of this host to read")
 }
 
 // check returns a usage error for an invalid duration.
@@ -60,7 +61,8 @@ func (f DaemonFlags) check(cmd *cobra.Command) error {
 // daemonArguments returns the arguments to start a process of the daemon. Their paths are absolute, because the process
 // may run in another directory.
 func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error) {
-	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.LogFormat}
+	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog",
+		f.watchdog.String(), "--log-format", a.LogFormat}
 	for flag, path := range map[string]string{"--socket": a.DaemonSocket(), "--log-file": a.LogFile} {
 		if path == "" {
 			continue

@@ -43,7 +43,8 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	}
 	client, err := control.Dial(ctx, a.DaemonSocket())
 	if errors.Is(err, control.ErrNoServer) {
-		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNoDaemon, Verb: "upgrade", Object: "daemon", Cause: "none runs", Hint: "the next mount starts this version"}
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNoDaemon, Verb: "upgrade", Object: "daemon", Cause: "none runs",
+			Hint: "the next mount starts this version"}
 	} else if err != nil {
 		return cli.Failure("upgrade", "daemon", err)
 	}
@@ -114,8 +115,8 @@ func CheckExecutable(path string) error {
 	}
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		if cli.HasMount(table, dir) {
-			return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: path + " lies in a mount that the daemon may have to serve",
-				Hint: "copy it elsewhere and run it from there"}
+			return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon",
+				Cause: path + " lies in a mount that the daemon may have to serve", Hint: "copy it elsewhere and run it from there"}
 		}
 		if dir == "/" || dir == "." {
 			return nil

@@ -50,7 +50,8 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 			}
 			conn, err := keeper.Open(supervisor.WorkerFD)
 			if err != nil {
-				return &control.Error{Code: control.ExitUsage, Verb: "worker", Cause: "there is no supervisor: " + err.Error(), Hint: "artifactfs daemon --help"}
+				return &control.Error{Code: control.ExitUsage, Verb: "worker",
+					Cause: "there is no supervisor: " + err.Error(), Hint: "artifactfs daemon --help"}
 			}
 			if err := becomeDaemon(a); err != nil {
 				return err
@@ -287,8 +288,8 @@ func (w *worker) Status(ctx context.Context) (control.Status, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.Daemon = control.DaemonStatus{
-		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: cli.Version, Protocol: control.Protocol, Since: w.since, Takeovers: w.start.Count,
-		Reason: w.start.Reason, UpgradeFailed: w.failed,
+		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: cli.Version, Protocol: control.Protocol,
+		Since: w.since, Takeovers: w.start.Count, Reason: w.start.Reason, UpgradeFailed: w.failed,
 	}
 	return s, err
 }

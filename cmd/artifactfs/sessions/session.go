@@ -58,7 +58,8 @@ names session remote, session and checkpoint.`,
 			if len(args) == 0 {
 				return nil
 			}
-			e := &control.Error{Code: control.ExitUsage, Verb: "session", Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs session --help"}
+			e := &control.Error{Code: control.ExitUsage, Verb: "session",
+				Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs session --help"}
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 				e.Hint = "did you mean session " + near[0] + "?"
 			}
@@ -67,8 +68,9 @@ names session remote, session and checkpoint.`,
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionLinkCommand(a), sessionDiffCommand(a), sessionCompareCommand(a), sessionRestoreCommand(a),
-		sessionForkCommand(a), sessionMergeCommand(a), sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
+	cmd.AddCommand(sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionLinkCommand(a),
+		sessionDiffCommand(a), sessionCompareCommand(a), sessionRestoreCommand(a), sessionForkCommand(a), sessionMergeCommand(a),
+		sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
 		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
 	cmd.AddCommand(sessionStateCommands(a)...)
 	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a))
@@ -119,7 +121,8 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
 	}
 	if e := control.ValidSession(of); e != nil {
-		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
+		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name,
+			Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
 		return work{}, noSession(verb, of) // do not start a daemon for this error
@@ -300,7 +303,8 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 		if dir == "" {
 			dir = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), cli.Count(s.Checkpoints), last, cli.Count(s.Pending), (&control.Error{Cause: dir}).Error(), s.Remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), cli.Count(s.Checkpoints), last, cli.Count(s.Pending),
+			(&control.Error{Cause: dir}).Error(), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)

@@ -22,7 +22,8 @@ func farFlag(cmd *cobra.Command, remote *string) {
 // workAt parses a word that names a checkpoint, and returns its session and its name in that session. A word without a
 // session means a checkpoint of the session of -C; on a session remote without -C, it is the name of a session.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
-	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too", Hint: "artifactfs session " + verb + " --help"}
+	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too",
+		Hint: "artifactfs session " + verb + " --help"}
 	l, isLink, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return work{}, "", err
@@ -81,7 +82,8 @@ func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 	}
 	if of != "" {
 		if err := control.ValidSession(of); err != nil {
-			return "", "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: of, Cause: "it is no name of a session", Hint: "artifactfs session list shows the sessions"}
+			return "", "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: of, Cause: "it is no name of a session",
+				Hint: "artifactfs session list shows the sessions"}
 		}
 	}
 	return of, at, point, nil
@@ -140,7 +142,8 @@ func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 		fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s is not on the session remote yet (artifactfs sync waits for it)\n", reply.ID)
 	}
 	if a.JSON {
-		return cli.PrintJSON(a.Stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID, "session_remote": reply.SessionRemote})
+		return cli.PrintJSON(a.Stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID,
+			"session_remote": reply.SessionRemote})
 	}
 	_, err = fmt.Fprintln(a.Stdout, reply.Link)
 	return err

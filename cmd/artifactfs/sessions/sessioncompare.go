@@ -59,7 +59,8 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 // comparedSessions parses the words that name checkpoints. It returns the request, and a client of the daemon of the
 // first mounted session among them, or of the shared daemon. A session that is unknown on this host is not an error if
 // the current directory is in a mount: the daemon of that mount then looks it up.
-func comparedSessions(ctx context.Context, a *cli.App, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
+func comparedSessions(ctx context.Context, a *cli.App, remote string,
+	words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
 	around, aroundErr := SessionOf(ctx, a, "compare", "")
 	if aroundErr == nil && around.mount != nil {
 		r.Dir = around.mount.Dir
@@ -127,7 +128,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		if base == "" {
 			base = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), ending(s.Checkpoint.Session, 24), s.Checkpoint.ID[:min(12, len(s.Checkpoint.ID))], base,
+		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), ending(s.Checkpoint.Session, 24),
+			s.Checkpoint.ID[:min(12, len(s.Checkpoint.ID))], base,
 			s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved, strings.Join(s.Users, ", "))
 	}
 	w.Flush()

@@ -62,7 +62,8 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 	f.SortFlags = false
 	f.BoolVar(&o.stat, "stat", false, "print the number of changed lines of each file")
 	f.BoolVar(&o.nameOnly, "name-only", false, "print only paths")
-	f.BoolVar(&o.nameStatus, "name-status", false, "print only paths, and whether they were added (A), modified (M), deleted (D)\nor changed their type (T)")
+	f.BoolVar(&o.nameStatus, "name-status", false,
+		"print only paths, and whether they were added (A), modified (M), deleted (D)\nor changed their type (T)")
 	ofFlag(a, cmd, &o.of)
 	farFlag(cmd, &o.remote)
 	return cmd

@@ -88,7 +88,8 @@ func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionE
 
 // eraseForks erases the records ids from all sessions on this host that were forked, directly or indirectly, from
 // origin. It continues after an error.
-func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
+func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest,
+	ids []string) (done []control.SessionEraseReply, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -109,7 +110,8 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 			w, e := SessionOf(ctx, a, "erase", s.Name)
 			if e == nil {
 				var reply control.SessionEraseReply
-				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids, Why: r.Why}); e == nil && len(reply.Erased) > 0 {
+				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids, Why: r.Why}); e == nil &&
+					len(reply.Erased) > 0 {
 					done = append(done, reply)
 				}
 			}

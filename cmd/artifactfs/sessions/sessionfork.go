@@ -161,8 +161,8 @@ func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 
 // noSession returns the error for a name without a session.
 func noSession(verb, name string) *control.Error {
-	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb, Object: "session " + name, Cause: "there is no such session",
-		Hint: "artifactfs session list shows what there is"}
+	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb,
+		Object: "session " + name, Cause: "there is no such session", Hint: "artifactfs session list shows what there is"}
 }
 
 // sessionResumeCommand returns the command session resume, which has the flags of mount except those that the session
@@ -235,10 +235,13 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	}
 	switch {
 	case known.Mounted:
-		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name, Cause: "it is mounted at " + known.Dir,
-			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " + cli.ShellWord(known.Dir) + " ends it there"}
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name,
+			Cause: "it is mounted at " + known.Dir,
+			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " +
+				cli.ShellWord(known.Dir) + " ends it there"}
 	case known.Name == "" && o.Request.SessionOptions.Remote == "":
-		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
+		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume",
+			Object: "session " + name, Cause: "there is no such session here",
 			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
 	}
 	// The directory is the second argument, or else the session's last directory, or else a new one with its name.

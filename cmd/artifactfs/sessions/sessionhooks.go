@@ -51,7 +51,8 @@ this machine. Other settings in an existing file are preserved.`,
 
 // dirFlag adds the flag --dir, which selects the directory to configure.
 func dirFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the top of the git working tree around the current directory)")
+	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the top of the git working tree around the "+
+		"current directory)")
 }
 
 // completeAgents completes the argument of commands that take an agent.

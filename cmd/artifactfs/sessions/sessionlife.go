@@ -110,7 +110,8 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 			Example: s.example,
 			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return sessionSet(cmd.Context(), a, cmp.Or(of, cli.First(args)), s.verb, control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
+				return sessionSet(cmd.Context(), a, cmp.Or(of, cli.First(args)), s.verb,
+					control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
 			},
 			ValidArgsFunction: CompleteSessions(a, 1),
 		}
@@ -151,7 +152,8 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 				}
 				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 			}
-			return sessionGC(cmd.Context(), a, cmp.Or(of, cli.First(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+			return sessionGC(cmd.Context(), a, cmp.Or(of, cli.First(args)),
+				control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 		},
 		ValidArgsFunction: CompleteSessions(a, 1),
 	}

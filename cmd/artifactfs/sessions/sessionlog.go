@@ -115,7 +115,8 @@ func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) erro
 		if len(p.Pins) > 0 {
 			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, cli.Ago(p.Time, now), p.Reason, cli.Count(p.Changed), cli.BytesOf(p.Bytes), column(cli.Count(p.Recorded)), branchText(p), message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, cli.Ago(p.Time, now), p.Reason, cli.Count(p.Changed), cli.BytesOf(p.Bytes),
+			column(cli.Count(p.Recorded)), branchText(p), message)
 	}
 	w.Flush()
 	for line := range strings.Lines(text.String()) {

@@ -162,6 +162,7 @@ func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	}
 	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
-		fmt.Fprintf(a.Stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", cli.ShellWord(r.Dir), r.Before.ID)
+		fmt.Fprintf(a.Stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", cli.ShellWord(r.Dir),
+			r.Before.ID)
 	}
 }

@@ -76,7 +76,8 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	case len(content) > maxNote:
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is longer than " + cli.BytesOf(maxNote)}
 	case len(content) == 0:
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "there is no JSON: stdin was empty", Hint: "artifactfs session note --help"}
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "there is no JSON: stdin was empty",
+			Hint: "artifactfs session note --help"}
 	case !json.Valid(content):
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON", Hint: "artifactfs session note --help"}
 	}

@@ -98,7 +98,8 @@ func misread(argv []string) bool {
 // skipOptions returns the arguments after the options of git itself.
 func skipOptions(args []string) []string {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		if slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--exec-path"}, args[0]) {
+		if slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix",
+			"--config-env", "--exec-path"}, args[0]) {
 			args = args[1:]
 		}
 		args = args[min(1, len(args)):]

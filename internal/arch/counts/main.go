@@ -21,7 +21,8 @@ import (
 )
 
 // harness lists the directories that only serve tests and benchmarks. They are not counted as product.
-var harness = []string{"integration", "internal/arch", "internal/harness", "internal/disk/disktest", "internal/metrics/metricstest", "worktree/worktreetest"}
+var harness = []string{"integration", "internal/arch", "internal/harness", "internal/disk/disktest",
+	"internal/metrics/metricstest", "worktree/worktreetest"}
 
 // source is one parsed Go file of the product.
 type source struct {

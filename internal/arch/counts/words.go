@@ -20,7 +20,8 @@ var marks = []struct {
 	{"gives", regexp.MustCompile(`(?i)\b(give|gives|gave|given)\b`)},
 	{"whoever, somebody, nobody", regexp.MustCompile(`(?i)\b(whoever|somebody|someone|nobody|anybody)\b`)},
 	{"tell, told", regexp.MustCompile(`(?i)\b(tell|tells|told)\b`)},
-	{"what, as a noun", regexp.MustCompile(`(?i)\b(what|whatever) (is|was|were|are|it|they|has|had|have|stands|comes|came|goes|follows|the|a|an|of|this|that|there|can|could|no|git|others?)\b`)},
+	{"what, as a noun", regexp.MustCompile(`(?i)\b(what|whatever) (is|was|were|are|it|they|has|had|have|stands|comes|` +
+		`came|goes|follows|the|a|an|of|this|that|there|can|could|no|git|others?)\b`)},
 	{"returns", regexp.MustCompile(`(?i)\breturns?\b`)},
 }
 
