@@ -62,7 +62,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// A damaged log is told, and mended without losing what can be read.
+// Examine reports a damaged log, and repairs it without losing the records that can be read.
 func TestExamineMendsAnOverlay(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 8, true)

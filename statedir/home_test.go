@@ -34,7 +34,7 @@ func TestHomeIsTakenOnce(t *testing.T) {
 	}
 }
 
-// Who only looks into a home keeps nobody from mounting, only waiting.
+// A process that only reads the directory of a session does not make a mount fail: the mount waits for it.
 func TestLookingIsWaitedFor(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)

@@ -36,7 +36,7 @@ func TestAStoreIsRemovedWhenNobodyHasIt(t *testing.T) {
 	}
 }
 
-// Whoever holds a store finds it under its name, however often it is removed under him.
+// A process that locked a store finds it under its name, however often another process removes it meanwhile.
 func TestAStoreThatIsHeldIsThere(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "stores", "s")
 	var all sync.WaitGroup

@@ -73,10 +73,10 @@ type Config struct {
 	Watchdog   time.Duration // silence after which a worker counts as hung; 0: never
 	Spare      bool          // have a worker wait while there is a mount
 
-	// GiveUp detaches the mounts among kept and leaves the reason for people to find.
+	// GiveUp detaches those of kept that are mounts, and stores the reason where a user can read it.
 	GiveUp func(kept []keeper.Kept, reason string) error
 	// Leave reports whether the mounts are to survive in the service manager's store when the
-	// supervisor is told to end. It is called only if there is such a store; nil: they are not.
+	// supervisor is asked to exit. It is called only if there is such a store. If Leave is nil, they are not.
 	Leave func() bool
 
 	Log *zap.Logger

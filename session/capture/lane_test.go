@@ -69,8 +69,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// Whoever says something of what there is has it kept, though a checkpoint of it was made just before; saying it again changes
-// nothing.
+// A checkpoint with a message is made even if nothing changed since the last one. The same message a second time makes none.
 func TestMessageOfWhatIsKeptAlready(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	w.write("a", "1")
