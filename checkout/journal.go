@@ -43,11 +43,11 @@ type SwitchIntent struct {
 
 // RestoreIntent is a restore of files from a checkpoint.
 type RestoreIntent struct {
-	Checkpoint session.PointID `json:"checkpoint"`
-	Before     session.PointID `json:"before"`           // checkpoint before the restore, which undoes it
-	Paths      []string        `json:"paths,omitempty"`  // relative to the root; none for all
-	Staged     bool            `json:"staged,omitempty"` // the index is restored too
-	Nonce      string          `json:"nonce,omitempty"`  // nonce of the request, whose caller may repeat it
+	Checkpoint session.CheckpointID `json:"checkpoint"`
+	Before     session.CheckpointID `json:"before"`           // checkpoint before the restore, which undoes it
+	Paths      []string             `json:"paths,omitempty"`  // relative to the root; none for all
+	Staged     bool                 `json:"staged,omitempty"` // the index is restored too
+	Nonce      string               `json:"nonce,omitempty"`  // nonce of the request, whose caller may repeat it
 }
 
 // Journal stores the open intents of one mount in a file of the mount's home. The file exists only while an intent is
@@ -112,12 +112,12 @@ func (j *Journal) readOld() {
 	}
 	var r struct {
 		Request struct {
-			ID     session.PointID `json:"id"`
-			Paths  []string        `json:"paths"`
-			Staged bool            `json:"staged"`
-			Nonce  string          `json:"nonce"`
+			ID     session.CheckpointID `json:"id"`
+			Paths  []string             `json:"paths"`
+			Staged bool                 `json:"staged"`
+			Nonce  string               `json:"nonce"`
 		} `json:"request"`
-		Before session.PointID `json:"before"`
+		Before session.CheckpointID `json:"before"`
 	}
 	if ok, err := readJSON(filepath.Join(j.home, oldRestoreFile), &r); ok || err != nil {
 		in := &RestoreIntent{Checkpoint: r.Request.ID, Before: r.Before, Paths: r.Request.Paths, Staged: r.Request.Staged, Nonce: r.Request.Nonce}

@@ -17,15 +17,15 @@ import (
 // Checkpoints is the session whose checkpoints are made and restored.
 type Checkpoints interface {
 	// Capture makes a checkpoint of the current state.
-	Capture(ctx context.Context) (session.Point, error)
+	Capture(ctx context.Context) (session.Checkpoint, error)
 	// Hold protects the tree of a checkpoint from gc, because the working tree is about to show parts of it.
-	Hold(ctx context.Context, p session.Point) error
+	Hold(ctx context.Context, p session.Checkpoint) error
 	// Dirs returns, by path, the permissions of a checkpoint's directories that are not the default.
-	Dirs(ctx context.Context, p session.Point) (map[string]uint32, error)
+	Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error)
 }
 
 // StagedOf returns the index entries of the target that differ from those of now, a checkpoint of the current state.
-type StagedOf func(ctx context.Context, now session.Point) (*gitdir.Staged, error)
+type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
 // Restore is a restore of files in progress. It is used by one goroutine. The caller must hold the index lock from
 // before Compare until Apply has returned. No change of the user is lost: all that a restore overwrites is in the
@@ -35,18 +35,18 @@ type Restore struct {
 	Checkpoints Checkpoints
 	Differ      Differ   // compares checkpoints, with empty directories
 	Paths       []string // relative to the root; none for all
-	Target      session.Point
+	Target      session.Checkpoint
 
 	// Before is the checkpoint of the state before the restore; for an interrupted restore, before it began. Compare
 	// sets it if it is zero.
-	Before session.Point
+	Before session.Checkpoint
 	// Changes are the paths to change, in the order in which Differ lists them. Compare sets them.
 	Changes []gitdir.Difference
 	// Kept are paths that were left unchanged, because a program changed them meanwhile or another file is in the way.
 	Kept []string
 
 	again bool                      // Before was set by the caller: the restore was interrupted
-	now   session.Point             // checkpoint of the current state
+	now   session.Checkpoint        // checkpoint of the current state
 	found map[string]worktree.Found // nodes at the paths before the checkpoint now
 }
 

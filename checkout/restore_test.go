@@ -22,32 +22,32 @@ import (
 
 // checkpoints is a session in memory. It stores what is not named "x", with directories that are empty.
 type checkpoints struct {
-	w      *world
-	points map[session.PointID]session.Point
-	trees  map[object.ID]files
+	w           *world
+	checkpoints map[session.CheckpointID]session.Checkpoint
+	trees       map[object.ID]files
 }
 
 func newCheckpoints(w *world) *checkpoints {
-	return &checkpoints{w, map[session.PointID]session.Point{}, map[object.ID]files{}}
+	return &checkpoints{w, map[session.CheckpointID]session.Checkpoint{}, map[object.ID]files{}}
 }
 
 // on returns the same session as seen from another process.
-func (c *checkpoints) on(w *world) *checkpoints { return &checkpoints{w, c.points, c.trees} }
+func (c *checkpoints) on(w *world) *checkpoints { return &checkpoints{w, c.checkpoints, c.trees} }
 
-func (c *checkpoints) add(f files) session.Point {
-	p := session.Point{ID: session.NewPointID(time.Unix(1700000000+int64(len(c.points)), 0)), Tree: c.w.src.Add(f)}
-	c.points[p.ID], c.trees[p.Tree] = p, f
+func (c *checkpoints) add(f files) session.Checkpoint {
+	p := session.Checkpoint{ID: session.NewCheckpointID(time.Unix(1700000000+int64(len(c.checkpoints)), 0)), Tree: c.w.src.Add(f)}
+	c.checkpoints[p.ID], c.trees[p.Tree] = p, f
 	return p
 }
 
-func (c *checkpoints) Capture(context.Context) (session.Point, error) {
+func (c *checkpoints) Capture(context.Context) (session.Checkpoint, error) {
 	stored, _ := split(c.w.withDirs())
 	return c.add(stored), nil
 }
 
-func (c *checkpoints) Hold(context.Context, session.Point) error { return nil }
+func (c *checkpoints) Hold(context.Context, session.Checkpoint) error { return nil }
 
-func (c *checkpoints) Dirs(context.Context, session.Point) (map[string]uint32, error) {
+func (c *checkpoints) Dirs(context.Context, session.Checkpoint) (map[string]uint32, error) {
 	return nil, nil
 }
 
@@ -147,11 +147,11 @@ func restored(now, target files, wants func(string) bool) (after files, kept []s
 }
 
 // restore restores paths, or does an interrupted restore again.
-func (w *world) restore(c *Checkout, s *checkpoints, target session.Point, paths []string, pending *Pending) (*Restore, error) {
+func (w *world) restore(c *Checkout, s *checkpoints, target session.Checkpoint, paths []string, pending *Pending) (*Restore, error) {
 	w.Helper()
 	r := &Restore{Checkout: c, Checkpoints: s, Differ: s, Paths: paths, Target: target}
 	if pending != nil {
-		r.Paths, r.Target, r.Before = pending.Restore.Paths, s.points[pending.Restore.Checkpoint], s.points[pending.Restore.Before]
+		r.Paths, r.Target, r.Before = pending.Restore.Paths, s.checkpoints[pending.Restore.Checkpoint], s.checkpoints[pending.Restore.Before]
 	}
 	lock, err := c.Lock(w.Context())
 	w.must(err)
@@ -163,7 +163,7 @@ func (w *world) restore(c *Checkout, s *checkpoints, target session.Point, paths
 }
 
 // start is a random working tree with ignored files, and a checkpoint to restore.
-func start(t *testing.T, r *rand.Rand) (w *world, s *checkpoints, now files, target session.Point) {
+func start(t *testing.T, r *rand.Rand) (w *world, s *checkpoints, now files, target session.Checkpoint) {
 	t.Helper()
 	a := withoutIgnored(r, randomFiles(r))
 	maps.DeleteFunc(a, func(_ string, f worktreetest.File) bool { return f.Mode == object.ModeDir }) // git has none
@@ -250,7 +250,7 @@ func TestRestoreKilledAtEveryStep(t *testing.T) {
 				for _, p := range j.Pending() {
 					pending++
 					k.w.must(p.Err)
-					done, err := k.w.restore(k.on(k.w.checkout(j)), s.on(k.w), session.Point{}, nil, p)
+					done, err := k.w.restore(k.on(k.w.checkout(j)), s.on(k.w), session.Checkpoint{}, nil, p)
 					k.w.must(err)
 					stored, _ := split(now)
 					if before := s.trees[done.Before.Tree]; before.String() != stored.String() {

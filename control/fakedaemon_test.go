@@ -40,10 +40,10 @@ var (
 )
 
 var (
-	point    = control.Checkpoint{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
-	before   = control.Checkpoint{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
-	changes  = []control.PathChange{{Path: "main.go", Status: "M"}}
-	theMount = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted, Session: control.SessionStatus{Name: "fix-login"}}
+	checkpoint = control.Checkpoint{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
+	before     = control.Checkpoint{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
+	changes    = []control.PathChange{{Path: "main.go", Status: "M"}}
+	theMount   = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted, Session: control.SessionStatus{Name: "fix-login"}}
 )
 
 type report = func(control.Progress)
@@ -83,7 +83,7 @@ func (daemon) Trace(_ context.Context, _ control.TraceRequest, emit func(control
 func (daemon) Shutdown(context.Context) error { return nil }
 
 func (daemon) Checkpoint(context.Context, control.CheckpointRequest, report) (control.CheckpointReply, error) {
-	return control.CheckpointReply{Checkpoint: point, Made: true}, nil
+	return control.CheckpointReply{Checkpoint: checkpoint, Made: true}, nil
 }
 
 func (daemon) Sync(_ context.Context, r control.SyncRequest, _ report) (control.SyncReply, error) {
@@ -103,11 +103,11 @@ func (d daemon) SessionsOn(ctx context.Context, _ control.SessionsOnRequest) (co
 }
 
 func (daemon) SessionLog(context.Context, control.SessionLogRequest) (control.SessionLogReply, error) {
-	return control.SessionLogReply{Session: "fix-login", Checkpoints: []control.Checkpoint{point}}, nil
+	return control.SessionLogReply{Session: "fix-login", Checkpoints: []control.Checkpoint{checkpoint}}, nil
 }
 
 func (daemon) SessionShow(context.Context, control.SessionShowRequest) (control.SessionShowReply, error) {
-	return control.SessionShowReply{Checkpoint: point, Changes: changes}, nil
+	return control.SessionShowReply{Checkpoint: checkpoint, Changes: changes}, nil
 }
 
 func (daemon) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
@@ -120,7 +120,7 @@ func (daemon) SessionDiff(context.Context, control.SessionDiffRequest) (control.
 }
 
 func (daemon) Restore(_ context.Context, r control.RestoreRequest, _ report) (control.RestoreReply, error) {
-	return control.RestoreReply{Dir: r.Dir, Checkpoint: point, Before: &before, Changes: changes}, nil
+	return control.RestoreReply{Dir: r.Dir, Checkpoint: checkpoint, Before: &before, Changes: changes}, nil
 }
 
 func (daemon) Fork(_ context.Context, r control.ForkRequest, _ report) (control.MountReply, error) {

@@ -4,14 +4,14 @@ import (
 	"testing"
 )
 
-func TestSplitPoint(t *testing.T) {
+func TestSplitCheckpoint(t *testing.T) {
 	for word, want := range map[string][2]string{
 		"": {"", ""}, "@": {"", "@"}, "@~2": {"", "@~2"}, "01J9ZK": {"", "01J9ZK"}, "before-rename": {"", "before-rename"},
 		"fix@01J9ZK": {"fix", "01J9ZK"}, "fix@pin": {"fix", "pin"}, "fix@": {"fix", "@"}, "fix@@": {"fix", "@"}, "fix@~3": {"fix", "@~3"},
 		"fix@@~3": {"fix", "@~3"}, "@{1 hour ago}": {"", "@{1 hour ago}"}, "fix@{1 hour ago}": {"fix", "@{1 hour ago}"},
 	} {
-		if session, point := SplitCheckpoint(word); session != want[0] || point != want[1] {
-			t.Errorf("SplitPoint(%q): got %q and %q, want %q and %q", word, session, point, want[0], want[1])
+		if session, checkpoint := SplitCheckpoint(word); session != want[0] || checkpoint != want[1] {
+			t.Errorf("SplitPoint(%q): got %q and %q, want %q and %q", word, session, checkpoint, want[0], want[1])
 		}
 	}
 }

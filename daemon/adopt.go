@@ -25,8 +25,8 @@ import (
 
 // adopted is a checkpoint of another session whose commit and trees are in the repository of the mount's own session.
 type adopted struct {
-	point session.Point
-	meta  session.Meta // metadata of the other session
+	checkpoint session.Checkpoint
+	meta       session.Meta // metadata of the other session
 }
 
 // adopt finds a checkpoint by id in the session named by of, and copies its objects into the repository of the mount's session.
@@ -41,7 +41,7 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	}
 	// A checkpoint of the mount's own session is already in this repository.
 	if of == m.session && at == "" {
-		if a.point, err = findPoint(ctx, repo, m, id); err == nil {
+		if a.checkpoint, err = findCheckpoint(ctx, repo, m, id); err == nil {
 			a.meta, _, err = session.ReadMeta(repo, m.session)
 		}
 		return a, err
@@ -54,7 +54,8 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	if err != nil {
 		return a, err
 	}
-	return a, repo.Update(ctx, []session.RefChange{{Name: session.AdoptedRef(m.session, a.point.ID), New: a.point.Commit, Force: true}})
+	adopted := session.AdoptedRef(m.session, a.checkpoint.ID)
+	return a, repo.Update(ctx, []session.RefChange{{Name: adopted, New: a.checkpoint.Commit, Force: true}})
 }
 
 // adoptHere adopts a checkpoint of another session of this host. It hard-links that session's object files instead of copying
@@ -67,7 +68,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if h.record.Remote != m.record.Remote {
 		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, h.record.Remote)
 	}
-	if a.point, err = h.find(ctx, id); err == nil && a.point.ID == "" {
+	if a.checkpoint, err = h.find(ctx, id); err == nil && a.checkpoint.ID == "" {
 		err = fault.ErrNoCheckpoint
 	}
 	if err != nil {
@@ -99,7 +100,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	}
 	// The other session may itself have contents only on its session remote, for example if it was resumed from there.
 	if at, _ := sessionURL(control.MountRequest{Remote: h.record.Remote, SessionOptions: h.carried}); at != "" {
-		return a, m.adoptContents(ctx, at, h.session, a.point)
+		return a, m.adoptContents(ctx, at, h.session, a.checkpoint)
 	}
 	return a, nil
 }
@@ -133,10 +134,10 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	if a.meta, _ = far.Meta(of); a.meta.Remote != m.record.Remote {
 		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, a.meta.Remote)
 	}
-	if a.point, err = o.find(ctx, id); err != nil {
+	if a.checkpoint, err = o.find(ctx, id); err != nil {
 		return a, err
 	}
-	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.point.Commit}}
+	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.checkpoint.Commit}}
 	// The session remote need not send what the base commit reaches, if this repository has that commit.
 	if base, err := object.ParseID(a.meta.Base); err == nil {
 		if _, err := repo.Commit(base); err == nil {
@@ -153,11 +154,11 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	if err := m.sawObjects(repo); err != nil {
 		return a, err
 	}
-	return a, m.adoptFrom(ctx, far.Remote(), a.point)
+	return a, m.adoptFrom(ctx, far.Remote(), a.checkpoint)
 }
 
 // adoptContents calls adoptFrom for the session remote with the URL at, which has the session named by of.
-func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Point) error {
+func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
 	remote, _, err := m.daemon.sessionRemote(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
 		return err
@@ -169,7 +170,7 @@ func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Poin
 // adoptFrom makes the contents readable that checkpoint p has and that neither this host nor the mounted remote is known to
 // have. If remote is the session remote of this session as well, they are fetched when they are read. Otherwise they are
 // fetched now, since the next checkpoint of this session pushes them to its own session remote. A failed fetch is only logged.
-func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Point) error {
+func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
 	base, err := m.record.Base()
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func (m *mount) gitSources() (bind.Sources, error) {
 		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
 	}
 	s := bind.Sources{Git: m.gitPath(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: hookProgram(program)}
-	if m.record.Point != nil {
+	if m.record.Checkpoint != nil {
 		s.Session = m.sessionObjects()
 	}
 	return s, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// What is newer than the newest point on a session remote's branch stays there, whoever made it: nothing here has seen it.
-func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
+// What is newer than the newest checkpoint on a session remote's branch stays there, whoever made it: nothing here has seen it.
+func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
 	k.start()
@@ -23,7 +23,7 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	k.mount(r)
 	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo secret >.env")
 	p := k.checkpoint(dir)
-	point := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
+	checkpoint := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
 	k.unmount(dir)
 	clone := k.dir("clone")
 	k.sh("/", "git clone -q -b main "+sessions+" "+clone)
@@ -41,11 +41,11 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	if _, err := other.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != point {
+	if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
 		t.Errorf("it begins otherwise: %s", got)
 	}
 	if show, err := other.client.SessionShow(t.Context(), control.SessionShowRequest{Of: there, ID: p.ID}); err != nil || len(show.LeftOut) != 1 || show.LeftOut[0].Path != ".env" {
-		t.Errorf("what the point does not hold is not told elsewhere: %v, %+v", err, show.LeftOut)
+		t.Errorf("what the checkpoint does not hold is not told elsewhere: %v, %+v", err, show.LeftOut)
 	}
 	tells := func(notes []string) bool {
 		return slices.ContainsFunc(notes, func(s string) bool { return strings.Contains(s, "git merge "+ahead[:12]) })
@@ -87,7 +87,7 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	other.unmount(there)
 }
 
-// What the session itself has carried away after its newest point, before everything died, is in nobody's way elsewhere: it is
+// What the session itself has carried away after its newest checkpoint, before everything died, is in nobody's way elsewhere: it is
 // kept, is told, and the next commit takes its place.
 func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			if _, err := k.client.Sync(t.Context(), control.SyncRequest{Dir: dir}, nil); err != nil {
 				t.Fatal(err)
 			}
-			point := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
+			checkpoint := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
 			k.sh(dir, "echo two >two; git add two; git commit -q -m two")
 			lost := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
 			tip := func() string { return strings.TrimSpace(k.sh("/", "git -C "+sessions+" rev-parse main")) }
@@ -129,7 +129,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			if _, err := other.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != point {
+			if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
 				t.Errorf("it begins otherwise: %s", got)
 			}
 			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "kept: git show "+lost[:12]) }) {

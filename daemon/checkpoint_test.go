@@ -21,8 +21,8 @@ func TestRecordedOptionsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// What git does is in a point soon, whatever the policy says of files.
-func TestAPointIsMadeSoonAfterGit(t *testing.T) {
+// What git does is in a checkpoint soon, whatever the policy says of files.
+func TestACheckpointIsMadeSoonAfterGit(t *testing.T) {
 	for _, policy := range []control.Policy{control.PolicyIdle, control.PolicyBeforeRisk, "interval=1h"} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestAPointIsMadeSoonAfterGit(t *testing.T) {
 			} {
 				at := time.Now()
 				k.sh(dir, command)
-				k.until("a point has it: "+command, func() bool {
+				k.until("a checkpoint has it: "+command, func() bool {
 					log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
 					if err != nil || len(log.Checkpoints) == 0 || log.Checkpoints[0].ID == before {
 						return false
@@ -107,17 +107,17 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if got := k.sh(clone, "git rev-parse HEAD; git fsck --no-dangling; cat new"); got != head+"\nnew\n" {
 		t.Errorf("the clone: %q", got)
 	}
-	k.until("a point was made", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
+	k.until("a checkpoint was made", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
 	if err != nil || len(log.Checkpoints) == 0 || log.Checkpoints[0].Head != head || log.Checkpoints[0].Branch != "main" || !log.Checkpoints[0].Synced {
 		t.Fatalf("%v, %+v", err, log)
 	}
 	if got := k.sh(repo, "git show "+log.Checkpoints[0].Commit+":later"); got != "later\n" {
-		t.Errorf("the point has %q", got)
+		t.Errorf("the checkpoint has %q", got)
 	}
-	points := log.Checkpoints[0].ID
+	checkpoints := log.Checkpoints[0].ID
 	k.sh(dir, "git add later; git commit -qm two; git branch side/way") // files stay as they are
-	k.until("a point of that was made", func() bool { st := k.status(dir).Session; return st.LastCheckpoint != points && !st.Dirty })
+	k.until("a checkpoint of that was made", func() bool { st := k.status(dir).Session; return st.LastCheckpoint != checkpoints && !st.Dirty })
 	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1}); err != nil || log.Checkpoints[0].Head != strings.TrimSpace(k.sh(dir, "git rev-parse side/way")) {
 		t.Errorf("%v, %+v", err, log)
 	}
@@ -132,7 +132,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 		t.Fatalf("after the unmount: %v, %+v", err, log)
 	}
 	if got := k.sh(repo, "git show "+log.Checkpoints[0].Commit+":last; git show "+log.Checkpoints[0].Commit+":after; git fsck --no-dangling"); got != "last\nafter\n" {
-		t.Errorf("the last point has %q", got)
+		t.Errorf("the last checkpoint has %q", got)
 	}
 	all, err := k.client.Sessions(t.Context())
 	if err != nil || len(all.Sessions) != 1 || all.Sessions[0].Mounted || all.Sessions[0].State != "paused" || all.Sessions[0].Checkpoints < 2 || len(all.Sessions[0].History) < 3 {
@@ -145,7 +145,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if !again.Resumed || k.sh(dir, "cat last after") != "last\nafter\n" {
 		t.Errorf("mounted again: %+v", again)
 	}
-	k.until("all is in a point", func() bool { st := k.status(dir).Session; return st.State == "active" && !st.Dirty })
+	k.until("all is in a checkpoint", func() bool { st := k.status(dir).Session; return st.State == "active" && !st.Dirty })
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Discard: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	}
 }
 
-func TestAPointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
+func TestACheckpointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
 	remote := k.dir("remote")
@@ -201,7 +201,7 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	k.until("the commit is on the session remote", func() bool {
 		return k.sh(second, "git rev-parse --verify --quiet afs/"+session+"/main || true") == head
 	})
-	k.until("there is a point of it", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
+	k.until("there is a checkpoint of it", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
 	k.sh(dir, "echo more > more")
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "said", Pin: "good", Sync: true}, nil)
 	if err != nil || !p.Synced || !p.Made || p.Reason != "manual" || len(p.Pins) != 1 {
@@ -228,12 +228,12 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 		return st.LastSync != nil && st.Pending == 0 && st.SessionRemote == second
 	})
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
-	// The one who took over looks at once, so the unmount may find a point that has it all.
+	// The one who took over looks at once, so the unmount may find a checkpoint that has it all.
 	if err != nil || !log.Checkpoints[0].Synced || log.Checkpoints[0].Reason != "unmount" && log.Checkpoints[0].Reason != "idle" {
 		t.Fatalf("%v, %+v", err, log)
 	}
 	if got := k.sh(second, "git show "+log.Checkpoints[0].Commit+":late"); got != "late\n" {
-		t.Errorf("the last point has %q", got)
+		t.Errorf("the last checkpoint has %q", got)
 	}
 	if reply := k.unmount(dir); reply.Pending != 0 {
 		t.Errorf("%+v", reply)
@@ -252,7 +252,7 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 	session := k.mount(r).Session
 	k.sh(dir, "echo new > new; git add new; git commit -qm one; git reset -q --hard HEAD~1")
 	if _, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir}, nil); err == nil {
-		t.Error("a point was made")
+		t.Error("a checkpoint was made")
 	}
 	if st := k.status(dir).Session; st.Mode != agent.ModeNone || st.SessionRemote != "" || st.Checkpoints != 0 {
 		t.Errorf("%+v", st)

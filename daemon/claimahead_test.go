@@ -114,7 +114,7 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	r := w.of(other)
 	w.origin.Log().Reset()
 	w.sessions.Log().Reset()
-	small := w.sessions.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 2, Times: 1}) // the files of the point's State
+	small := w.sessions.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 2, Times: 1}) // the files of the checkpoint's State
 	mounted := make(chan error, 1)
 	go func() {
 		_, err := other.client.Mount(t.Context(), r, nil)

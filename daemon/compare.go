@@ -22,12 +22,12 @@ import (
 
 // compareSide is one checkpoint that is compared.
 type compareSide struct {
-	o     *opened       // session of the checkpoint
-	meta  session.Meta  // metadata of that session
-	point session.Point // the checkpoint itself
-	base  object.ID     // tree that the changes of this side are counted from
-	ids   []object.ID   // contents of the changed files, before and after
-	reply control.ComparedSide
+	o          *opened            // session of the checkpoint
+	meta       session.Meta       // metadata of that session
+	checkpoint session.Checkpoint // the checkpoint itself
+	base       object.ID          // tree that the changes of this side are counted from
+	ids        []object.ID        // contents of the changed files, before and after
+	reply      control.ComparedSide
 }
 
 // comparing is one comparison while it runs. It is used by one goroutine.
@@ -94,7 +94,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	if o.repo == nil {
 		return fault.ErrNoCheckpoint
 	}
-	if s.point, err = o.find(ctx, r.ID); err != nil {
+	if s.checkpoint, err = o.find(ctx, r.ID); err != nil {
 		return err
 	}
 	if o.far != nil {
@@ -107,7 +107,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, s.meta.Remote)
 	}
-	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shown(s.point), s.meta.Base, []string{}
+	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shown(s.checkpoint), s.meta.Base, []string{}
 	// Users lists the distinct actors of the session's transitions, each once.
 	for _, t := range s.meta.Transitions {
 		if t.Actor != "" && !slices.Contains(s.reply.Users, t.Actor) {
@@ -130,7 +130,7 @@ func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing 
 
 // compare fills in reply after all sides have been opened, in these steps:
 //
-//	forkPoint      find the tree that each side started from
+//	forkCheckpoint      find the tree that each side started from
 //	diffTrees      list the changes of each side, by ids alone
 //	pairs          find the merge base of every pair of sides
 //	provide        fetch the contents that git needs for the rest
@@ -143,7 +143,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	if c.scratch, err = session.OpenRepo(dir, session.RepoOptions{Format: c.sides[0].o.repo.Format()}); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	fork, all, err := c.forkPoint(ctx, c.sides)
+	fork, all, err := c.forkCheckpoint(ctx, c.sides)
 	if err != nil {
 		return err
 	}
@@ -155,13 +155,13 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 			return err
 		}
 		s.reply.Changes = []control.PathChange{}
-		err := diffTrees(ctx, c.tree, s.base, s.point.Tree, func(path string, from, to object.TreeEntry) error {
+		err := diffTrees(ctx, c.tree, s.base, s.checkpoint.Tree, func(path string, from, to object.TreeEntry) error {
 			s.want(from, to)
 			s.reply.Changes = append(s.reply.Changes, pathChange(path, from, to))
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("compare %s@%s with its base: %w", s.point.Session, s.point.ID, err)
+			return fmt.Errorf("compare %s@%s with its base: %w", s.checkpoint.Session, s.checkpoint.ID, err)
 		}
 	}
 	// pairs adds the contents that the merges need to c.merged, which provide then fetches.
@@ -220,10 +220,10 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkPoint returns the checkpoint that all sides started from: the one that all sessions were forked from, or, if one side is
+// forkCheckpoint returns the checkpoint that all sides started from: the one that all sessions were forked from, or, if one side is
 // of the parent session itself, the one that the others were forked from. ok is false if there is no such checkpoint, or gc
 // dropped it.
-func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p session.Point, ok bool, err error) {
+func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	from := ""
 	var parent *compareSide
 	for _, s := range sides {
@@ -236,7 +236,7 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 	for _, s := range sides {
 		switch {
 		case s.meta.From == from && from != "":
-		case s.point.Session == name && name != "":
+		case s.checkpoint.Session == name && name != "":
 			parent = s
 		default:
 			return p, false, nil
@@ -245,7 +245,7 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 	// A forked session keeps the checkpoint it started from; its parent keeps it only until gc drops it.
 	for _, s := range sides {
 		if base, err := s.o.repo.Ref(session.BaseRef(s.o.session)); err == nil && !base.IsZero() && s != parent {
-			if p, err := s.o.repo.PointAt(base); err == nil && string(p.ID) == id {
+			if p, err := s.o.repo.CheckpointAt(base); err == nil && string(p.ID) == id {
 				return p, true, nil
 			}
 		}
@@ -272,7 +272,7 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 // commit of both sessions, else that of the merge base of the two base commits. It returns the zero id, the empty tree, if they
 // have no common history.
 func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.ID, error) {
-	p, ok, err := c.forkPoint(ctx, []*compareSide{a, b})
+	p, ok, err := c.forkCheckpoint(ctx, []*compareSide{a, b})
 	if err != nil || ok {
 		return p.Tree, err
 	}

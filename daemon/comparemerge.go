@@ -28,7 +28,7 @@ func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 			if p.base, err = c.commonTree(ctx, b, a); err != nil {
 				return nil, err
 			}
-			ids, complete, err := contentsToMerge(ctx, c.tree, p.base, b.point.Tree, a.point.Tree)
+			ids, complete, err := contentsToMerge(ctx, c.tree, p.base, b.checkpoint.Tree, a.checkpoint.Tree)
 			if err != nil {
 				return nil, err
 			}
@@ -117,7 +117,7 @@ func (c *comparing) count(ctx context.Context) error {
 		}
 		f := c.scratch.Format()
 		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
-			treeish(f, s.base), treeish(f, s.point.Tree))
+			treeish(f, s.base), treeish(f, s.checkpoint.Tree))
 		if err != nil {
 			return err
 		}
@@ -199,7 +199,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 
 // conflicts makes git merge a pair of sides in the scratch repository, and returns the paths with conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
-	ours, theirs := c.sides[p.a].point.Tree, c.sides[p.b].point.Tree
+	ours, theirs := c.sides[p.a].checkpoint.Tree, c.sides[p.b].checkpoint.Tree
 	// If both sides are equal, or one has not changed anything, git has nothing to merge.
 	if ours == theirs || ours == p.base || theirs == p.base {
 		return nil, nil

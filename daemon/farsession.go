@@ -97,7 +97,7 @@ func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 	case withTrees:
 		err = m.Trees(ctx, name)
 	default:
-		err = m.Points(ctx, name)
+		err = m.Checkpoints(ctx, name)
 	}
 	if err != nil {
 		return nil, fault.SessionRemote(m.Remote(), err)
@@ -113,7 +113,7 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{session: name, repo: repo, far: m, acknowledged: func(session.Point) bool { return true }, record: statedir.Record{
+	o := &opened{session: name, repo: repo, far: m, acknowledged: func(session.Checkpoint) bool { return true }, record: statedir.Record{
 		Session: name, Remote: meta.Remote, Ref: meta.Ref, Commit: meta.Base, Format: meta.Format, Began: meta.Began,
 		Carried: control.SessionOptions{Remote: m.Remote().URL()},
 	}}
@@ -142,7 +142,7 @@ func (o *opened) farBase(ctx context.Context) error {
 }
 
 // farState fetches the contents of the checkpoint state of p and of the transcript files that belong to p, in one request.
-func (o *opened) farState(ctx context.Context, p session.Point) error {
+func (o *opened) farState(ctx context.Context, p session.Checkpoint) error {
 	blobs, err := resume.StateBlobs(o.repo, p)
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (c
 	defer d.closeMirror(m)
 	err = m.Find(ctx)
 	if err == nil {
-		err = m.Points(ctx, m.Sessions()...)
+		err = m.Checkpoints(ctx, m.Sessions()...)
 	}
 	if err != nil {
 		return reply, explained(fault.SessionRemote(m.Remote(), err))
@@ -209,16 +209,16 @@ func (o *opened) farInfo() control.SessionInfo {
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
-	points, err := o.repo.Points(0)
-	if err != nil || len(points) == 0 {
+	checkpoints, err := o.repo.Checkpoints(0)
+	if err != nil || len(checkpoints) == 0 {
 		return i
 	}
-	i.Checkpoints = int64(len(points))
+	i.Checkpoints = int64(len(checkpoints))
 	// The newest checkpoint is the first.
-	last := o.shown(points[0])
+	last := o.shown(checkpoints[0])
 	i.Last = &last
-	agent.ShowNewest(&i.SessionStatus, points[0])
-	at := points[0].Time.In(time.UTC)
+	agent.ShowNewest(&i.SessionStatus, checkpoints[0])
+	at := checkpoints[0].Time.In(time.UTC)
 	i.LastSync = &at
 	return i
 }

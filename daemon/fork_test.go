@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// Forks ask nobody for anything, copy no content, and each is at once what the point was, and then its own.
+// Forks ask nobody for anything, copy no content, and each is at once what the checkpoint was, and then its own.
 func TestForksShareEverything(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -81,8 +81,8 @@ func TestForksShareEverything(t *testing.T) {
 	if text := k.sh(forks[1].Dir, "cat mine; git status --porcelain mine; rm mine"); text != "mine\n?? mine\n" {
 		t.Errorf("what was written before git came is %q", text)
 	}
-	if points, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(points.Checkpoints) == 0 {
-		t.Errorf("there is no point of it: %+v, %v", points, err)
+	if checkpoints, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(checkpoints.Checkpoints) == 0 {
+		t.Errorf("there is no checkpoint of it: %+v, %v", checkpoints, err)
 	}
 	for _, f := range forks[1:] {
 		if after := k.sh(f.Dir, look); after != before {

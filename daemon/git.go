@@ -73,7 +73,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	was, err := m.likePoint(&o)
+	was, err := m.likeCheckpoint(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexO
 func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
 	snap := m.snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit}
-	if m.record.Point != nil {
+	if m.record.Checkpoint != nil {
 		o.Ref = ""
 	}
 	dir := gitdir.GoOn(m.gitPath(), o)

@@ -33,10 +33,10 @@ import (
 // merging is one merge while it runs. It is used by one goroutine.
 type merging struct {
 	m      *mount
-	repo   *session.Repo // repository of the mount's session
-	theirs adopted       // checkpoint that is merged
-	now    session.Point // checkpoint of the working tree before the merge
-	base   object.ID     // tree of the merge base; zero: the empty tree
+	repo   *session.Repo      // repository of the mount's session
+	theirs adopted            // checkpoint that is merged
+	now    session.Checkpoint // checkpoint of the working tree before the merge
+	base   object.ID          // tree of the merge base; zero: the empty tree
 	mergedTrees
 	objects string // directory that git writes new objects to; "": that of its git directory
 }
@@ -71,7 +71,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if w.repo, err = m.agent.Open(ctx); err != nil {
 		return reply, err
 	}
-	name := r.Of + "@" + string(w.theirs.point.ID)
+	name := r.Of + "@" + string(w.theirs.checkpoint.ID)
 	// This checkpoint undoes the merge.
 	if w.now, _, err = m.agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
 		return reply, err
@@ -98,7 +98,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	defer o.close()
-	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.point), Base: treeish(w.repo.Format(), w.base),
+	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.checkpoint), Base: treeish(w.repo.Format(), w.base),
 		Changes: []control.PathChange{}, Conflicts: w.conflicted(), Kept: []string{}, Messages: append([]string{}, w.messages...)}
 	paths, merged, err := w.record(ctx, state)
 	if err != nil || len(paths) == 0 {
@@ -130,12 +130,12 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 		if p, err := w.repo.Find(id); err == nil { // gc may have dropped the checkpoint
 			return p.Tree, nil
 		}
-	case ourParent != "" && (ourParent == w.theirs.point.Session || ours.From == w.theirs.meta.From):
+	case ourParent != "" && (ourParent == w.theirs.checkpoint.Session || ours.From == w.theirs.meta.From):
 		base, err := w.repo.Ref(session.BaseRef(m.session))
 		if err != nil {
 			return object.ID{}, err
 		}
-		if p, err := w.repo.PointAt(base); err == nil {
+		if p, err := w.repo.CheckpointAt(base); err == nil {
 			return p.Tree, nil
 		}
 	}
@@ -165,7 +165,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 
 // provide fetches the contents that git is going to compare, in one request.
 func (w *merging) provide(ctx context.Context) error {
-	ids, _, err := contentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.point.Tree)
+	ids, _, err := contentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
 	if err != nil || len(ids) == 0 {
 		return err
@@ -177,7 +177,7 @@ func (w *merging) provide(ctx context.Context) error {
 // to the repository of the session. name is the name of the other side in conflict markers.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
-	commits, ours, theirs, err := commitsToMerge(f, w.base, w.now.Tree, w.theirs.point.Tree)
+	commits, ours, theirs, err := commitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ const maxMerged = 512 << 20
 // record creates a checkpoint of the merge result, with the conflicts in its index, and returns it with the paths that differ
 // from the working tree. Only a local ref (session.AdoptedRef) names the checkpoint, so it is never pushed. Without such paths
 // it creates none.
-func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Point, err error) {
+func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Checkpoint, err error) {
 	conflicted := w.conflicted()
 	var edits bytes.Buffer
 	zero := strings.Repeat("0", len(w.result.String()))
@@ -304,8 +304,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	p.ID, p.Tree, p.State, p.Prev, p.Reason, p.Time =
-		session.NewPointIDAfter(now, w.now.ID), w.result, id, w.now.ID, session.Merging, now.Truncate(time.Second)
-	p.Message = "merge of " + w.theirs.point.Session + "@" + string(w.theirs.point.ID)
+		session.NewCheckpointIDAfter(now, w.now.ID), w.result, id, w.now.ID, session.Merging, now.Truncate(time.Second)
+	p.Message = "merge of " + w.theirs.checkpoint.Session + "@" + string(w.theirs.checkpoint.ID)
 	commit, err := session.Outgoing(f, object.Commit, p.Encode(object.ID{}))
 	if err != nil {
 		return nil, p, err

@@ -25,12 +25,12 @@ type opened struct {
 	far   *mirror.Mirror // session remote that repo was fetched from; nil if repo belongs to this host
 
 	// pins holds the names that the user pinned each checkpoint under.
-	pins map[session.PointID][]string
+	pins map[session.CheckpointID][]string
 	// release closes what was opened for this request and unlocks the directory of the session; nil if nothing was opened.
 	release func()
 
 	// acknowledged reports whether a checkpoint is known to be pushed; nil if that is not known.
-	acknowledged func(session.Point) bool
+	acknowledged func(session.Checkpoint) bool
 }
 
 // close closes the session's repository and unlocks its home, if they were opened for this request.
@@ -182,7 +182,7 @@ func (o *opened) read() (err error) {
 	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
 	switch {
 	case embedded:
-		o.acknowledged = func(session.Point) bool { return true }
+		o.acknowledged = func(session.Checkpoint) bool { return true }
 	case o.queue != nil:
 		o.acknowledged = o.queue.Has
 	}

@@ -19,7 +19,7 @@ const intentFile = "checkout.json"
 // oldRestoreRecord is the intent of a restore as builds before the journal stored it, in restore.json.
 type oldRestoreRecord struct {
 	Request control.RestoreRequest `json:"request"`
-	Before  session.PointID        `json:"before"`
+	Before  session.CheckpointID   `json:"before"`
 }
 
 // record puts the intent into a mount's home, in the form of an earlier build if old is set.
@@ -32,7 +32,7 @@ func (r oldRestoreRecord) record(t *testing.T, home string, old bool) {
 			err = os.WriteFile(filepath.Join(home, "restore.json"), text, 0o600)
 		}
 	} else {
-		in := checkout.RestoreIntent{Checkpoint: session.PointID(r.Request.ID), Before: r.Before, Paths: r.Request.Paths, Staged: r.Request.Staged, Nonce: r.Request.Nonce}
+		in := checkout.RestoreIntent{Checkpoint: session.CheckpointID(r.Request.ID), Before: r.Before, Paths: r.Request.Paths, Staged: r.Request.Staged, Nonce: r.Request.Nonce}
 		_, err = checkout.OpenJournal(home).Begin(checkout.Intent{Restore: &in})
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // half of it
 	k.kill()
-	note(true, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.PointID(now.ID)})
+	note(true, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
 	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // as one asks whose answer did not come
@@ -119,16 +119,16 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}})
 	k.sh(dir, "echo newer >b; echo mine >g")
 	k.unmount(dir)
-	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)})
+	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.CheckpointID(now.ID)})
 	k.mount(r)
 	told("and finished")
 	if got := k.sh(dir, "cat a b c d/e g; ls f || true"); !strings.HasPrefix(got, "old\nnewer\nold\nold\nmine\nls: ") {
 		t.Errorf("it holds %s", got)
 	}
 
-	// A point that is gone cannot be gone back to.
+	// A checkpoint that is gone cannot be gone back to.
 	k.kill()
-	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewPointID(again.Checkpoint.Time))}, Before: session.PointID(now.ID)})
+	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewCheckpointID(again.Checkpoint.Time))}, Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
 	told("cannot be finished")
@@ -155,7 +155,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	old := k.checkpoint(dir)
 	k.sh(dir, "mkdir -p gone/deep/er below.new/deep file.new; for d in gone/deep/er below.new/deep file.new; do echo new >$d/f; done; rm file below; mv file.new file; mv below.new below; rmdir empty; echo new >empty")
 	now := k.checkpoint(dir)
-	record := oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)}
+	record := oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.CheckpointID(now.ID)}
 	finished := func() {
 		t.Helper()
 		k.until("the restore is finished", func() bool {

@@ -7,9 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// What was brought back is read from the point, also when gc has dropped that: files by files, directories by what was in
+// What was brought back is read from the checkpoint, also when gc has dropped that: files by files, directories by what was in
 // them then.
-func TestWhatWasRestoredOutlivesItsPoint(t *testing.T) {
+func TestWhatWasRestoredOutlivesItsCheckpoint(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
 	remote, dir := k.dir("remote"), k.dir("mnt")

@@ -98,7 +98,7 @@ func (m *mount) beginAnew(ctx context.Context) error {
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
 		// A session on the session remote, or a checkpoint of it, takes precedence over the requested ref.
-		if began, err := m.acquirePoint(ctx, progress); began || err != nil {
+		if began, err := m.acquireCheckpoint(ctx, progress); began || err != nil {
 			return err
 		}
 		snap, err := m.acquireFirst(ctx)
@@ -206,7 +206,7 @@ func (m *mount) announce(progress func(control.Progress)) {
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
-			m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
+			m.session, m.second.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
 		// Commits on the session remote that the checkpoint lacks are not in the mount; the user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := agent.AheadText(ref, m.newer[ref].String())
@@ -216,9 +216,9 @@ func (m *mount) announce(progress func(control.Progress)) {
 			progress(control.Progress{Message: text})
 		}
 	}
-	if f := m.far; f != nil && m.record.Point != nil {
+	if f := m.far; f != nil && m.record.Checkpoint != nil {
 		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s",
-			m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
+			m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
 	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",

@@ -123,11 +123,11 @@ type guardedCapturer struct {
 	mount *mount
 }
 
-// Point makes a checkpoint, like Capturer.Point.
-func (g guardedCapturer) Point(ctx context.Context, reason session.Reason,
-	message string) (p session.Point, report capture.Report, err error) {
+// Checkpoint makes a checkpoint, like Capturer.Point.
+func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
+	message string) (p session.Checkpoint, report capture.Report, err error) {
 	err = g.mount.guarded("make a checkpoint", func() (err error) {
-		p, report, err = g.Capturer.Point(ctx, reason, message)
+		p, report, err = g.Capturer.Checkpoint(ctx, reason, message)
 		return err
 	})
 	return p, report, err
@@ -225,7 +225,7 @@ func (a agentMount) OpenMeta() (*session.Repo, error) {
 func (a agentMount) Meta() session.Meta {
 	r := a.record
 	meta := session.Meta{Session: a.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
-	if p := r.Point; p != nil && p.Parent != "" && p.Parent != a.session {
+	if p := r.Checkpoint; p != nil && p.Parent != "" && p.Parent != a.session {
 		meta.From, meta.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
 	}
 	return meta
@@ -237,7 +237,7 @@ func (a agentMount) Session() *thin.Remote { return a.second }
 // Parent returns the parent session and the remote that it is stored on; nil if this mount has no connection to that
 // remote.
 func (a agentMount) Parent() (name string, remote *transport.Remote) {
-	p := a.record.Point
+	p := a.record.Checkpoint
 	if p == nil || p.Parent == "" || p.Parent == a.session || p.ParentRemote == "" {
 		return "", nil
 	}

@@ -65,7 +65,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		}
 	}
 	b, err := o.find(ctx, r.B)
-	if errors.Is(err, session.ErrNoPoint) && r.B == "" { // the session has no change yet
+	if errors.Is(err, session.ErrNoCheckpoint) && r.B == "" { // the session has no change yet
 		return reply, nil
 	}
 	if err != nil {

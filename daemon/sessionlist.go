@@ -104,11 +104,11 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 			agent.ShowQueue(&s, st)
 		}
 	}
-	if points, err := o.repo.Points(0); err == nil {
-		s.Checkpoints = int64(len(points))
+	if checkpoints, err := o.repo.Checkpoints(0); err == nil {
+		s.Checkpoints = int64(len(checkpoints))
 		// Points returns the newest checkpoint first.
-		if len(points) > 0 {
-			agent.ShowNewest(&s, points[0])
+		if len(checkpoints) > 0 {
+			agent.ShowNewest(&s, checkpoints[0])
 		}
 	}
 	if meta, _, err := session.ReadMeta(o.repo, o.session); err == nil {

@@ -167,18 +167,18 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	if o.repo == nil {
 		return reply, nil
 	}
-	points, err := o.repo.Points(r.Limit)
+	checkpoints, err := o.repo.Checkpoints(r.Limit)
 	if err != nil {
 		return reply, fault.ExplainSession("read session", r.Of, err)
 	}
 	// A checkpoint is in two segments if gc copied it.
-	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID })
+	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
 	// A record is stored with the checkpoint that precedes it.
 	recorded, err := o.recordsBefore(ctx)
 	if err != nil { // without the transcript, the checkpoints are still listed
 		d.log.Warn("read transcript", zap.String("session", o.session), zap.Error(err))
 	}
-	for _, p := range points {
+	for _, p := range checkpoints {
 		shown := o.shown(p)
 		shown.Recorded = recorded[p.Prev]
 		reply.Checkpoints = append(reply.Checkpoints, shown)
@@ -257,7 +257,7 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 // noteOn reports whether the argument COMMIT of session note names a checkpoint and not a revision of git: "@", "@~N", a
 // whole checkpoint ID or a turn. Git has names that begin with "@{".
 func noteOn(name string) bool {
-	_, err := session.ParsePointID(name)
+	_, err := session.ParseCheckpointID(name)
 	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
 }
 
@@ -277,7 +277,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", m.dir, err)
 		}
-		p, err := findPoint(ctx, repo, m, r.Commit)
+		p, err := findCheckpoint(ctx, repo, m, r.Commit)
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
 		}
@@ -361,9 +361,9 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest,
 
 // expire drops transcript records of checkpoints that do not exist any more, if the records are older than the daily
 // checkpoints that gc keeps. dropped are the checkpoints that this gc drops. expire returns the number of records.
-func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Point) (int64, error) {
-	there := map[session.PointID]bool{}
-	err := o.repo.EachPoint(func(p session.Point) bool {
+func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Checkpoint) (int64, error) {
+	there := map[session.CheckpointID]bool{}
+	err := o.repo.EachCheckpoint(func(p session.Checkpoint) bool {
 		there[p.ID] = true
 		return true
 	})
@@ -379,14 +379,14 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	}
 	return transcript.Expire(ctx, o.repo, transcript.ExpireRequest{
 		Session: o.session, Now: time.Now(), Keep: cmp.Or(r.Daily, session.DefaultDaily), DryRun: r.DryRun,
-		There: func(id session.PointID) bool { return there[id] },
+		There: func(id session.CheckpointID) bool { return there[id] },
 	}, o.mount.contents(ctx))
 }
 
 // find returns the checkpoint of the session that name stands for; "" is the newest.
-func (o *opened) find(ctx context.Context, name string) (session.Point, error) {
+func (o *opened) find(ctx context.Context, name string) (session.Checkpoint, error) {
 	if o.repo == nil {
-		return session.Point{}, fault.ErrNoCheckpoint
+		return session.Checkpoint{}, fault.ErrNoCheckpoint
 	}
-	return findPoint(ctx, o.repo, o.mount, name)
+	return findCheckpoint(ctx, o.repo, o.mount, name)
 }

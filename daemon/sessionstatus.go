@@ -60,7 +60,7 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 }
 
 // synced reports whether checkpoint p is known to be pushed.
-func (o *opened) synced(p session.Point) bool {
+func (o *opened) synced(p session.Checkpoint) bool {
 	if o.acknowledged == nil {
 		return false
 	}
@@ -68,7 +68,7 @@ func (o *opened) synced(p session.Point) bool {
 }
 
 // shown converts a checkpoint for a reply.
-func (o *opened) shown(p session.Point) control.Checkpoint {
+func (o *opened) shown(p session.Checkpoint) control.Checkpoint {
 	s := control.Checkpoint{
 		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),
 		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev),

@@ -70,10 +70,10 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	}
 	// A record belongs to the checkpoint before it: records at the previous checkpoint led to this one.
 	for _, l := range lines {
-		if l.Point == p.ID {
+		if l.Checkpoint == p.ID {
 			reply.Records++
 		}
-		if l.Point == p.Prev {
+		if l.Checkpoint == p.Prev {
 			reply.Since = append(reply.Since, shownRecord(l))
 		}
 	}
@@ -83,14 +83,14 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 
 // treeBefore returns the tree that a checkpoint is compared with: that of the previous checkpoint, or the base tree if
 // gc has dropped that one.
-func (o *opened) treeBefore(ctx context.Context, p session.Point) (object.ID, error) {
+func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.ID, error) {
 	// The previous checkpoint may be in another segment.
 	if p.Prev != "" {
 		before, err := o.repo.Find(string(p.Prev))
 		if err == nil {
 			return before.Tree, nil
 		}
-		if !errors.Is(err, session.ErrNoPoint) { // it was dropped
+		if !errors.Is(err, session.ErrNoCheckpoint) { // it was dropped
 			return object.ID{}, err
 		}
 	}

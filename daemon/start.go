@@ -94,7 +94,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.redirect(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.likePointDirs(ctx); err != nil {
+	if err = m.likeCheckpointDirs(ctx); err != nil {
 		return reply, err
 	}
 	// The claim precedes the mount, so that no process writes to a session that another machine holds.

@@ -97,7 +97,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	s.Notes = append(s.Notes, m.redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.agent.Notices()...)
-	s.Notes = append(s.Notes, m.shownPoint()...)
+	s.Notes = append(s.Notes, m.shownCheckpoint()...)
 	s.Session = m.sessionStatus()
 	// The most recent failure of the remote takes precedence over refused objects.
 	for _, r := range stats.Refused {

@@ -9,9 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A tag comes with the point that names it, also where the tag itself was never carried away: nobody is left with a name
+// A tag comes with the checkpoint that names it, also where the tag itself was never carried away: nobody is left with a name
 // of nothing.
-func TestATagComesWithItsPoint(t *testing.T) {
+func TestATagComesWithItsCheckpoint(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
 	k.start()
@@ -33,7 +33,7 @@ func TestATagComesWithItsPoint(t *testing.T) {
 	if err != nil && p.ID == "" {
 		t.Logf("%v", err) // tags are refused
 	}
-	k.until("the point is away", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
+	k.until("the checkpoint is away", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
 	if got := k.sh(sessions, "git for-each-ref refs/tags"); got != "" {
 		t.Fatalf("tags were taken: %s", got)
 	}

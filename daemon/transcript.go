@@ -33,7 +33,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	}
 	last, lane := m.agent.Newest()
 	n, err := transcript.Record(ctx, repo, transcript.Batch{
-		Session: m.session, Lane: lane, Point: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
+		Session: m.session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
 		Provide: m.contents(ctx),
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 // shownRecord converts a transcript record for a reply.
 func shownRecord(l transcript.Line) control.TranscriptRecord {
 	s := control.TranscriptRecord{
-		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor,
+		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Checkpoint), Session: l.Session, Lane: l.Lane, Actor: l.Actor,
 		Turn: l.Turn, Begins: l.Begins, Record: l.Record,
 	}
 	if l.Erased != nil {
@@ -108,11 +108,11 @@ func shownRecord(l transcript.Line) control.TranscriptRecord {
 }
 
 // recordsBefore returns for each checkpoint the number of records that were written after it and before the next one.
-func (o *opened) recordsBefore(ctx context.Context) (map[session.PointID]int64, error) {
+func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]int64, error) {
 	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
-	after := map[session.PointID]int64{}
+	after := map[session.CheckpointID]int64{}
 	for _, l := range lines {
-		after[l.Point]++
+		after[l.Checkpoint]++
 	}
 	return after, err
 }

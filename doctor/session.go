@@ -110,7 +110,7 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 
 // sessionWhole reports an undamaged repository, and how many of its refs are pending.
 func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Health, mounted bool) {
-	text := fmt.Sprintf("checkpoints are whole: %d", h.Points)
+	text := fmt.Sprintf("checkpoints are whole: %d", h.Checkpoints)
 	if h.Newest != nil {
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
 	}

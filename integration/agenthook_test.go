@@ -52,12 +52,12 @@ func TestAgentsRecordThemselves(t *testing.T) {
 					}
 				}
 			}
-			points := m.points()
-			if len(points) < 2 || !strings.HasPrefix(points[0].Message, "end of turn: The login is fixed") ||
-				!strings.Contains(points[len(points)-1].Message, "git commit") {
-				t.Errorf("checkpoints: %+v", points)
+			checkpoints := m.checkpoints()
+			if len(checkpoints) < 2 || !strings.HasPrefix(checkpoints[0].Message, "end of turn: The login is fixed") ||
+				!strings.Contains(checkpoints[len(checkpoints)-1].Message, "git commit") {
+				t.Errorf("checkpoints: %+v", checkpoints)
 			}
-			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+points[len(points)-1].Tree); strings.Contains(got, "fixed") {
+			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+checkpoints[len(checkpoints)-1].Tree); strings.Contains(got, "fixed") {
 				t.Errorf("the checkpoint before the tool holds what the tool made: %s", got)
 			}
 			var note struct{ Agent, Prompt string }

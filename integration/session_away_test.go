@@ -22,7 +22,7 @@ func pushes(kind gittest.Kind, status int) gittest.Fault {
 }
 
 // orderly checks that what a session remote was sent came once and in the order in which it was made.
-func (c *carried) orderly(commits []string, points []control.Checkpoint) {
+func (c *carried) orderly(commits []string, checkpoints []control.Checkpoint) {
 	c.w.Helper()
 	var gotCommits []string
 	last, seen := map[string]object.ID{}, map[object.ID]string{}
@@ -52,9 +52,9 @@ func (c *carried) orderly(commits []string, points []control.Checkpoint) {
 			c.w.Errorf("commit %s is not there", id)
 		}
 	}
-	for _, p := range points {
+	for _, p := range checkpoints {
 		if !strings.Contains(all, p.Commit) {
-			c.w.Errorf("point %s is not there", p.ID)
+			c.w.Errorf("checkpoint %s is not there", p.ID)
 		}
 	}
 }
@@ -83,15 +83,15 @@ func TestSessionRemoteAway(t *testing.T) {
 	m.checkpoint("--sync")
 	commits := []string{w.git(m.Dir, "rev-parse", "HEAD")}
 	c.server.Down()
-	var points []control.Checkpoint
+	var checkpoints []control.Checkpoint
 	for i := range 8 {
 		w.sh(m.Dir, fmt.Sprintf("echo %d >>work && git commit -qam %d && echo untracked >>more", i, i))
 		commits = append(commits, w.git(m.Dir, "rev-parse", "HEAD"))
 		p := m.checkpoint()
 		if p.Synced {
-			t.Errorf("point %+v is said to be away", p)
+			t.Errorf("checkpoint %+v is said to be away", p)
 		}
-		points = append(points, p.Checkpoint)
+		checkpoints = append(checkpoints, p.Checkpoint)
 		if i == 3 { // the worker that serves next sends the rest
 			w.killDaemon()
 			m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
@@ -112,7 +112,7 @@ func TestSessionRemoteAway(t *testing.T) {
 	}
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
 	m.sync()
-	c.orderly(commits, points)
+	c.orderly(commits, checkpoints)
 	w.sound(c.Path)
 	if st := m.status().Session; st.Pending != 0 || st.Error != "" {
 		t.Errorf("status %+v", st)
@@ -176,7 +176,7 @@ func TestSessionRemoteFails(t *testing.T) {
 			end()
 			m.sync()
 			if id := w.git(m.Dir, "rev-parse", "HEAD"); w.git(c.Path, "rev-parse", "main") != id || !w.has(c.Path, p.Commit) {
-				t.Errorf("commit %s or point %s is not there", id, p.Commit)
+				t.Errorf("commit %s or checkpoint %s is not there", id, p.Commit)
 			}
 			if st := m.status().Session; st.Pending != 0 || st.Error != "" {
 				t.Errorf("status %+v", st)
@@ -256,7 +256,7 @@ func TestSessionRemoteIsFull(t *testing.T) {
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git")
 	m.sync()
 	if !w.has(path, p.Commit) || w.git(path, "rev-parse", "main") != w.git(m.Dir, "rev-parse", "HEAD") {
-		t.Error("the point or the commit is not there")
+		t.Error("the checkpoint or the commit is not there")
 	}
 	w.sound(path)
 	w.unmount(m)

@@ -116,7 +116,7 @@ func (m mounted) sync() {
 	m.w.ok("sync", m.Dir, "--timeout", "60s")
 }
 
-func (m mounted) points() []control.Checkpoint {
+func (m mounted) checkpoints() []control.Checkpoint {
 	m.w.Helper()
 	var l control.SessionLogReply
 	m.w.json(&l, "session", "log", m.Dir)
@@ -354,8 +354,8 @@ func TestSessionCarriesWhatOthersWrite(t *testing.T) {
 	w.sh(m.Dir, "git worktree remove "+linked)
 }
 
-// A point looks at git and leaves it alone.
-func TestPointsTouchNothingOfGit(t *testing.T) {
+// A checkpoint looks at git and leaves it alone.
+func TestCheckpointsTouchNothingOfGit(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
 	must[object.ID](t)(r.Sized(5, 5))
@@ -376,10 +376,10 @@ func TestPointsTouchNothingOfGit(t *testing.T) {
 		t.Errorf("the git directory was changed:\n%s", diffLines(before, after))
 	}
 	if now := m.status().Network; now != requests {
-		t.Errorf("a point asked the remote: %+v, was %+v", now, requests)
+		t.Errorf("a checkpoint asked the remote: %+v, was %+v", now, requests)
 	}
 	if tree := w.look(m.Dir).Tree; p.Tree != tree {
-		t.Errorf("the point has tree %s, git makes %s", p.Tree, tree)
+		t.Errorf("the checkpoint has tree %s, git makes %s", p.Tree, tree)
 	}
 }
 

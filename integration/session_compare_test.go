@@ -125,7 +125,7 @@ func TestSessionCompareBases(t *testing.T) {
 	}
 	parent := w.bare(origin.URL("r.git"), flags("parent")...)
 	w.sh(parent.Dir, "sed -i s/2/two/ a")
-	point := parent.checkpoint("--sync")
+	checkpoint := parent.checkpoint("--sync")
 	fork := w.place("fork")
 	w.ok("session", "fork", "--session-remote", c.arg, "parent@", fork, "--session", "fork", "--wait", "git")
 	w.sh(fork, "sed -i s/two/2-two/ a")
@@ -144,8 +144,8 @@ func TestSessionCompareBases(t *testing.T) {
 			x = o
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "fork"}, far...)...)
-		if len(reply.Shared) != 0 || reply.Sides[0].BaseCheckpoint != "parent@"+point.ID || reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
-			t.Errorf("compare %v of a session and its fork: got %+v, want checkpoint %s as the base, and nothing that both changed", far, reply, point.ID)
+		if len(reply.Shared) != 0 || reply.Sides[0].BaseCheckpoint != "parent@"+checkpoint.ID || reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
+			t.Errorf("compare %v of a session and its fork: got %+v, want checkpoint %s as the base, and nothing that both changed", far, reply, checkpoint.ID)
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "older"}, far...)...)
 		if len(reply.Shared) != 1 || reply.Shared[0].Path != "a" || reply.Shared[0].Verdict != control.VerdictConflict || reply.Sides[1].Base != old.String() || len(reply.Sides[1].Changes) != 1 {

@@ -56,8 +56,8 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 	again := w.bare(url, flags...)
 	w.same("brought back", before, w.look(again.Dir))
 	w.wantFile(again.path("unsaved"), "unsaved\n")
-	if points := again.points(); len(points) < 2 { // the last one was made by git's move of a branch, or at the end
-		t.Errorf("checkpoints after the session was restored: got %+v, want at least 2", points)
+	if checkpoints := again.checkpoints(); len(checkpoints) < 2 { // the last one was made by git's move of a branch, or at the end
+		t.Errorf("checkpoints after the session was restored: got %+v, want at least 2", checkpoints)
 	}
 	again.sync()
 	w.unmount(again)

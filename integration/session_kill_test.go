@@ -15,10 +15,10 @@ import (
 // sessionKills is how often everything is killed; `make bench BENCH="-session -only kills"` does it more often.
 var sessionKills = envInt("AFS_SESSION_KILLS", 3)
 
-// policyInterval is the longest time that the default policy leaves work without a point, and what a busy machine adds.
+// policyInterval is the longest time that the default policy leaves work without a checkpoint, and what a busy machine adds.
 const policyInterval = 10*time.Second + 10*time.Second
 
-// Whatever dies at whatever moment, the work goes on from the last point in a state directory that knows nothing of it.
+// Whatever dies at whatever moment, the work goes on from the last checkpoint in a state directory that knows nothing of it.
 func TestSessionOutlivesEverything(t *testing.T) {
 	for _, kind := range []string{"embedded", "http"} {
 		t.Run(kind, func(t *testing.T) {

@@ -37,7 +37,7 @@ func TestCheckpointNames(t *testing.T) {
 	if got := m.shown("HEAD").ID; got != ofHead.ID {
 		t.Errorf("checkpoint named HEAD after another one: got %s, want the first with that commit, %s", got, ofHead.ID)
 	}
-	if id := session.PointID(newest.ID); time.Since(id.Time()) < time.Second {
+	if id := session.CheckpointID(newest.ID); time.Since(id.Time()) < time.Second {
 		w.until("the newest checkpoint is a second old", func() bool { return time.Since(id.Time()) > time.Second })
 	}
 	if got := m.shown("1s").ID; got != newest.ID {

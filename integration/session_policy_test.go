@@ -25,12 +25,12 @@ func TestPolicies(t *testing.T) {
 	}
 	at := time.Now()
 	w.sh(idle.Dir, "echo new >new")
-	st := idle.await("a point is made", func(s control.MountStatus) bool { return s.Session.Checkpoints > 0 }).Session
+	st := idle.await("a checkpoint is made", func(s control.MountStatus) bool { return s.Session.Checkpoints > 0 }).Session
 	if took := time.Since(at); took < time.Second || took > 10*time.Second || st.Dirty {
 		t.Errorf("after %s: %+v", took, st)
 	}
-	if p := idle.points(); len(p) != 1 || p[0].Reason != "idle" {
-		t.Errorf("points %+v", p)
+	if p := idle.checkpoints(); len(p) != 1 || p[0].Reason != "idle" {
+		t.Errorf("checkpoints %+v", p)
 	}
 	risk := w.bare(url, "--wait", "git", "--session", "risk", "--checkpoint", "before-risk")
 	for i, script := range []string{"git reset -q --hard", "git checkout -q -- d0000", "git restore d0000/f0000.txt", "git clean -qfd && git checkout -q .", "git stash -q", "git switch -qf --detach"} {
@@ -39,20 +39,20 @@ func TestPolicies(t *testing.T) {
 		w.sh(risk.Dir, script)
 		saved := func(p control.Checkpoint) bool {
 			return p.Tree == want && (p.Reason == "before-risk" || p.Reason == "git")
-		} // what git has moved before is in a point, too
-		if p := risk.points(); !slices.ContainsFunc(p, saved) {
-			t.Errorf("%s: no point of what it threw away, %s: %+v", script, want, p[:min(len(p), 2)])
+		} // what git has moved before is in a checkpoint, too
+		if p := risk.checkpoints(); !slices.ContainsFunc(p, saved) {
+			t.Errorf("%s: no checkpoint of what it threw away, %s: %+v", script, want, p[:min(len(p), 2)])
 		}
 	}
 	often := w.bare(url, "--wait", "git", "--session", "often", "--checkpoint", "interval=1s")
 	w.sh(often.Dir, "echo a >a")
-	often.await("a point is made", func(s control.MountStatus) bool { return s.Session.Checkpoints == 1 })
+	often.await("a checkpoint is made", func(s control.MountStatus) bool { return s.Session.Checkpoints == 1 })
 	w.sh(often.Dir, "echo b >a")
 	often.await("another is made", func(s control.MountStatus) bool { return s.Session.Checkpoints == 2 })
 }
 
-// What should not leave the machine stays out of points, and is told.
-func TestPointsLeaveOut(t *testing.T) {
+// What should not leave the machine stays out of checkpoints, and is told.
+func TestCheckpointsLeaveOut(t *testing.T) {
 	w := newWorld(t)
 	r := w.sized(2, 2)
 	w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n*.o\n!keep.o\n")}, "config/.env": {Data: []byte("TRACKED=1\n")}, "tracked.o": {Data: []byte("tracked\n")}})
@@ -80,7 +80,7 @@ func TestPointsLeaveOut(t *testing.T) {
 			}
 			for _, name := range strings.Fields(c.in) {
 				if !held[name] {
-					t.Errorf("%s is not in the point", name)
+					t.Errorf("%s is not in the checkpoint", name)
 				}
 			}
 			left := map[string]string{}
@@ -92,7 +92,7 @@ func TestPointsLeaveOut(t *testing.T) {
 					t.Errorf("%s: held %v, left out because of %q, want %q", name, held[name], left[name], why)
 				}
 			}
-			// It is told of any point, also when there are others and nobody serves it.
+			// It is told of any checkpoint, also when there are others and nobody serves it.
 			w.sh(m.Dir, "rm -rf build .aws *.o .env* key.pem id_rsa large pipe; echo more >more")
 			m.checkpoint()
 			for _, at := range []string{"mounted", "unmounted"} {

@@ -14,7 +14,7 @@ func (m mounted) removal(had int) (p control.Checkpoint) {
 	m.w.Helper()
 	m.w.until("a checkpoint of what was removed is made", func() bool {
 		n := 0
-		for _, q := range m.points() {
+		for _, q := range m.checkpoints() {
 			if q.Reason == "removal" {
 				if n++; n == 1 {
 					p = q
@@ -66,7 +66,7 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	m.removal(2)
 	m.checkpoint()
 	found := false
-	for _, q := range m.points() {
+	for _, q := range m.checkpoints() {
 		if q.Reason == "removal" && m.in(q.Tree, "src/f20") == "precious 20\n" && m.in(q.Tree, "src/f1") == "precious 1\n" && q.ID > p.ID {
 			found = true
 		}
@@ -92,10 +92,10 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	// What git ignores is no reason for a checkpoint.
 	w.sh(m.Dir, "echo 'cache/' >.gitignore && mkdir cache && touch cache/a")
 	m.checkpoint()
-	before := len(m.points())
+	before := len(m.checkpoints())
 	w.sh(m.Dir, "for i in $(seq 50); do echo x >cache/$i; done; rm -rf cache; echo end >end")
 	m.checkpoint()
-	if got := len(m.points()); got != before+1 {
+	if got := len(m.checkpoints()); got != before+1 {
 		t.Errorf("checkpoints after an ignored directory was removed: got %d, want %d", got, before+1)
 	}
 	w.unmount(m)

@@ -76,7 +76,7 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 			m, _ = w.mountAt(url, m.Dir, args...)
 			m.checkpoint()
 			n := 0
-			for _, q := range m.points() {
+			for _, q := range m.checkpoints() {
 				if q.Reason == "removal" && strings.Contains(q.Message, "removed or overwritten") {
 					n++
 				}

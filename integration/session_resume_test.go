@@ -93,11 +93,11 @@ func TestSessionResumesElsewhere(t *testing.T) {
 			}
 			w.sound(c.Path)
 			ids := map[string]bool{}
-			for _, p := range again.points() {
+			for _, p := range again.checkpoints() {
 				ids[p.ID] = true
 			}
 			if !ids[p.ID] {
-				t.Errorf("the points of before are not in the log: %v", ids)
+				t.Errorf("the checkpoints of before are not in the log: %v", ids)
 			}
 			o.unmount(again)
 			// Home again, it is the newest that is gone on with, or the user is told.
@@ -143,7 +143,7 @@ func TestConflictsResumeElsewhere(t *testing.T) {
 	}
 }
 
-// Points are looked at, gone back to, and forked, and what is there can be undone.
+// Checkpoints are looked at, gone back to, and forked, and what is there can be undone.
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	w, _ := newTravelled(t)
@@ -153,10 +153,10 @@ func TestTimeTravel(t *testing.T) {
 	var looks []workday.State
 	for i, script := range []string{"echo 1 >one && git add one", "rm -r d0001 && mv one two && git commit -qam two -- . || true", "git add -A && git commit -qm three && echo 4 >>two && chmod +x two && ln -s two four"} {
 		w.sh(m.Dir, script)
-		ids = append(ids, m.checkpoint("-m", fmt.Sprint("point ", i)).ID)
+		ids = append(ids, m.checkpoint("-m", fmt.Sprint("checkpoint ", i)).ID)
 		looks = append(looks, w.look(m.Dir))
 	}
-	if p := m.points(); len(p) != 3 || p[0].ID != ids[2] || p[2].Message != "point 0" {
+	if p := m.checkpoints(); len(p) != 3 || p[0].ID != ids[2] || p[2].Message != "checkpoint 0" {
 		t.Errorf("log %+v", p)
 	}
 	s.forget()
@@ -168,7 +168,7 @@ func TestTimeTravel(t *testing.T) {
 			t.Error("it is not as it was")
 		}
 		if err := os.WriteFile(old.path("x"), nil, 0o644); err == nil {
-			t.Error("a point can be written to")
+			t.Error("a checkpoint can be written to")
 		}
 		w.unmount(old)
 	})
@@ -184,7 +184,7 @@ func TestTimeTravel(t *testing.T) {
 		}
 		var show control.SessionShowReply
 		w.json(&show, "session", "show", ids[0], "-C", m.Dir)
-		if len(show.Staged) != 1 || show.Staged[0].Path != "one" || show.Message != "point 0" {
+		if len(show.Staged) != 1 || show.Staged[0].Path != "one" || show.Message != "checkpoint 0" {
 			t.Errorf("show %+v", show)
 		}
 	})
@@ -227,7 +227,7 @@ func TestTimeTravel(t *testing.T) {
 			w.ok(append(args, dirs[i])...)
 		}
 		w.same("a fork of now", before, w.look(dirs[0]))
-		w.same("a fork of a point", looks[2], w.look(dirs[1]))
+		w.same("a fork of a checkpoint", looks[2], w.look(dirs[1]))
 		if _, n := s.Log().Blobs(); n > 0 && len(s.Log().Fetches()) > 0 {
 			t.Logf("%d blobs were fetched for git to compare", n)
 		}
@@ -238,7 +238,7 @@ func TestTimeTravel(t *testing.T) {
 			w.wantFile(filepath.Join(dir, "mine"), fmt.Sprintln(i))
 			p := mounted{control.MountReply{Dir: dir}, w}.checkpoint()
 			if p.Session != fmt.Sprint("fork", i) {
-				t.Errorf("point %+v", p)
+				t.Errorf("checkpoint %+v", p)
 			}
 			w.sound(filepath.Join(w.state, "mounts", p.Session, "session.git"))
 		}
@@ -269,9 +269,9 @@ func TestSessionHasOneWriter(t *testing.T) {
 	m.checkpoint()
 	st := m.await("it says that it was taken over", func(s control.MountStatus) bool { return s.Session.Error != "" || len(s.Notes) > 0 })
 	t.Logf("%q %q, lane %s", st.Session.Error, st.Notes, st.Session.Lane)
-	p := taken.points()
+	p := taken.checkpoints()
 	if p[0].Lane != "main" && p[1].Lane != "main" {
-		t.Errorf("points %+v", p)
+		t.Errorf("checkpoints %+v", p)
 	}
 	o.unmount(taken)
 	if res := w.afs("unmount", m.Dir); res.code != 0 && res.code != control.ExitUnsynced {

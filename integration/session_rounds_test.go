@@ -10,10 +10,10 @@ import (
 
 // rounds makes a session that another machine can go on with, and the line to it long.
 type rounds struct {
-	w      *world
-	origin served
-	remote *carried
-	point  control.CheckpointReply
+	w          *world
+	origin     served
+	remote     *carried
+	checkpoint control.CheckpointReply
 }
 
 // slowLine is a round trip that is longer than a busy machine holds up a client between an answer and the next request.
@@ -27,7 +27,7 @@ func newRounds(t *testing.T, thin bool) *rounds {
 	f := &rounds{w: w, origin: w.serve(gittest.ServerOptions{}), remote: w.sessionRemote("http", r)}
 	m := w.bare(f.origin.URL("r.git"), append(f.remote.flags("work"), "--wait", "git")...)
 	w.sh(m.Dir, "echo one >one && git add one && git commit -qm one && echo two >>one")
-	f.point = m.checkpoint("--sync")
+	f.checkpoint = m.checkpoint("--sync")
 	w.unmount(m)
 	f.origin.forget()
 	f.remote.server.Log().Reset()
@@ -67,7 +67,7 @@ func TestSessionFromAfarInFewRoundTrips(t *testing.T) {
 			o := f.w.elsewhere()
 			args := []string{"session", "resume", f.remote.arg + "#session=work"}
 			if c.fork {
-				args = []string{"session", "fork", f.remote.arg + "#session=work@" + f.point.ID}
+				args = []string{"session", "fork", f.remote.arg + "#session=work@" + f.checkpoint.ID}
 			}
 			dir := o.place("m")
 			o.ok(append(args, dir, "--prefetch", "none", "--history", "none", "--checkpoint", "off")...)

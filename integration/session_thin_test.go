@@ -55,14 +55,14 @@ func TestSessionThinIsSmall(t *testing.T) {
 		t.Errorf("mount elsewhere said %+v", again.MountReply)
 	}
 	w.same("resumed elsewhere", before, o.look(again.Dir))
-	if points := again.points(); len(points) == 0 || !containsPoint(points, p.ID) {
-		t.Errorf("checkpoints elsewhere: %+v, want %s among them", points, p.ID)
+	if checkpoints := again.checkpoints(); len(checkpoints) == 0 || !containsCheckpoint(checkpoints, p.ID) {
+		t.Errorf("checkpoints elsewhere: %+v, want %s among them", checkpoints, p.ID)
 	}
 	o.unmount(again)
 }
 
-func containsPoint(points []control.Checkpoint, id string) bool {
-	for _, p := range points {
+func containsCheckpoint(checkpoints []control.Checkpoint, id string) bool {
+	for _, p := range checkpoints {
 		if p.ID == id {
 			return true
 		}

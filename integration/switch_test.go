@@ -75,7 +75,7 @@ func TestSwitchFar(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s, url := w.switchRepo(1500)
-	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off") // a point reads ignore files, and is not what is counted
+	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off") // a checkpoint reads ignore files, and is not what is counted
 	dir := m.Dir
 	main, far := w.clone(url), w.clone(url, "-b", "far")
 	// What the kernel has: contents, names that are there, names that are not, listings.

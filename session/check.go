@@ -16,12 +16,12 @@ import (
 
 // Health is the report of Check.
 type Health struct {
-	Points int           // number of checkpoints
-	Newest *Point        // newest checkpoint that can be read; nil: there is none
-	Broken []string      // names of refs whose files hold no valid value
-	Lost   []LostRef     // refs that lead to missing or damaged objects
-	Locks  []Lock        // lock files in the repository
-	Packs  []odb.Problem // damaged packs
+	Checkpoints int           // number of checkpoints
+	Newest      *Checkpoint   // newest checkpoint that can be read; nil: there is none
+	Broken      []string      // names of refs whose files hold no valid value
+	Lost        []LostRef     // refs that lead to missing or damaged objects
+	Locks       []Lock        // lock files in the repository
+	Packs       []odb.Problem // damaged packs
 }
 
 // LostRef is a ref that leads to a missing or damaged object.
@@ -61,7 +61,7 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 		}
 		switch {
 		case isLane(ref.Name, r.session), strings.HasPrefix(ref.Name, PinPrefix(r.session)):
-			p, err := r.PointAt(ref.ID)
+			p, err := r.CheckpointAt(ref.ID)
 			if err == nil {
 				err = r.wholeCheckpoint(p, seen)
 			}
@@ -77,8 +77,8 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 			lost(err)
 		}
 	}
-	// EachPoint stops at the first damaged checkpoint. If one is reported already, its error adds nothing.
-	if err := r.EachPoint(func(Point) bool { h.Points++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
+	// EachCheckpoint stops at the first damaged checkpoint. If one is reported already, its error adds nothing.
+	if err := r.EachCheckpoint(func(Checkpoint) bool { h.Checkpoints++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
 		h.Lost = append(h.Lost, LostRef{LanePrefix(r.session), err})
 	}
 	if h.Locks, err = r.locks(); err != nil {
@@ -96,7 +96,7 @@ func isLane(ref, session string) bool { return strings.HasPrefix(ref, LanePrefix
 // wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing one is on
 // the mounted remote, or in a pack that Check reports as damaged. It follows owned trees only, because the trees of a snapshot
 // are stored and removed together. seen holds trees that were checked before.
-func (r *Repo) wholeCheckpoint(p Point, seen map[object.ID]bool) error {
+func (r *Repo) wholeCheckpoint(p Checkpoint, seen map[object.ID]bool) error {
 	if _, err := r.State(p); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoPoint or ErrAmbiguous.
+// FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoCheckpoint or ErrAmbiguous.
 type FindError struct {
 	Name string // the name that Find was called with
 	Err  error
@@ -20,7 +20,7 @@ type FindError struct {
 // Error returns the message; a long name is cut off.
 func (e *FindError) Error() string { return fmt.Sprintf("find checkpoint %.80q: %v", e.Name, e.Err) }
 
-// Unwrap returns ErrNoPoint or ErrAmbiguous.
+// Unwrap returns ErrNoCheckpoint or ErrAmbiguous.
 func (e *FindError) Unwrap() error { return e.Err }
 
 // headName is the name for the checkpoint that was made first with the current commit of HEAD.
@@ -37,21 +37,21 @@ const headName = "HEAD"
 //	01M80Q4...  the checkpoint with that ID, or the only one whose ID begins so
 //
 // The names of turns of the transcript are resolved by package transcript, which calls Find for all other names.
-func (r *Repo) Find(name string) (Point, error) {
+func (r *Repo) Find(name string) (Checkpoint, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
 		return r.findBack(name, back)
 	}
-	// An adopted checkpoint belongs to another session, so EachPoint does not list it.
-	for _, ref := range []string{PinPrefix(r.session) + name, AdoptedRef(r.session, PointID(name))} {
+	// An adopted checkpoint belongs to another session, so EachCheckpoint does not list it.
+	for _, ref := range []string{PinPrefix(r.session) + name, AdoptedRef(r.session, CheckpointID(name))} {
 		if !refname.Valid(ref) {
 			continue
 		}
 		id, err := r.Ref(ref)
 		if err != nil {
-			return Point{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)
+			return Checkpoint{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)
 		}
 		if !id.IsZero() {
-			return r.PointAt(id)
+			return r.CheckpointAt(id)
 		}
 	}
 	if name == headName {
@@ -64,26 +64,26 @@ func (r *Repo) Find(name string) (Point, error) {
 }
 
 // findBack returns the checkpoint that "@" and "@~N" name; back is the text after "@".
-func (r *Repo) findBack(name, back string) (Point, error) {
+func (r *Repo) findBack(name, back string) (Checkpoint, error) {
 	n, err := parseBack(back)
 	if err != nil {
-		return Point{}, &FindError{name, err}
+		return Checkpoint{}, &FindError{name, err}
 	}
-	list, err := r.Points(n + 1)
+	list, err := r.Checkpoints(n + 1)
 	if err == nil && len(list) <= n {
-		err = &FindError{name, fmt.Errorf("%w: there are %d", ErrNoPoint, len(list))}
+		err = &FindError{name, fmt.Errorf("%w: there are %d", ErrNoCheckpoint, len(list))}
 	}
 	if err != nil {
-		return Point{}, err
+		return Checkpoint{}, err
 	}
 	return list[n], nil
 }
 
 // findHead returns the oldest checkpoint that has the same HEAD as the newest one: the files at the time when the
 // commit was made or first checked out.
-func (r *Repo) findHead() (found Point, err error) {
+func (r *Repo) findHead() (found Checkpoint, err error) {
 	var head object.ID
-	err = r.EachPoint(func(p Point) bool {
+	err = r.EachCheckpoint(func(p Checkpoint) bool {
 		if found.ID == "" {
 			head = p.Head
 		}
@@ -93,16 +93,16 @@ func (r *Repo) findHead() (found Point, err error) {
 		return true
 	})
 	if err == nil && found.ID == "" {
-		err = &FindError{headName, ErrNoPoint}
+		err = &FindError{headName, ErrNoCheckpoint}
 	}
 	return found, err
 }
 
 // findTime returns the newest checkpoint that was made at or before a time. If all are later, the error states the
 // time of the oldest.
-func (r *Repo) findTime(name string, at time.Time) (found Point, err error) {
-	var oldest Point
-	err = r.EachPoint(func(p Point) bool {
+func (r *Repo) findTime(name string, at time.Time) (found Checkpoint, err error) {
+	var oldest Checkpoint
+	err = r.EachCheckpoint(func(p Checkpoint) bool {
 		// The time of the ID has milliseconds; that of the commit has seconds only.
 		if oldest = p; !p.ID.Time().After(at) {
 			found = p
@@ -112,21 +112,21 @@ func (r *Repo) findTime(name string, at time.Time) (found Point, err error) {
 	switch {
 	case err != nil || found.ID != "":
 	case oldest.ID == "":
-		err = &FindError{name, ErrNoPoint}
+		err = &FindError{name, ErrNoCheckpoint}
 	default:
-		err = &FindError{name, fmt.Errorf("%w: the oldest is of %s", ErrNoPoint, oldest.Time.Local().Format(time.DateTime))}
+		err = &FindError{name, fmt.Errorf("%w: the oldest is of %s", ErrNoCheckpoint, oldest.Time.Local().Format(time.DateTime))}
 	}
 	return found, err
 }
 
 // findID returns the checkpoint whose ID begins with name, in upper or lower case.
-func (r *Repo) findID(name string) (Point, error) {
+func (r *Repo) findID(name string) (Checkpoint, error) {
 	prefix := strings.ToUpper(name)
 	if len(prefix) > idLen || !isDigits(prefix) {
-		return Point{}, &FindError{name, ErrNoPoint}
+		return Checkpoint{}, &FindError{name, ErrNoCheckpoint}
 	}
-	var found []Point
-	err := r.EachPoint(func(p Point) bool {
+	var found []Checkpoint
+	err := r.EachCheckpoint(func(p Checkpoint) bool {
 		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // it may be in two lanes
 			found = append(found, p)
 		}
@@ -134,11 +134,11 @@ func (r *Repo) findID(name string) (Point, error) {
 	})
 	switch {
 	case err != nil:
-		return Point{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)
+		return Checkpoint{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)
 	case len(found) == 0:
-		return Point{}, &FindError{name, ErrNoPoint}
+		return Checkpoint{}, &FindError{name, ErrNoCheckpoint}
 	case len(found) > 1:
-		return Point{}, &FindError{name, ErrAmbiguous}
+		return Checkpoint{}, &FindError{name, ErrAmbiguous}
 	}
 	return found[0], nil
 }
@@ -150,7 +150,7 @@ func parseBack(text string) (int, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(text, "~"), 10, 31)
 	if err != nil || text[0] != '~' {
-		return 0, ErrNoPoint
+		return 0, ErrNoCheckpoint
 	}
 	return int(n), nil
 }

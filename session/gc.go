@@ -36,9 +36,9 @@ type GCOptions struct {
 
 // GCResult is the result of GC.
 type GCResult struct {
-	Kept    int     // number of checkpoints that remain
-	Dropped []Point // dropped checkpoints, or in a dry run those that would be dropped; newest first
-	Bytes   int64   // disk space that was freed, in bytes; 0 in a dry run
+	Kept    int          // number of checkpoints that remain
+	Dropped []Checkpoint // dropped checkpoints, or in a dry run those that would be dropped; newest first
+	Bytes   int64        // disk space that was freed, in bytes; 0 in a dry run
 }
 
 // GC removes the checkpoints that o.Keep does not keep, and all objects that only they reach. Checkpoints that follow
@@ -76,7 +76,7 @@ type segment struct {
 	ref         string    // name of the segment's ref
 	tip         object.ID // commit of the newest checkpoint
 	lane        string
-	checkpoints []Point // oldest first
+	checkpoints []Checkpoint // oldest first
 }
 
 // segments returns all segments of a session, ordered by their first checkpoints.
@@ -105,7 +105,7 @@ func (r *Repo) segments(session string) ([]segment, error) {
 }
 
 // compareIDs compares two checkpoint IDs, and so their times.
-func compareIDs(a, b PointID) int {
+func compareIDs(a, b CheckpointID) int {
 	switch {
 	case a < b:
 		return -1
@@ -148,7 +148,7 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 		}
 	}
 	// The segments of several lanes overlap in time.
-	slices.SortFunc(result.Dropped, func(a, b Point) int { return compareIDs(b.ID, a.ID) })
+	slices.SortFunc(result.Dropped, func(a, b Checkpoint) int { return compareIDs(b.ID, a.ID) })
 	if o.DryRun || len(result.Dropped) == 0 {
 		return result, nil
 	}
@@ -184,7 +184,7 @@ type keepers struct {
 }
 
 // choose returns the set of checkpoints to keep.
-func (k keepers) choose(all []segment) map[PointID]bool {
+func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	every, daily := k.rules.All, k.rules.Daily
 	if every == 0 {
 		every = DefaultAll
@@ -192,7 +192,7 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 	if daily == 0 {
 		daily = DefaultDaily
 	}
-	kept := map[PointID]bool{}
+	kept := map[CheckpointID]bool{}
 	type day struct{ lane, date string }
 	seen := map[day]bool{}
 	newest := map[string]bool{}
@@ -218,11 +218,11 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 
 // shorten rewrites the kept checkpoints that follow a dropped one in their segment, and moves the refs of segments
 // and pins to the new commits in one Update.
-func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[PointID]bool) error {
+func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
-	moved := map[object.ID]object.ID{} // new commit of each rewritten checkpoint
-	before := map[string]PointID{}     // last kept checkpoint of each lane so far
+	moved := map[object.ID]object.ID{}  // new commit of each rewritten checkpoint
+	before := map[string]CheckpointID{} // last kept checkpoint of each lane so far
 	for _, s := range all {
 		var parent object.ID
 		anew := false // a checkpoint before this one in the segment was dropped

@@ -22,10 +22,10 @@ type lane struct {
 	t    *testing.T
 	r    *session.Repo
 	name string
-	last session.Point
+	last session.Checkpoint
 }
 
-func (l *lane) point(at time.Time, segment int) session.Point {
+func (l *lane) checkpoint(at time.Time, segment int) session.Checkpoint {
 	l.t.Helper()
 	f := l.r.Format()
 	blob := outgoing(l.t, f, object.Blob, fmt.Sprintf("%s %s %x", l.name, at, rand.Uint64()))
@@ -35,7 +35,7 @@ func (l *lane) point(at time.Time, segment int) session.Point {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	p := session.Point{ID: session.NewPointID(at), Tree: tree.ID, State: state, Session: l.r.Session(), Lane: l.name, Segment: segment, Reason: session.Idle, Time: at.Truncate(time.Second).UTC(), Prev: l.last.ID}
+	p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree.ID, State: state, Session: l.r.Session(), Lane: l.name, Segment: segment, Reason: session.Idle, Time: at.Truncate(time.Second).UTC(), Prev: l.last.ID}
 	parent := object.ID{}
 	change := session.RefChange{Name: session.SegmentRef(p.Session, l.name, segment)}
 	if l.last.Segment == segment {
@@ -53,16 +53,16 @@ func (l *lane) point(at time.Time, segment int) session.Point {
 	return p
 }
 
-func ids(checkpoints []session.Point) (list []session.PointID) {
+func ids(checkpoints []session.Checkpoint) (list []session.CheckpointID) {
 	for _, p := range checkpoints {
 		list = append(list, p.ID)
 	}
 	return list
 }
 
-func checkpoints(t *testing.T, r *session.Repo) []session.Point {
+func checkpoints(t *testing.T, r *session.Repo) []session.Checkpoint {
 	t.Helper()
-	all, err := r.Points(0)
+	all, err := r.Checkpoints(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +77,12 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		ctx := t.Context()
 		now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 		l := &lane{t: t, r: r, name: "main"}
-		var made []session.Point
+		var made []session.Checkpoint
 		for i, at := range []time.Duration{50 * day, 40*day + time.Hour, 40 * day, 20*day + 2*time.Hour, 20*day + time.Hour, 20 * day, 8*day + time.Hour, 8 * day, 6 * day, time.Hour} {
-			made = append(made, l.point(now.Add(-at), []int{1, 2, 2, 3, 3, 3, 4, 4, 4, 5}[i]))
+			made = append(made, l.checkpoint(now.Add(-at), []int{1, 2, 2, 3, 3, 3, 4, 4, 4, 5}[i]))
 		}
 		other := &lane{t: t, r: r, name: "main-far-1234"}
-		lone := other.point(now.Add(-60*day), 1)
+		lone := other.checkpoint(now.Add(-60*day), 1)
 		if err := session.SetPin(ctx, r, "s", "good", made[4]); err != nil {
 			t.Fatal(err)
 		}
@@ -90,12 +90,12 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: user[0]}, {Name: session.KeptPrefix("s") + "x", New: user[1]}}); err != nil {
 			t.Fatal(err)
 		}
-		want := []session.PointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // as they were made
+		want := []session.CheckpointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // as they were made
 		dry, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, DryRun: true})
 		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(checkpoints(t, r)) != 11 {
 			t.Fatalf("dry run: %+v, %v", dry, err)
 		}
-		if !slices.Equal(ids(dry.Dropped), []session.PointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID, made[0].ID}) {
+		if !slices.Equal(ids(dry.Dropped), []session.CheckpointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID, made[0].ID}) {
 			t.Errorf("dropped %v", ids(dry.Dropped))
 		}
 		done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
@@ -110,7 +110,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 			if _, err := r.State(p); err != nil {
 				t.Error(err)
 			}
-			was := slices.IndexFunc(made, func(o session.Point) bool { return o.ID == p.ID })
+			was := slices.IndexFunc(made, func(o session.Checkpoint) bool { return o.ID == p.ID })
 			if was >= 0 && (p.Tree != made[was].Tree || p.State != made[was].State || !p.Time.Equal(made[was].Time) || p.Segment != made[was].Segment) {
 				t.Errorf("%+v was %+v", p, made[was])
 			}
@@ -135,7 +135,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 			t.Errorf("again: %+v, %v", again, err)
 		}
 		l.last = left[0]
-		l.point(now, 6)
+		l.checkpoint(now, 6)
 		git(t, r.Dir(), "fsck", "--strict")
 	}
 }
@@ -144,9 +144,9 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 	r := begun(t)
 	ctx, now := t.Context(), time.Now()
 	l := &lane{t: t, r: r, name: "main"}
-	a := l.point(now.Add(-3*time.Minute), 1)
-	l.point(now.Add(-2*time.Minute), 1)
-	c := l.point(now.Add(-time.Minute), 1)
+	a := l.checkpoint(now.Add(-3*time.Minute), 1)
+	l.checkpoint(now.Add(-2*time.Minute), 1)
+	c := l.checkpoint(now.Add(-time.Minute), 1)
 	if err := session.SetPin(ctx, r, "s", "good", a); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if got := checkpoints(t, r); !slices.Equal(ids(got), []session.PointID{c.ID, a.ID}) || got[0].Prev != a.ID {
+	if got := checkpoints(t, r); !slices.Equal(ids(got), []session.CheckpointID{c.ID, a.ID}) || got[0].Prev != a.ID {
 		t.Errorf("%+v", got)
 	}
 	if err := session.RemovePin(ctx, r, "s", "good"); err != nil {
@@ -179,7 +179,7 @@ func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 	}
 	l := &lane{t: t, r: r, name: "main"}
 	for i := range 3 {
-		l.point(now.Add(time.Duration(i-100)*day), 1)
+		l.checkpoint(now.Add(time.Duration(i-100)*day), 1)
 	}
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 0 {
 		t.Errorf("%+v, %v", done, err)
@@ -197,8 +197,8 @@ func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 	r := begun(t)
 	ctx, now := t.Context(), time.Now()
 	l := &lane{t: t, r: r, name: "main"}
-	base := l.point(now.Add(-100*day), 1)
-	l.point(now.Add(-99*day), 2)
+	base := l.checkpoint(now.Add(-100*day), 1)
+	l.checkpoint(now.Add(-99*day), 2)
 	if err := r.Update(ctx, []session.RefChange{{Name: session.BaseRef("s"), New: base.Commit}}); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestGCBesideWriters(t *testing.T) {
 	now := time.Now()
 	l := &lane{t: t, r: r, name: "main"}
 	for i := range 40 {
-		l.point(now.Add(-100*day+time.Duration(i)*time.Minute), 1)
+		l.checkpoint(now.Add(-100*day+time.Duration(i)*time.Minute), 1)
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	var tips []object.ID
@@ -311,7 +311,7 @@ func BenchmarkGC(b *testing.B) {
 			b.Fatal(err)
 		}
 		now := time.Now()
-		fillWithPoints(b, r, checkpoints, now)
+		fillWithCheckpoints(b, r, checkpoints, now)
 		b.StartTimer()
 		done, err := session.GC(context.Background(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: 30 * day, Daily: 30 * day}})
 		if err != nil || len(done.Dropped) < checkpoints/2 {
@@ -322,8 +322,8 @@ func BenchmarkGC(b *testing.B) {
 	}
 }
 
-// fillWithPoints writes checkpoints of a tree of 1,000 files, one of which is another each time, in one pack.
-func fillWithPoints(b *testing.B, r *session.Repo, n int, now time.Time) {
+// fillWithCheckpoints writes checkpoints of a tree of 1,000 files, one of which is another each time, in one pack.
+func fillWithCheckpoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 	f := r.Format()
 	var all []odb.Outgoing
 	add := func(typ object.Type, content []byte) object.ID {
@@ -339,7 +339,7 @@ func fillWithPoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 		entries = append(entries, object.TreeEntry{Name: fmt.Sprintf("file%04d", i), Mode: object.ModeFile, ID: add(object.Blob, fmt.Appendf(nil, "%d\n", i))})
 	}
 	var changes []session.RefChange
-	var last session.Point
+	var last session.Checkpoint
 	for i := range n {
 		at := now.Add(-60*day + time.Duration(i)*time.Hour)
 		entries[i%1000].ID = add(object.Blob, fmt.Appendf(nil, "point %d\n", i))
@@ -349,7 +349,7 @@ func fillWithPoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 			b.Fatal(err)
 		}
 		all = append(all, objects...)
-		p := session.Point{ID: session.NewPointID(at), Tree: tree, State: state, Session: "s", Lane: "main", Segment: 1 + i/200, Reason: session.Idle, Time: at, Prev: last.ID}
+		p := session.Checkpoint{ID: session.NewCheckpointID(at), Tree: tree, State: state, Session: "s", Lane: "main", Segment: 1 + i/200, Reason: session.Idle, Time: at, Prev: last.ID}
 		parent := object.ID{}
 		if last.Segment == p.Segment {
 			parent = last.Commit

@@ -394,7 +394,7 @@ func laneName(lane, host, chance string) string {
 }
 
 // SetPin pins a checkpoint under a name. An existing pin of that name moves to the checkpoint.
-func SetPin(ctx context.Context, r *Repo, session, name string, p Point) error {
+func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) error {
 	if err := ValidPin(name); err != nil {
 		return err
 	}

@@ -63,9 +63,9 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 		return nil, err
 	}
 	newest := map[string]object.ID{}
-	checkpoints := map[string]PointID{} // IDs of the checkpoints in newest
-	metas := map[object.ID]int{}        // number of transitions of each version of the metadata
-	passed := map[object.ID]bool{}      // versions of the metadata that are the parent of another
+	checkpoints := map[string]CheckpointID{} // IDs of the checkpoints in newest
+	metas := map[object.ID]int{}             // number of transitions of each version of the metadata
+	passed := map[object.ID]bool{}           // versions of the metadata that are the parent of another
 	for _, t := range tables {
 		for i := range t.live {
 			if err := ctx.Err(); err != nil {
@@ -79,7 +79,7 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 			if kind, _, err := r.Size(id); err != nil || kind != object.Commit {
 				continue
 			}
-			if p, err := r.PointAt(id); err == nil && p.Session == r.session {
+			if p, err := r.CheckpointAt(id); err == nil && p.Session == r.session {
 				if ref := SegmentRef(p.Session, p.Lane, p.Segment); p.ID > checkpoints[ref] {
 					checkpoints[ref], newest[ref] = p.ID, id
 				}

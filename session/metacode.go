@@ -45,13 +45,13 @@ func BaseRef(session string) string { return Prefix + "base/" + session }
 // RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working
 // tree. It keeps the tree even if GC drops the checkpoint: files that were neither read nor changed since are still
 // read from it.
-func RestoredRef(session string, id PointID) string {
+func RestoredRef(session string, id CheckpointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
 // AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged
 // in this one.
-func AdoptedRef(session string, id PointID) string {
+func AdoptedRef(session string, id CheckpointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }
 

@@ -24,8 +24,8 @@ import (
 var (
 	// ErrRefMoved reports that a ref did not have the value that a change expected. Nothing was changed.
 	ErrRefMoved = errors.New("ref has moved")
-	// ErrNoPoint reports that no checkpoint has that name.
-	ErrNoPoint = errors.New("no such checkpoint")
+	// ErrNoCheckpoint reports that no checkpoint has that name.
+	ErrNoCheckpoint = errors.New("no such checkpoint")
 	// ErrAmbiguous reports that the IDs of several checkpoints begin with the name.
 	ErrAmbiguous = errors.New("several checkpoint IDs begin with that")
 	// ErrReadOnly reports a change of a Repo that was opened for reading only.

@@ -116,13 +116,13 @@ func TestStateRefusesPathsOutside(t *testing.T) {
 	}
 }
 
-func TestPointComesBack(t *testing.T) {
+func TestCheckpointComesBack(t *testing.T) {
 	s := fullState(object.SHA1)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, p := range []session.Point{
-		{ID: session.NewPointID(at), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3, Reason: session.Idle, Time: at},
-		{ID: session.NewPointID(at), Tree: s.Head, State: s.Index.Tree, Session: "a-b", Lane: "main-host", Segment: 1, Reason: session.Manual, Time: at,
-			Message: "subject\n\nbody\n\nAfs-Checkpoint: not this\nAfs-Session: other", Head: s.Head, Branch: "refs/heads/x", Prev: session.NewPointID(at), Base: s.Head, Changed: 4, Bytes: 5, Left: 6},
+	for _, p := range []session.Checkpoint{
+		{ID: session.NewCheckpointID(at), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3, Reason: session.Idle, Time: at},
+		{ID: session.NewCheckpointID(at), Tree: s.Head, State: s.Index.Tree, Session: "a-b", Lane: "main-host", Segment: 1, Reason: session.Manual, Time: at,
+			Message: "subject\n\nbody\n\nAfs-Checkpoint: not this\nAfs-Session: other", Head: s.Head, Branch: "refs/heads/x", Prev: session.NewCheckpointID(at), Base: s.Head, Changed: 4, Bytes: 5, Left: 6},
 	} {
 		for _, parent := range []object.ID{{}, s.Stashes[1].Commit} {
 			content := p.Encode(parent)
@@ -131,64 +131,64 @@ func TestPointComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.Commit = id
-			got, err := session.ParsePoint(object.SHA1, id, content)
+			got, err := session.ParseCheckpoint(object.SHA1, id, content)
 			if err != nil || got != p {
 				t.Errorf("read %+v, %v\nwant %+v", got, err, p)
 			}
-			if got, err := session.PointParent(object.SHA1, content); err != nil || got != parent {
+			if got, err := session.CheckpointParent(object.SHA1, content); err != nil || got != parent {
 				t.Errorf("the parent is %s, %v", got, err)
 			}
 		}
 	}
 	plain := "tree " + s.Head.String() + "\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nsubject\n"
-	if _, err := session.ParsePoint(object.SHA1, s.Head, []byte(plain)); !errors.Is(err, session.ErrNotPoint) {
+	if _, err := session.ParseCheckpoint(object.SHA1, s.Head, []byte(plain)); !errors.Is(err, session.ErrNotCheckpoint) {
 		t.Errorf("a commit of the user's: %v", err)
 	}
 }
 
-func TestPointIDs(t *testing.T) {
+func TestCheckpointIDs(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_123)
-	last := session.PointID("")
+	last := session.CheckpointID("")
 	for i := range 10_000 {
-		id := session.NewPointID(at.Add(-time.Duration(i) * time.Second)) // the clock may go back
+		id := session.NewCheckpointID(at.Add(-time.Duration(i) * time.Second)) // the clock may go back
 		if id <= last || len(id) != 26 {
 			t.Fatalf("%s comes after %s", id, last)
 		}
 		last = id
 	}
-	later := session.PointID("7ZZZZZZZ00" + strings.Repeat("0", 16))
-	if id := session.NewPointIDAfter(at, later); id <= later {
+	later := session.CheckpointID("7ZZZZZZZ00" + strings.Repeat("0", 16))
+	if id := session.NewCheckpointIDAfter(at, later); id <= later {
 		t.Errorf("%s comes after %s", id, later)
 	}
-	if got, err := session.ParsePointID(strings.ToLower(string(last))); err != nil || got != last {
+	if got, err := session.ParseCheckpointID(strings.ToLower(string(last))); err != nil || got != last {
 		t.Errorf("%s read as %s, %v", last, got, err)
 	}
-	if got := session.PointID("01ARYZ6S41TSV4RRFFQ69G5FAV").Time().UnixMilli(); got != 1469918176385 {
+	if got := session.CheckpointID("01ARYZ6S41TSV4RRFFQ69G5FAV").Time().UnixMilli(); got != 1469918176385 {
 		t.Errorf("the example of the specification is of %d", got)
 	}
 	for _, bad := range []string{"", "01ARYZ6S41TSV4RRFFQ69G5FA", "81ARYZ6S41TSV4RRFFQ69G5FAV", "01ARYZ6S41TSV4RRFFQ69G5FAU"} {
-		if _, err := session.ParsePointID(bad); !errors.Is(err, session.ErrPointID) {
+		if _, err := session.ParseCheckpointID(bad); !errors.Is(err, session.ErrCheckpointID) {
 			t.Errorf("%q was taken: %v", bad, err)
 		}
 	}
 }
 
-func FuzzParsePoint(f *testing.F) {
+func FuzzParseCheckpoint(f *testing.F) {
 	s := fullState(object.SHA1)
-	p := session.Point{ID: session.NewPointID(time.Unix(1, 0)), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3, Reason: session.Idle, Time: time.Unix(1, 0).UTC(), Message: "m"}
+	p := session.Checkpoint{ID: session.NewCheckpointID(time.Unix(1, 0)), Tree: s.Head, State: s.Index.Tree, Session: "s", Lane: "main", Segment: 3, Reason: session.Idle, Time: time.Unix(1, 0).UTC(), Message: "m"}
 	f.Add(p.Encode(object.ID{}))
 	f.Add(p.Encode(s.Head))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		p, err := session.ParsePoint(object.SHA1, s.Head, content)
+		p, err := session.ParseCheckpoint(object.SHA1, s.Head, content)
 		if err != nil {
 			return
 		}
-		parent, err := session.PointParent(object.SHA1, content)
+		parent, err := session.CheckpointParent(object.SHA1, content)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// What was read means the same when it is written again.
-		again, err := session.ParsePoint(object.SHA1, s.Head, p.Encode(parent))
+		again, err := session.ParseCheckpoint(object.SHA1, s.Head, p.Encode(parent))
 		p.Message, again.Message = strings.TrimSpace(p.Message), strings.TrimSpace(again.Message)
 		if err != nil || again != p {
 			t.Errorf("%q read as %+v, then as %+v (%v)", content, p, again, err)

@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// crockford holds the digits of a PointID, in ascending order: I, L, O and U are not among them
+// crockford holds the digits of a CheckpointID, in ascending order: I, L, O and U are not among them
 // (github.com/ulid/spec).
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-// idLen is the number of digits of a PointID.
+// idLen is the number of digits of a CheckpointID.
 const idLen = 26
 
-// ErrPointID reports a text that is not a PointID.
-var ErrPointID = errors.New("not a checkpoint ID")
+// ErrCheckpointID reports a text that is not a CheckpointID.
+var ErrCheckpointID = errors.New("not a checkpoint ID")
 
-// lastID is the last ID that NewPointID has returned in this process.
+// lastID is the last ID that NewCheckpointID has returned in this process.
 var lastID struct {
 	sync.Mutex
 	ms     uint64 // milliseconds since 1970
 	random [10]byte
 }
 
-// NewPointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set
+// NewCheckpointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set
 // back.
-func NewPointID(now time.Time) PointID {
+func NewCheckpointID(now time.Time) CheckpointID {
 	lastID.Lock()
 	defer lastID.Unlock()
 	ms := uint64(max(0, now.UnixMilli()))
@@ -52,17 +52,17 @@ func NewPointID(now time.Time) PointID {
 	return encodeID(raw)
 }
 
-// NewPointIDAfter returns an ID that also sorts after the ID after, which another process may have made with a clock
+// NewCheckpointIDAfter returns an ID that also sorts after the ID after, which another process may have made with a clock
 // that is ahead.
-func NewPointIDAfter(now time.Time, after PointID) PointID {
+func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
 	if after != "" && !after.Time().Before(now) {
 		now = after.Time().Add(time.Millisecond)
 	}
-	return NewPointID(now)
+	return NewCheckpointID(now)
 }
 
 // encodeID formats 128 bits as 26 digits of 5 bits each; the two highest bits of the first digit are 0.
-func encodeID(raw [16]byte) PointID {
+func encodeID(raw [16]byte) CheckpointID {
 	var text [idLen]byte
 	hi, lo := binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])
 	for i := idLen - 1; i >= 0; i-- {
@@ -70,20 +70,20 @@ func encodeID(raw [16]byte) PointID {
 		lo = lo>>5 | hi<<59
 		hi >>= 5
 	}
-	return PointID(text[:])
+	return CheckpointID(text[:])
 }
 
-// ParsePointID parses an ID in upper or lower case and returns it in upper case. It returns ErrPointID if text is not
+// ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if text is not
 // an ID.
-func ParsePointID(text string) (PointID, error) {
+func ParseCheckpointID(text string) (CheckpointID, error) {
 	up := strings.ToUpper(text)
 	if len(up) != idLen || up[0] > '7' || !isDigits(up) {
-		return "", fmt.Errorf("%w: %.40q", ErrPointID, text)
+		return "", fmt.Errorf("%w: %.40q", ErrCheckpointID, text)
 	}
-	return PointID(up), nil
+	return CheckpointID(up), nil
 }
 
-// isDigits reports whether text consists of digits of a PointID.
+// isDigits reports whether text consists of digits of a CheckpointID.
 func isDigits(text string) bool {
 	for i := range len(text) {
 		if strings.IndexByte(crockford, text[i]) < 0 {
@@ -94,7 +94,7 @@ func isDigits(text string) bool {
 }
 
 // Time returns the time that the ID was made, in milliseconds.
-func (id PointID) Time() time.Time {
+func (id CheckpointID) Time() time.Time {
 	var ms uint64
 	for i := range min(10, len(id)) {
 		ms = ms<<5 | uint64(max(0, strings.IndexByte(crockford, id[i])))

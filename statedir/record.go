@@ -50,7 +50,7 @@ type Record struct {
 	Began   time.Time `json:"began"`
 
 	// Checkpoint that the session started from, instead of the commit's tree; nil if none.
-	Point *Checkpoint `json:"point,omitempty"`
+	Checkpoint *Checkpoint `json:"point,omitempty"`
 
 	// Made are the directories that were created for the mount, deepest last. They stay after a kill; the next mount in
 	// Dir removes them when it ends.
@@ -160,9 +160,9 @@ func (r Record) Base() (fetch.Base, error) {
 	if (r.Commit == "") != (r.Tree == "") {
 		return b, ErrRecord
 	}
-	if r.Point != nil {
+	if r.Checkpoint != nil {
 		var err error
-		if b.Shown, err = object.ParseID(r.Point.Tree); err != nil || b.Shown.Format() != b.Format {
+		if b.Shown, err = object.ParseID(r.Checkpoint.Tree); err != nil || b.Shown.Format() != b.Format {
 			return b, ErrRecord
 		}
 	}

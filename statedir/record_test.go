@@ -79,7 +79,7 @@ func TestBaseOfARecord(t *testing.T) {
 	if err != nil || b.Commit.String() != r.Commit || b.Tree.String() != r.Tree || b.Ref != r.Ref || !b.Time.Equal(r.Time) {
 		t.Errorf("%+v, %v", b, err)
 	}
-	r.Commit, r.Tree, r.Format, r.Point = "", "", "sha256", nil
+	r.Commit, r.Tree, r.Format, r.Checkpoint = "", "", "sha256", nil
 	if b, err := r.Base(); err != nil || !b.Commit.IsZero() || b.Format.String() != "sha256" {
 		t.Errorf("of an unborn branch %+v, %v", b, err)
 	}

@@ -42,7 +42,7 @@ See artifactfs session --help for the commands that use checkpoints.`,
 				if err := session.ValidPin(r.Pin); err != nil {
 					return fmt.Errorf("--pin: %w", err)
 				}
-				if cli.NamesPoint(r.Pin) {
+				if cli.NamesCheckpoint(r.Pin) {
 					return fmt.Errorf("--pin: %s would name two checkpoints", r.Pin)
 				}
 			}

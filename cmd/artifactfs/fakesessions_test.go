@@ -17,15 +17,15 @@ type sessionsOf struct {
 	mu    sync.Mutex
 	asked []any
 
-	checkpoint control.CheckpointReply
-	sync       control.SyncReply
-	list       []control.SessionInfo
-	points     []control.Checkpoint
-	show       control.SessionShowReply
-	diff       control.SessionDiffReply
-	restore    control.RestoreReply
-	gc         control.SessionGCReply
-	note       control.SessionNoteReply
+	checkpoint  control.CheckpointReply
+	sync        control.SyncReply
+	list        []control.SessionInfo
+	checkpoints []control.Checkpoint
+	show        control.SessionShowReply
+	diff        control.SessionDiffReply
+	restore     control.RestoreReply
+	gc          control.SessionGCReply
+	note        control.SessionNoteReply
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -91,7 +91,7 @@ func (s *sessionsOf) SessionsOn(_ context.Context, r control.SessionsOnRequest) 
 
 func (s *sessionsOf) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
 	s.ask(r)
-	return control.SessionLogReply{Session: "work", Checkpoints: answer(s, &s.points)}, nil
+	return control.SessionLogReply{Session: "work", Checkpoints: answer(s, &s.checkpoints)}, nil
 }
 
 func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
@@ -173,7 +173,7 @@ func (s *sessionsOf) SessionFacts(_ context.Context, r control.SessionFactsReque
 	return control.SessionFactsReply{}, nil
 }
 
-const pointA, pointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
+const checkpointA, checkpointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
 
 // newWork serves a session that is mounted in the directory app.
 func newWork(t *testing.T) (*afs, *sessionsOf, *fakeDaemon) {

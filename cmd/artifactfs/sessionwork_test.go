@@ -16,13 +16,13 @@ import (
 func TestCheckpointPrintsItsID(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.checkpoint = control.CheckpointReply{Checkpoint: control.Checkpoint{ID: pointA, Excluded: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
+		s.checkpoint = control.CheckpointReply{Checkpoint: control.Checkpoint{ID: checkpointA, Excluded: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
 	})
 	s.set(func() {
 		s.checkpoint.LeftOut = []control.LeftOut{{Path: "out/", Why: "ignored"}, {Path: "app/.env", Why: "secret"}, {Path: "core", Why: "size", Size: 60 << 20}}
 	})
 	r := a.run("checkpoint", "app/sub", "-m", "before it", "--pin", "good", "--sync")
-	if r.code != 0 || r.stdout != pointA+"\n" || r.stderr != "artifactfs: left out: app/.env (looks like a secret), core (60.0 MiB) and 1 more\n" {
+	if r.code != 0 || r.stdout != checkpointA+"\n" || r.stderr != "artifactfs: left out: app/.env (looks like a secret), core (60.0 MiB) and 1 more\n" {
 		t.Errorf("%+v", r)
 	}
 	if q := last[control.CheckpointRequest](t, s); q != (control.CheckpointRequest{Dir: a.dir + "/app", Message: "before it", Pin: "good", Sync: true}) {
@@ -31,7 +31,7 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 	s.set(func() {
 		s.checkpoint.Synced = false
 	})
-	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != pointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: artifactfs status") {
+	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != checkpointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: artifactfs status") {
 		t.Errorf("%+v", r)
 	}
 	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount there") {
@@ -116,9 +116,9 @@ work     active                12           5 min ago  2        /w   https://127
 		t.Errorf("list:\n%s", got)
 	}
 	s.set(func() {
-		s.points = []control.Checkpoint{
-			{ID: pointB, Time: minutes(3), Reason: "manual", Changed: 2, Bytes: 2048, Branch: "main", Message: "two\x1b[31m", Pins: []string{"good"}},
-			{ID: pointA, Time: minutes(180), Reason: "idle", Changed: 1, Bytes: 10, Head: strings.Repeat("ab", 20), Synced: true},
+		s.checkpoints = []control.Checkpoint{
+			{ID: checkpointB, Time: minutes(3), Reason: "manual", Changed: 2, Bytes: 2048, Branch: "main", Message: "two\x1b[31m", Pins: []string{"good"}},
+			{ID: checkpointA, Time: minutes(180), Reason: "idle", Changed: 1, Bytes: 10, Head: strings.Repeat("ab", 20), Synced: true},
 		}
 	})
 	want = `ID                           MADE       WHY     CHANGED  NEW      BRANCH        MESSAGE
@@ -131,17 +131,17 @@ work     active                12           5 min ago  2        /w   https://127
 	if q := last[control.SessionLogRequest](t, s); q.Limit != 2 {
 		t.Errorf("asked for %+v", q)
 	}
-	if r := a.run("__complete", "session", "show", "-C", "app", ""); !strings.HasPrefix(r.stdout, "good\t3 min ago, two [31m\n"+pointB+"\t3 min ago, two [31m\n"+pointA+"\t3 h ago, idle\n:36\n") {
+	if r := a.run("__complete", "session", "show", "-C", "app", ""); !strings.HasPrefix(r.stdout, "good\t3 min ago, two [31m\n"+checkpointB+"\t3 min ago, two [31m\n"+checkpointA+"\t3 h ago, idle\n:36\n") {
 		t.Errorf("completion: %q", r.stdout)
 	}
 	s.set(func() {
-		s.show = control.SessionShowReply{Checkpoint: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
+		s.show = control.SessionShowReply{Checkpoint: s.checkpoints[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
 	})
 	s.set(func() {
 		s.show.Session, s.show.Lane, s.show.Commit, s.show.Excluded, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
 	})
 	got := a.ok("session", "show", "good", "-C", "app")
-	for _, want := range []string{pointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
+	for _, want := range []string{checkpointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
 		"  pushed    not yet\n", "changed since the session began (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("show has no %q:\n%s", want, got)
@@ -175,30 +175,30 @@ func TestSessionDiff(t *testing.T) {
 func TestSessionRestore(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.restore = control.RestoreReply{Dir: a.dir + "/app", Checkpoint: control.Checkpoint{ID: pointA, Time: time.Now()}, Before: &control.Checkpoint{ID: pointB},
+		s.restore = control.RestoreReply{Dir: a.dir + "/app", Checkpoint: control.Checkpoint{ID: checkpointA, Time: time.Now()}, Before: &control.Checkpoint{ID: checkpointB},
 			Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
 	})
-	r := a.run("session", "restore", pointA, "./x", "../y", "-C", "app/sub")
-	want := "changed meanwhile, and left as it is: busy\n1 path restored to " + pointA + " (just now)\n"
-	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: kept what was there (artifactfs session restore -C "+a.dir+"/app "+pointB+" undoes it)\n" {
+	r := a.run("session", "restore", checkpointA, "./x", "../y", "-C", "app/sub")
+	want := "changed meanwhile, and left as it is: busy\n1 path restored to " + checkpointA + " (just now)\n"
+	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: kept what was there (artifactfs session restore -C "+a.dir+"/app "+checkpointB+" undoes it)\n" {
 		t.Errorf("%+v", r)
 	}
 	if q := last[control.RestoreRequest](t, s); !slices.Equal(q.Paths, []string{"sub/x", "y"}) || q.Staged || q.DryRun {
 		t.Errorf("asked for %+v", q)
 	}
 	for paths, want := range map[string]string{"": "", ".": "", a.dir + "/app/z": "z", "app": "app"} {
-		a.run(append([]string{"session", "restore", pointA, "-C", "work", "--staged"}, strings.Fields(paths)...)...)
+		a.run(append([]string{"session", "restore", checkpointA, "-C", "work", "--staged"}, strings.Fields(paths)...)...)
 		if q := last[control.RestoreRequest](t, s); strings.Join(q.Paths, ",") != want || !q.Staged {
 			t.Errorf("%q asked for %+v", paths, q)
 		}
 	}
-	if r := a.run("session", "restore", pointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is not in the mount") {
+	if r := a.run("session", "restore", checkpointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is not in the mount") {
 		t.Errorf("%+v", r)
 	}
 	s.set(func() {
 		s.restore.Before, s.restore.DryRun = nil, true
 	})
-	if got := a.ok("session", "restore", pointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be restored to "+pointA+" (just now)\n" {
+	if got := a.ok("session", "restore", checkpointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be restored to "+checkpointA+" (just now)\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -333,7 +333,7 @@ func TestSessionStates(t *testing.T) {
 func TestSessionGC(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Checkpoint{{ID: pointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
+		s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Checkpoint{{ID: checkpointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
 	})
 	if got := a.ok("session", "gc", "work", "--keep-all", "1.5d", "--keep-daily", "0"); got != "dropped 1 checkpoint, kept 4, 3.0 MiB became free\n" {
 		t.Errorf("%q", got)
@@ -341,7 +341,7 @@ func TestSessionGC(t *testing.T) {
 	if q := last[control.SessionGCRequest](t, s); q.All != 36*time.Hour || q.Daily != 1 || q.DryRun {
 		t.Errorf("asked for %+v", q)
 	}
-	if got := a.ok("session", "gc", "app", "-n"); !strings.Contains(got, pointA) || !strings.HasSuffix(got, "would drop 1 checkpoint and keep 4\n") {
+	if got := a.ok("session", "gc", "app", "-n"); !strings.Contains(got, checkpointA) || !strings.HasSuffix(got, "would drop 1 checkpoint and keep 4\n") {
 		t.Errorf("%q", got)
 	}
 	if q := last[control.SessionGCRequest](t, s); q.All != 0 || q.Daily != 0 || !q.DryRun {
@@ -403,11 +403,11 @@ func TestStatusOfASession(t *testing.T) {
 	m := mountStatus("/m")
 	at := time.Now().Add(-90 * time.Second)
 	m.Session = control.SessionStatus{Name: "work", SessionRemote: "https://127.0.0.1/w", Mode: "shared", Pending: 2, Error: "refused", State: "active", Lane: "main-host-1a2b",
-		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", RemoteRef: "refs/heads/afs/work/main", KeptRef: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Checkpoints: 7, LastCheckpoint: pointA, LastCheckpointAt: &at, Dirty: true, LastSync: &at, Sent: 14839, Received: 6419}
+		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", RemoteRef: "refs/heads/afs/work/main", KeptRef: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Checkpoints: 7, LastCheckpoint: checkpointA, LastCheckpointAt: &at, Dirty: true, LastSync: &at, Sent: 14839, Received: 6419}
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
 	got := a.ok("status", "/m")
 	for _, want := range []string{
-		"  session   work, lane main-host-1a2b\n  latest    checkpoint " + pointA + ", 90 s ago, changed since; 7 checkpoints\n",
+		"  session   work, lane main-host-1a2b\n  latest    checkpoint " + checkpointA + ", 90 s ago, changed since; 7 checkpoints\n",
 		"  pushed    to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  traffic   14.5 KiB sent, 6.3 KiB received\n  push      refused\n",
 		"  branches  afs/work/{branch} on the session remote\n",
 		"  diverged  refs/heads/afs/work/main was moved by another session; this session's commits are there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",

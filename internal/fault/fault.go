@@ -78,7 +78,7 @@ func (s Subject) Explain(err error) *control.Error {
 
 // explain looks up err in the tables specific and common.
 func (s Subject) explain(err error) *control.Error {
-	if s.Checkpoint != "" && (errors.Is(err, session.ErrNoPoint) || errors.Is(err, session.ErrAmbiguous)) {
+	if s.Checkpoint != "" && (errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, session.ErrAmbiguous)) {
 		s.Object = s.Checkpoint
 	}
 	// Most errors begin with the verb and the object, which would otherwise be printed twice.
@@ -177,7 +177,7 @@ func OneLine(causes string) string {
 func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {
-	case errors.Is(e, session.ErrNoPoint):
+	case errors.Is(e, session.ErrNoCheckpoint):
 		cause = "there is no such checkpoint"
 	case errors.Is(e, session.ErrAmbiguous):
 		cause = "several checkpoints begin with that"

@@ -54,7 +54,7 @@ func TestTable(t *testing.T) {
 		{Resume, statedir.ErrNoSession, 4, control.CodeNotFound, "", "artifactfs session list shows those that there are"},
 		{Session, statedir.InUseError{Session: "s", Dir: "/m", PID: "7"}, 1, control.CodeConflict, "", "ask the daemon"},
 		{Session, far, 3, control.CodeUnreachable, "verb thing: session remote https://127.0.0.1/s: remote unreachable", ""},
-		{Session, &session.FindError{Name: "01AB", Err: session.ErrNoPoint}, 4, control.CodeNotFound, `verb thing: checkpoint "01AB": there is no such checkpoint`, "session log"},
+		{Session, &session.FindError{Name: "01AB", Err: session.ErrNoCheckpoint}, 4, control.CodeNotFound, `verb thing: checkpoint "01AB": there is no such checkpoint`, "session log"},
 		{SessionAt, far, 3, control.CodeUnreachable, "verb session remote https://127.0.0.1/s: remote unreachable", "git ls-remote URL"},
 		{SessionAt, NoSuchSessionError{"https://127.0.0.1/s"}, 4, control.CodeNotFound, "", "--session-remote https://127.0.0.1/s"},
 		{Switch, gitdir.ErrNoCommit, 2, control.CodeNotFound, "verb thing: there is no branch main, here or on the remote", "git branch -a"},

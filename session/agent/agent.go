@@ -90,7 +90,7 @@ type work struct {
 
 // checkpoints is the knowledge about the checkpoints of the session.
 type checkpoints struct {
-	newest  session.Point
+	newest  session.Checkpoint
 	leftOut []capture.LeftOut // files that newest excludes
 	unread  []string          // ignore files that could not be read for newest
 	count   int64             // number of checkpoints in all lanes

@@ -25,22 +25,24 @@ const (
 
 // Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest one, it returns that one,
 // and made is false.
-func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Point, made bool, err error) {
+func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Checkpoint, made bool, err error) {
 	p, report, err := a.Capture(ctx, reason, message)
 	return p, report.Made, err
 }
 
 // Capture is Checkpoint with a report of the excluded files. It waits for the git directory, which is part of a
 // checkpoint.
-func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Point, capture.Report, error) {
+func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
-		return session.Point{}, capture.Report{}, ErrEnded
+		return session.Checkpoint{}, capture.Report{}, ErrEnded
 	}
 	return a.CaptureNow(ctx, reason, message)
 }
 
 // CaptureNow is Capture for callers that run before the git directory is ready.
-func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
+func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string) (
+	p session.Checkpoint, report capture.Report, err error,
+) {
 	if err = a.Lock(ctx); err != nil {
 		return p, report, err
 	}
@@ -53,7 +55,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 		a.git.heard()
 	}
 	began := time.Now()
-	p, report, err = a.opened().capturer.Point(ctx, reason, message)
+	p, report, err = a.opened().capturer.Checkpoint(ctx, reason, message)
 	a.problems.note("make a checkpoint", err)
 	if err != nil {
 		if signed {
@@ -79,7 +81,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 // CheckpointHead makes a checkpoint if HEAD differs from HEAD in the newest checkpoint of the repository.
 func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	last := object.ID{}
-	if newest, err := repo.Points(1); err != nil {
+	if newest, err := repo.Checkpoints(1); err != nil {
 		return err
 	} else if len(newest) > 0 {
 		last = newest[0].Head
@@ -109,7 +111,7 @@ func (t turn) Lock(ctx context.Context) error {
 func (t turn) Unlock() { <-t }
 
 // Newest returns the newest checkpoint that this process made or found, and the lane that the next one goes to.
-func (a *Agent) Newest() (p session.Point, lane string) {
+func (a *Agent) Newest() (p session.Checkpoint, lane string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.newest, a.lane.Name
@@ -118,7 +120,7 @@ func (a *Agent) Newest() (p session.Point, lane string) {
 // LeftOut returns the existing files that a checkpoint excludes, as of the last comparison. It returns false if the
 // checkpoint is not the newest one, or if no comparison was made since. The files that it excluded when it was made are
 // listed in its checkpoint state.
-func (a *Agent) LeftOut(id session.PointID) ([]capture.LeftOut, bool) {
+func (a *Agent) LeftOut(id session.CheckpointID) ([]capture.LeftOut, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.leftOut, a.checkpoints.newest.ID == id && a.checkpoints.leftOut != nil
@@ -129,7 +131,7 @@ func (a *Agent) Recount() {
 	a.mu.Lock()
 	repo, made := a.work.repo, a.checkpoints.made.Made
 	a.mu.Unlock()
-	checkpoints, err := repo.Points(0)
+	checkpoints, err := repo.Checkpoints(0)
 	if err != nil {
 		a.log.Warn("count checkpoints", zap.String("session", a.config.Session), zap.Error(err))
 		return
@@ -142,8 +144,8 @@ func (a *Agent) Recount() {
 
 // oldCheckpoints returns the number of checkpoints older than session.DefaultAll. gc drops all of them but the last of
 // each day and the pinned ones. The checkpoints must be sorted, newest first.
-func oldCheckpoints(checkpoints []session.Point, now time.Time) int {
-	i := slices.IndexFunc(checkpoints, func(p session.Point) bool { return now.Sub(p.Time) > session.DefaultAll })
+func oldCheckpoints(checkpoints []session.Checkpoint, now time.Time) int {
+	i := slices.IndexFunc(checkpoints, func(p session.Checkpoint) bool { return now.Sub(p.Time) > session.DefaultAll })
 	if i < 0 {
 		return 0
 	}

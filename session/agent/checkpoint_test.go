@@ -9,9 +9,9 @@ import (
 
 func TestOldCheckpointsAreCounted(t *testing.T) {
 	now := time.Now()
-	var checkpoints []session.Point
+	var checkpoints []session.Checkpoint
 	for day := range 10 {
-		checkpoints = append(checkpoints, session.Point{Time: now.Add(-time.Duration(day)*24*time.Hour - time.Minute)})
+		checkpoints = append(checkpoints, session.Checkpoint{Time: now.Add(-time.Duration(day)*24*time.Hour - time.Minute)})
 	}
 	for n, want := range map[int]int{0: 0, 7: 0, 8: 1, 10: 3} {
 		if got := oldCheckpoints(checkpoints[:n], now); got != want {

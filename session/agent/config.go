@@ -90,8 +90,8 @@ type CaptureRequest struct {
 
 // Capturer makes checkpoints of the working tree. It is implemented by *capture.Capturer.
 type Capturer interface {
-	Point(ctx context.Context, reason session.Reason, message string) (session.Point, capture.Report, error)
-	Last() (session.Point, bool)
+	Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error)
+	Last() (session.Checkpoint, bool)
 	SetLane(lane string, segment int)
 }
 

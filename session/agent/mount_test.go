@@ -103,7 +103,7 @@ func (m *testMount) Await(ctx context.Context) bool                          { r
 func (m *testMount) Exists() bool                                            { return false }
 func (m *testMount) Untouched() (bool, error)                                { return true, nil }
 func (m *testMount) NewCapturer(CaptureRequest) (Capturer, error)            { return m, nil }
-func (m *testMount) Last() (session.Point, bool)                             { return session.Point{}, false }
+func (m *testMount) Last() (session.Checkpoint, bool)                        { return session.Checkpoint{}, false }
 func (m *testMount) SetLane(string, int)                                     {}
 func (m *testMount) OpenMeta() (*session.Repo, error)                        { return m.Open() }
 func (m *testMount) Session() *thin.Remote                                   { return nil }
@@ -118,14 +118,14 @@ func (m *testMount) ReadMeta(context.Context, *transport.Remote, object.ID) (ses
 	return session.Meta{}, nil
 }
 
-func (m *testMount) Point(_ context.Context, reason session.Reason, _ string) (session.Point, capture.Report, error) {
+func (m *testMount) Checkpoint(_ context.Context, reason session.Reason, _ string) (session.Checkpoint, capture.Report, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fails != nil {
-		return session.Point{}, capture.Report{}, m.fails
+		return session.Checkpoint{}, capture.Report{}, m.fails
 	}
 	m.reasons = append(m.reasons, reason)
-	return session.Point{ID: session.NewPointID(time.Now()), Time: time.Now()}, capture.Report{Made: true}, nil
+	return session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Time: time.Now()}, capture.Report{Made: true}, nil
 }
 
 func (m *testMount) Open() (*session.Repo, error) {

@@ -102,7 +102,7 @@ func seedText(st writeback.Status) string {
 }
 
 // ShowNewest adds the newest checkpoint to a status. It does nothing for a checkpoint without an ID.
-func ShowNewest(s *control.SessionStatus, p session.Point) {
+func ShowNewest(s *control.SessionStatus, p session.Checkpoint) {
 	if p.ID == "" {
 		return
 	}

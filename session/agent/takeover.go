@@ -187,7 +187,7 @@ func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if at, err = session.PointParent(repo.Format(), content); err != nil {
+		if at, err = session.CheckpointParent(repo.Format(), content); err != nil {
 			return false, err
 		}
 	}

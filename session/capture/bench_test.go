@@ -10,10 +10,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// BenchmarkPoint makes checkpoints of ten changed files in a repository of 100,000.
-func BenchmarkPoint(b *testing.B) {
+// BenchmarkCheckpoint makes checkpoints of ten changed files in a repository of 100,000.
+func BenchmarkCheckpoint(b *testing.B) {
 	w := largeWorld(b, 1000, 100)
-	w.point(session.Manual)
+	w.checkpoint(session.Manual)
 	var paused, took time.Duration
 	n := 0
 	for b.Loop() {
@@ -22,7 +22,7 @@ func BenchmarkPoint(b *testing.B) {
 			w.put(fmt.Sprintf("d%04d/f%04d.txt", i*97%1000, i*7), fmt.Sprintf("changed %d %d\n", i, n))
 		}
 		b.StartTimer()
-		_, r := w.point(session.Idle)
+		_, r := w.checkpoint(session.Idle)
 		if !r.Made {
 			b.Fatal("nothing was made")
 		}
@@ -43,7 +43,7 @@ func BenchmarkNewFiles(b *testing.B) {
 			w.write(fmt.Sprintf("new%d/d%02d/f%04d.txt", n, i/100, i), fmt.Sprintf("%d of %d\n%s", i, n, filler[:100+i%3000]))
 		}
 		b.StartTimer()
-		_, r := w.point(session.Idle)
+		_, r := w.checkpoint(session.Idle)
 		b.StopTimer()
 		ours += r.Took
 		began := time.Now()

@@ -101,7 +101,7 @@ type LeftOut = session.LeftOut
 type Report struct {
 	// Made is false if nothing has changed: the returned checkpoint is the previous one.
 	Made bool
-	// Left holds the first entries of Point.Left, at most 100, the most surprising reasons first.
+	// Left holds the first entries of Checkpoint.Left, at most 100, the most surprising reasons first.
 	Left []LeftOut
 	// Unread are ignore files that could not be read: the checkpoint holds what they ignore, and the next one tries
 	// again.
@@ -153,7 +153,7 @@ type Capturer struct {
 	least int  // lowest segment of lane to write to, as Options.Segment
 	fresh bool // the next checkpoint starts a new segment
 	// last is the newest checkpoint; nil: none.
-	last  *session.Point
+	last  *session.Checkpoint
 	count int // number of checkpoints in last's segment
 }
 
@@ -180,7 +180,7 @@ func New(o Options) (*Capturer, error) {
 	}
 	last, err := o.Repo.Newest(o.Lane)
 	switch {
-	case errors.Is(err, session.ErrNoPoint):
+	case errors.Is(err, session.ErrNoCheckpoint):
 	case err != nil:
 		return nil, fmt.Errorf("find the newest checkpoint: %w", err)
 	default:
@@ -200,11 +200,11 @@ func New(o Options) (*Capturer, error) {
 }
 
 // Last returns the newest checkpoint of the lane; false: there is none.
-func (c *Capturer) Last() (session.Point, bool) {
+func (c *Capturer) Last() (session.Checkpoint, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last == nil {
-		return session.Point{}, false
+		return session.Checkpoint{}, false
 	}
 	return *c.last, true
 }
@@ -216,16 +216,16 @@ func (c *Capturer) SetLane(lane string, segment int) {
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Point makes a checkpoint of the current state and returns after it is on disk. If nothing has changed since the newest
+// Checkpoint makes a checkpoint of the current state and returns after it is on disk. If nothing has changed since the newest
 // checkpoint, it returns that one, unless message is new. If the lane has no checkpoint and nothing differs from the
-// mounted base, it makes one only if the reason is Manual, Forking or Restore; otherwise it returns the zero Point.
+// mounted base, it makes one only if the reason is Manual, Forking or Restore; otherwise it returns the zero Checkpoint.
 // Calls wait for each other until ctx is done.
-func (c *Capturer) Point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
+func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	began := time.Now()
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
-		return session.Point{}, Report{}, ctx.Err()
+		return session.Checkpoint{}, Report{}, ctx.Err()
 	}
 	defer func() { c.turn <- struct{}{} }()
 	c.steps = steps{last: began}
@@ -234,19 +234,19 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	c.tracking = c.mem.tracking()
 	// The checkpoint below does not have the files of a mass removal: make one that has them first.
 	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal {
-		if _, _, err := c.point(ctx, session.Removal, ""); err != nil {
+		if _, _, err := c.checkpoint(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("make a checkpoint of removed files", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)
 		}
 		c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 		c.tracking = c.mem.tracking()
 	}
-	p, report, err := c.point(ctx, reason, message)
+	p, report, err := c.checkpoint(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
 		// mem may be half updated: the next checkpoint reads everything that differs from the base tree.
 		c.mem, c.left = memory{}, newLeftSet(nil)
-		return session.Point{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
+		return session.Checkpoint{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
 	}
 	report.Took, report.Steps = time.Since(began), c.steps.list
 	return p, report, nil
@@ -271,23 +271,23 @@ type shot struct {
 	at     time.Time // time at which the Tree was frozen
 }
 
-// point makes a checkpoint. The caller holds turn.
-func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
+// checkpoint makes a checkpoint. The caller holds turn.
+func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	// With a write-back cache the kernel holds written data that the Tree has not received yet.
 	if c.o.WriteBack != nil {
 		if err := c.o.WriteBack(ctx); err != nil {
-			return session.Point{}, Report{}, fmt.Errorf("write back cached pages: %w", err)
+			return session.Checkpoint{}, Report{}, fmt.Errorf("write back cached pages: %w", err)
 		}
 		c.steps.done("write-back")
 	}
 	// Until the lane's ref moves, no ref names the objects: Working keeps gc away from them.
 	defer c.o.Repo.Working()()
 	if err := c.follow(); err != nil {
-		return session.Point{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
+		return session.Checkpoint{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
 	}
 	s, err := c.shoot(ctx)
 	if err != nil {
-		return session.Point{}, Report{}, err
+		return session.Checkpoint{}, Report{}, err
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
@@ -297,7 +297,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
 		if err != nil {
-			return session.Point{}, Report{}, err
+			return session.Checkpoint{}, Report{}, err
 		}
 		message = said
 	}
@@ -307,7 +307,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	nothing, err := c.nothingNew(ctx, s, last, have, reason)
 	c.steps.done("compare")
 	if err != nil {
-		return session.Point{}, Report{}, err
+		return session.Checkpoint{}, Report{}, err
 	}
 	saved = nothing
 	// A new message is worth a checkpoint even if nothing has changed.
@@ -320,7 +320,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	p, err := c.write(ctx, s, last, reason, message)
 	if err != nil {
-		return session.Point{}, Report{}, err
+		return session.Checkpoint{}, Report{}, err
 	}
 	report.Made, saved = true, true
 	c.remember(s, p.Commit)

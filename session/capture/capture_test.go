@@ -8,12 +8,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func TestPoint(t *testing.T) {
+func TestCheckpoint(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		"README": text("hello\n"), "src/a.c": text("int a;\n"), "src/deep/b.c": text("int b;\n"), ".gitignore": text("*.o\nbuild/\n"),
 	})
-	if p, r := w.point(session.Idle); r.Made || p.ID != "" {
-		t.Errorf("a point of nothing: %+v", p)
+	if p, r := w.checkpoint(session.Idle); r.Made || p.ID != "" {
+		t.Errorf("a checkpoint of nothing: %+v", p)
 	}
 	w.write("src/a.c", "int a = 1;\n")
 	w.write("new/x.txt", "x\n")
@@ -24,8 +24,8 @@ func TestPoint(t *testing.T) {
 	if !r.Made || p.Changed != 3 || p.Left != 2 || p.Prev != "" || p.Segment != 1 {
 		t.Errorf("made %+v, %+v", p, r)
 	}
-	if q, r := w.point(session.Idle); r.Made || q.ID != p.ID {
-		t.Errorf("a second point of the same: %+v", q)
+	if q, r := w.checkpoint(session.Idle); r.Made || q.ID != p.ID {
+		t.Errorf("a second checkpoint of the same: %+v", q)
 	}
 	w.write("src/a.c", "int a = 2;\n")
 	q, r := w.check("more")
@@ -42,9 +42,9 @@ func TestPoint(t *testing.T) {
 	if c.Head.String() != w.git(w.plain, "rev-parse", "HEAD") {
 		t.Errorf("HEAD is %s", c.Head)
 	}
-	list, err := w.repo.Points(0)
+	list, err := w.repo.Checkpoints(0)
 	if err != nil || len(list) != 4 || list[0] != c || list[3] != p {
-		t.Errorf("points: %+v, %v", list, err)
+		t.Errorf("checkpoints: %+v, %v", list, err)
 	}
 	w.git(w.dir+"/session.git", "fsck", "--strict")
 	if len(w.opened) > 0 {

@@ -59,7 +59,7 @@ func TestConvertedFiles(t *testing.T) {
 	w.write(".gitattributes", "*.brk filter=broken\n*.txt text\n")
 	w.write("z.brk", "kept\r\nall the same\n")
 	w.write("z.txt", "z\r\n")
-	p, _ := w.point("manual")
+	p, _ := w.checkpoint("manual")
 	mode, content := w.in(p.Tree, "z.brk")
 	if mode != object.ModeFile || content != "kept\r\nall the same\n" {
 		t.Errorf("a file that git refuses is %o %q", mode, content)

@@ -80,15 +80,15 @@ func FuzzParseStaged(f *testing.F) {
 
 // What is read of a memory is of the checkpoint asked for, or nothing.
 func FuzzRecall(f *testing.F) {
-	point := object.MustID(strings.Repeat("1", 40))
-	f.Add([]byte(`{"version":1,"point":"` + point.String() + `","token":"t","tree":"` + point.String() + `","left":{"a/":{"path":"a/","why":"ignored"}}}`))
+	checkpoint := object.MustID(strings.Repeat("1", 40))
+	f.Add([]byte(`{"version":1,"point":"` + checkpoint.String() + `","token":"t","tree":"` + checkpoint.String() + `","left":{"a/":{"path":"a/","why":"ignored"}}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		name := filepath.Join(t.TempDir(), "memory")
 		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		m := recall(name, point)
-		if m.tree.IsZero() != (m.Point == "") || m.Point != "" && m.Point != point.String() {
+		m := recall(name, checkpoint)
+		if m.tree.IsZero() != (m.Checkpoint == "") || m.Checkpoint != "" && m.Checkpoint != checkpoint.String() {
 			t.Errorf("%q was read as %+v", text, m)
 		}
 		m.tracking()

@@ -6,14 +6,14 @@ import (
 )
 
 // segmentLength returns the number of checkpoints in p's segment up to p.
-func (c *Capturer) segmentLength(p session.Point) (int, error) {
+func (c *Capturer) segmentLength(p session.Checkpoint) (int, error) {
 	n := 0
 	for at := p.Commit; !at.IsZero(); n++ {
 		_, content, err := c.o.Repo.Get(at, object.MaxCommitSize)
 		if err != nil {
 			return n, err
 		}
-		if at, err = session.PointParent(c.format, content); err != nil {
+		if at, err = session.CheckpointParent(c.format, content); err != nil {
 			return n, err
 		}
 	}
@@ -31,7 +31,7 @@ func (c *Capturer) follow() error {
 	if err != nil || tip == last.Commit || tip.IsZero() {
 		return err
 	}
-	now, err := c.o.Repo.PointAt(tip)
+	now, err := c.o.Repo.CheckpointAt(tip)
 	if err != nil || now.ID != last.ID {
 		return err
 	}
@@ -43,6 +43,6 @@ func (c *Capturer) follow() error {
 	c.last, c.count = &now, count
 	c.mu.Unlock()
 	// The memory stays valid: the checkpoint has the same tree.
-	c.mem.Point = now.Commit.String()
+	c.mem.Checkpoint = now.Commit.String()
 	return nil
 }

@@ -19,11 +19,11 @@ import (
 // checkpoint reads everything that differs from the base tree. So its file is written without fsync, and an unreadable
 // file is ignored.
 type memory struct {
-	Version int    `json:"version"`
-	Point   string `json:"point"` // commit of the checkpoint that the memory belongs to
-	Token   string `json:"token"` // journal position of the Tree
-	Tree    string `json:"tree"`  // tree of the files at Token
-	Rules   string `json:"rules"` // hash of the rules by which paths were left out
+	Version    int    `json:"version"`
+	Checkpoint string `json:"point"` // commit of the checkpoint that the memory belongs to
+	Token      string `json:"token"` // journal position of the Tree
+	Tree       string `json:"tree"`  // tree of the files at Token
+	Rules      string `json:"rules"` // hash of the rules by which paths were left out
 	// Left are the paths that Tree does not hold.
 	Left map[string]LeftOut `json:"left,omitempty"`
 	// Ignore holds the texts of ignore files that Tree does not hold, by directory.
@@ -75,7 +75,7 @@ func (c *Capturer) began() *indexMemory {
 	if err != nil || ref.IsZero() {
 		return nil
 	}
-	p, err := c.o.Repo.PointAt(ref)
+	p, err := c.o.Repo.CheckpointAt(ref)
 	// If the base tree is not the checkpoint's tree, the mount did not start from that checkpoint.
 	if err != nil || p.Tree != c.o.BaseTree {
 		return nil
@@ -104,7 +104,7 @@ func (m *memory) tracking() tracking {
 }
 
 // recall reads the memory file, if it belongs to the checkpoint with commit point.
-func recall(name string, point object.ID) memory {
+func recall(name string, checkpoint object.ID) memory {
 	text, err := os.ReadFile(name)
 	var m memory
 	if err == nil {
@@ -114,7 +114,7 @@ func recall(name string, point object.ID) memory {
 		m.tree, err = object.ParseID(m.Tree)
 	}
 	// The memory of another checkpoint would hide changes.
-	if err != nil || m.Version != memoryVersion || m.Point != point.String() {
+	if err != nil || m.Version != memoryVersion || m.Checkpoint != checkpoint.String() {
 		return memory{}
 	}
 	return m
@@ -161,7 +161,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.left = s.edit.left
 	c.saved(s)
 	c.mem = memory{
-		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
+		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
 	// The next checkpoint reads everything again, because this one may hold ignored files.

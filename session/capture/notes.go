@@ -12,7 +12,7 @@ import (
 
 // onlyOthersNotes reports whether git's state differs from that of the last checkpoint only by notes refs into which
 // notes of other sessions were merged. info is the commit of the last checkpoint's state.
-func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.CommitInfo) (bool, error) {
+func (c *Capturer) onlyOthersNotes(s *shot, last session.Checkpoint, info object.CommitInfo) (bool, error) {
 	if c.o.OthersNotes == nil {
 		return false, nil
 	}

@@ -192,7 +192,7 @@ func (e *editor) step() string {
 
 // Whatever is done to files, rules and index: a checkpoint's tree is what git would commit of all of it. Now and then the process
 // ends, and another goes on.
-func TestPointsAreWhatGitWouldCommit(t *testing.T) {
+func TestCheckpointsAreWhatGitWouldCommit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			seed := *seedFlag
@@ -222,12 +222,12 @@ func randomEdits(t *testing.T, f object.Format, seed uint64) {
 		}
 		p, r := e.check(fmt.Sprintf("step %d: %s", i, strings.Join(did, "; ")))
 		did = nil
-		if again, r2 := e.point(session.Idle); r2.Made || again.ID != p.ID {
-			t.Fatalf("step %d: a second point of the same: %+v %+v", i, p, r)
+		if again, r2 := e.checkpoint(session.Idle); r2.Made || again.ID != p.ID {
+			t.Fatalf("step %d: a second checkpoint of the same: %+v %+v", i, p, r)
 		}
 	}
 	e.git(filepath.Join(e.dir, "session.git"), "fsck", "--strict")
-	checkpoints, err := e.repo.Points(0)
+	checkpoints, err := e.repo.Checkpoints(0)
 	if err != nil || len(checkpoints) == 0 {
 		t.Fatal(err)
 	}

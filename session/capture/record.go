@@ -11,7 +11,7 @@ import (
 
 // nothingNew reports whether the files and git's state equal those of the last checkpoint, or, if there is none, those
 // of the mounted commit.
-func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, have bool, reason session.Reason) (bool, error) {
+func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
 		// These reasons need a checkpoint even without changes.
@@ -56,14 +56,16 @@ func (c *Capturer) baseTree() (object.ID, error) {
 
 // write writes the objects of a checkpoint to the Repo and moves the lane's ref to it. It starts a new segment if the
 // day, the lane or the writer changed, if the segment is full, or if gc replaced the previous checkpoint's commit.
-func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reason session.Reason, message string) (session.Point, error) {
+func (c *Capturer) write(
+	ctx context.Context, s *shot, last session.Checkpoint, reason session.Reason, message string,
+) (session.Checkpoint, error) {
 	now := s.at          // the time of the freeze: the objects may be written much later
 	bytes := s.out.bytes // bytes of files, without the state that is added now
 	state := s.state.State
 	state.Left = s.left
 	stateID, objects, err := session.EncodeState(c.format, state, s.state.parents, now)
 	if err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	for _, o := range objects {
 		s.out.add(o)
@@ -71,13 +73,13 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	c.mu.Lock()
 	lane, fresh, count, least := c.lane, c.fresh, c.count, c.least
 	c.mu.Unlock()
-	p := session.Point{
-		ID: session.NewPointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane,
+	p := session.Checkpoint{
+		ID: session.NewCheckpointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane,
 		Segment: last.Segment, Reason: reason, Message: message, Time: now.Truncate(time.Second), Head: s.state.Head,
 		Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
 	}
 	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	// A checkpoint's parent is the previous checkpoint of its segment; the first of a segment has none, so that gc can
 	// drop whole segments.
@@ -86,7 +88,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	if !parent.IsZero() && !fresh && lane == last.Lane {
 		tip, err := c.o.Repo.Ref(change.Name)
 		if err != nil {
-			return session.Point{}, err
+			return session.Checkpoint{}, err
 		}
 		// Gc dropped old checkpoints, so the previous checkpoint has another commit now.
 		fresh = tip != last.Commit
@@ -96,7 +98,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentCheckpoints || p.Segment < least || y1 != y2 || m1 != m2 || d1 != d2 {
 		segments, err := c.o.Repo.Segments(lane)
 		if err != nil {
-			return session.Point{}, err
+			return session.Checkpoint{}, err
 		}
 		// A new segment gets a number that no segment of the lane has.
 		p.Segment, parent, count = max(1, least), object.ID{}, 0
@@ -107,13 +109,13 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	}
 	commit, err := session.Outgoing(c.format, object.Commit, p.Encode(parent))
 	if err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	p.Commit, change.New = commit.ID, commit.ID
 	s.out.add(commit)
 	c.steps.done("compare")
 	if err := c.o.Repo.Record(ctx, append(s.out.list, s.copies.Objects()...), []session.RefChange{change}); err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	c.steps.done("disk")
 	c.mu.Lock()

@@ -47,7 +47,7 @@ func edits(w *world) {
 	w.write("larger", strings.Repeat("x", 2000))
 }
 
-func (w *world) files(p session.Point) string {
+func (w *world) files(p session.Checkpoint) string {
 	return strings.ReplaceAll(w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only", p.Tree.String()), "\n", " ")
 }
 
@@ -72,7 +72,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w := ruledWorld(t, test.rules)
 			edits(w)
-			p, r := w.point(session.Manual)
+			p, r := w.checkpoint(session.Manual)
 			if got := w.files(p); got != test.files {
 				t.Errorf("holds\n%s\nwant\n%s", got, test.files)
 			}
@@ -110,7 +110,7 @@ func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 		} else {
 			want = session.Secret
 		}
-		if _, r := w.point(session.Manual); reasons(r.Left) != path+" "+string(want) {
+		if _, r := w.checkpoint(session.Manual); reasons(r.Left) != path+" "+string(want) {
 			t.Errorf("left out: %s", reasons(r.Left))
 		}
 	}
@@ -123,7 +123,7 @@ func TestStagedSecrets(t *testing.T) {
 	w.write("sub/ok", "fine\n")
 	w.write(".env", "committed before\n")
 	w.git(w.plain, "add", "-A")
-	p, _ := w.point(session.Manual)
+	p, _ := w.checkpoint(session.Manual)
 	s, err := w.repo.State(p)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestStagedSecrets(t *testing.T) {
 		t.Error("its blob is in the repository")
 	}
 	w.git(w.plain, "commit", "-q", "-m", "on purpose")
-	p, _ = w.point(session.Manual)
+	p, _ = w.checkpoint(session.Manual)
 	if s, err = w.repo.State(p); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestRulesThatChange(t *testing.T) {
 	w.check("info/exclude")
 	w.o.Rules.Include = []string{"*.tmp"}
 	w.openCapturer()
-	p, _ := w.point(session.Idle)
+	p, _ := w.checkpoint(session.Idle)
 	if mode, _ := w.in(p.Tree, "two.tmp"); mode == 0 {
 		t.Error("an included file is not held")
 	}
@@ -182,13 +182,13 @@ func TestIgnoreFilesFromAfar(t *testing.T) {
 	w.write("x.log", "x\n")
 	w.write("build/x", "x\n")
 	w.write("new", "x\n")
-	p, r := w.point(session.Manual)
+	p, r := w.checkpoint(session.Manual)
 	if *asked != 1 || reasons(r.Left) != "build/ ignored, x.log ignored" || p.Changed != 1 || len(r.Unread) > 0 {
 		t.Errorf("asked %d times, left out %v, %+v", *asked, r.Left, p)
 	}
 	w.write("y.log", "y\n")
 	w.write("src/a.c", "edited\n")
-	if p, r = w.point(session.Manual); *asked != 1 || p.Left != 3 || !r.Made {
+	if p, r = w.checkpoint(session.Manual); *asked != 1 || p.Left != 3 || !r.Made {
 		t.Errorf("then asked %d times, left out %v, %+v", *asked, r.Left, p)
 	}
 }
@@ -201,13 +201,13 @@ func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	*away = true
 	w.write("x.log", "x\n")
 	w.write("new", "x\n")
-	p, r := w.point(session.Manual)
+	p, r := w.checkpoint(session.Manual)
 	if mode, _ := w.in(p.Tree, "x.log"); mode == 0 || !slices.Equal(r.Unread, []string{".gitignore"}) {
 		t.Errorf("mode %o, %+v", mode, r)
 	}
 	*away = false
 	w.write("newer", "x\n")
-	p, r = w.point(session.Manual)
+	p, r = w.checkpoint(session.Manual)
 	if mode, _ := w.in(p.Tree, "x.log"); mode != 0 || reasons(r.Left) != "x.log ignored" || len(r.Unread) > 0 {
 		t.Errorf("then mode %o, %+v", mode, r)
 	}

@@ -63,7 +63,7 @@ func testState(t *testing.T, f object.Format) {
 	w := newWorld(t, f, map[string]gittest.File{"a": text("a\n"), "b": text("b\n"), "dir/c": text("c\n"), "dir/sub/d": text("d\n"), "x.sh": {Data: []byte("x\n"), Mode: "100755"}})
 	check := func(step string) session.State {
 		t.Helper()
-		p, _ := w.point(session.Manual)
+		p, _ := w.checkpoint(session.Manual)
 		s, err := w.repo.State(p)
 		if err != nil {
 			t.Fatalf("%s: %v", step, err)
@@ -118,9 +118,9 @@ func testState(t *testing.T, f object.Format) {
 	tagged := w.git(w.plain, "rev-parse", "HEAD")
 	w.git(w.plain, "reset", "-q", "--soft", "HEAD~")
 	s := check("refs")
-	p, _ := w.point(session.Manual)
+	p, _ := w.checkpoint(session.Manual)
 	if all := w.git(w.repo.Dir(), "rev-list", p.Commit.String()); !strings.Contains(all, tagged) {
-		t.Errorf("the point does not lead to what a tag names")
+		t.Errorf("the checkpoint does not lead to what a tag names")
 	}
 	for _, name := range []string{"v1", "v2", "v3"} {
 		id := w.git(w.plain, "rev-parse", name)
@@ -178,19 +178,19 @@ func TestStateThatStays(t *testing.T) {
 	w.git(w.plain, "commit", "-q", "-m", "tagged")
 	w.git(w.plain, "tag", "-a", "-m", "t", "v1")
 	w.git(w.plain, "tag", "-a", "-m", "t", "v2")
-	p, _ := w.point(session.Manual)
+	p, _ := w.checkpoint(session.Manual)
 	w.git(w.plain, "update-index", "--refresh", "--really-refresh", "--force-write-index")
-	if q, r := w.point(session.Idle); r.Made || q.ID != p.ID {
+	if q, r := w.checkpoint(session.Idle); r.Made || q.ID != p.ID {
 		t.Errorf("an index that says the same made %+v", q)
 	}
 	first, err := w.repo.State(p)
 	must(t, err)
 	w.restart()
-	if q, r := w.point(session.Idle); r.Made || q.ID != p.ID {
+	if q, r := w.checkpoint(session.Idle); r.Made || q.ID != p.ID {
 		t.Errorf("a restart made %+v", q)
 	}
 	w.write("a", "c\n")
-	q, _ := w.point(session.Idle)
+	q, _ := w.checkpoint(session.Idle)
 	second, err := w.repo.State(q)
 	must(t, err)
 	if !reflect.DeepEqual(first, second) {

@@ -280,17 +280,17 @@ func (w *world) want() string {
 	return run("write-tree")
 }
 
-func (w *world) point(reason session.Reason) (session.Point, capture.Report) {
+func (w *world) checkpoint(reason session.Reason) (session.Checkpoint, capture.Report) {
 	w.t.Helper()
-	p, report, err := w.c.Point(w.ctx, reason, "")
+	p, report, err := w.c.Checkpoint(w.ctx, reason, "")
 	must(w.t, err)
 	return p, report
 }
 
 // check makes a checkpoint and compares it with what git would make.
-func (w *world) check(step string) (session.Point, capture.Report) {
+func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	w.t.Helper()
-	p, report := w.point(session.Manual)
+	p, report := w.checkpoint(session.Manual)
 	w.emptyDirs(step, p)
 	if want := w.want(); w.withoutEmpty(p.Tree.String()) != want {
 		w.t.Fatalf("%s: the tree is %s, git's is %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
@@ -329,7 +329,7 @@ func (w *world) withoutEmpty(tree string) string {
 }
 
 // emptyDirs checks that a checkpoint holds the directories in which there is nothing, unless git ignores them.
-func (w *world) emptyDirs(step string, p session.Point) {
+func (w *world) emptyDirs(step string, p session.Checkpoint) {
 	w.t.Helper()
 	held := map[string]bool{}
 	empty := object.EmptyTree(w.repo.Format()).String()

@@ -259,8 +259,8 @@ func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	return v, err
 }
 
-// Points fetches the commits of the sessions' checkpoints, in one request.
-func (m *Mirror) Points(ctx context.Context, names ...string) error {
+// Checkpoints fetches the commits of the sessions' checkpoints, in one request.
+func (m *Mirror) Checkpoints(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
@@ -280,8 +280,8 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 			continue
 		}
 		for ref, id := range m.refs {
-			point := strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
-			if (point || d == trees && ref == session.TranscriptRef(name)) && !slices.Contains(wants, id) {
+			checkpoint := strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
+			if (checkpoint || d == trees && ref == session.TranscriptRef(name)) && !slices.Contains(wants, id) {
 				wants = append(wants, id)
 			}
 		}

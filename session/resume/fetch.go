@@ -199,7 +199,7 @@ func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remot
 }
 
 // fetchState fetches the small files of a checkpoint state and returns the state.
-func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Point,
+func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Checkpoint,
 	f object.Format) (session.State, error) {
 	wants, err := StateBlobs(repo, p)
 	if err != nil {
@@ -225,7 +225,7 @@ func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thi
 }
 
 // StateBlobs returns the IDs of the files of a checkpoint state, without staged contents.
-func StateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
+func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	c, err := repo.Commit(p.State)
 	if err != nil {
 		return nil, err
@@ -310,7 +310,8 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 		}
 		// Commits of the mounted remote need no ref to be kept.
 		if repo.Owned(id) {
-			changes = append(changes, session.RefChange{Name: session.KeptPrefix(repo.Session()) + string(session.NewPointID(time.Now())), New: id})
+			name := session.KeptPrefix(repo.Session()) + string(session.NewCheckpointID(time.Now()))
+			changes = append(changes, session.RefChange{Name: name, New: id})
 		}
 	}
 	if len(changes) == 0 {

@@ -186,7 +186,7 @@ type parentTips struct{ transcript, facts object.ID }
 
 // forkRefs changes the repository into that of the new session: it keeps the checkpoint that the session starts from,
 // the transcript of the parent up to it and the parent's facts, and removes all refs of the parent.
-func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Point) error {
+func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)
 	if err != nil {

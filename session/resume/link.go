@@ -17,7 +17,7 @@ import (
 type Local struct {
 	RepoDir    string // session repository that has the checkpoint
 	Session    string
-	Checkpoint session.Point
+	Checkpoint session.Checkpoint
 	Ref        string // full name of the ref that the session started from; "" if it was a commit
 	// ContentsFrom is the URL of the session remote that has contents of the session which are missing; "" if there is
 	// none. It may contain a secret.

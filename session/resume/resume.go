@@ -28,7 +28,7 @@ import (
 
 // Start is the checkpoint that a mount starts from. Its objects are in the repository of the mount's home.
 type Start struct {
-	Checkpoint session.Point
+	Checkpoint session.Checkpoint
 	Ref        string    // full name of the ref that the session started from; "" if it was a commit
 	Base       object.ID // base commit of the session; zero for an unborn branch
 	Format     object.Format
@@ -107,7 +107,7 @@ func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error
 
 // Find returns the checkpoint that name stands for; "" is the newest. contents fetches contents of the transcript, which
 // are needed to find turns; it may be nil.
-func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Point, error) {
+func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Checkpoint, error) {
 	if name == "" {
 		name = "@"
 	}
@@ -118,7 +118,7 @@ func Find(repo *session.Repo, name string, contents func(ids []object.ID) error)
 }
 
 // keepBase protects the checkpoint that the mount starts from by a ref, so that it stays even if its lane is removed.
-func keepBase(ctx context.Context, repo *session.Repo, p session.Point) error {
+func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) error {
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }
 

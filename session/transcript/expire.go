@@ -18,8 +18,8 @@ import (
 type ExpireRequest struct {
 	Session string
 	Now     time.Time
-	Keep    time.Duration              // segments whose newest record is younger are kept
-	There   func(session.PointID) bool // reports whether a checkpoint exists; its segments are kept
+	Keep    time.Duration                   // segments whose newest record is younger are kept
+	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; its segments are kept
 	// DryRun counts the records and changes nothing.
 	DryRun bool
 }
@@ -61,7 +61,7 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	for _, l := range lines {
 		newest[segmentOf(l)] = l.Time
 	}
-	old := func(l Line) bool { return !e.There(l.Point) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
+	old := func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
 	stays := map[string]Line{} // tombstones, by id
 	// last is the id of the tombstone in the current row of dropped records. Only the last beginning of a turn in a
 	// row is needed, because turns are counted from it.
@@ -111,7 +111,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 			return false, err
 		}
 		for _, f := range files {
-			if point, _, _ := strings.Cut(f.Name, "."); !e.There(session.PointID(point)) {
+			if checkpoint, _, _ := strings.Cut(f.Name, "."); !e.There(session.CheckpointID(checkpoint)) {
 				return true, nil
 			}
 		}
@@ -120,7 +120,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 }
 
 // segmentOf returns the name of the segment of a record: its day in UTC and its checkpoint.
-func segmentOf(l Line) string { return l.Time.UTC().Format(time.DateOnly) + "/" + string(l.Point) }
+func segmentOf(l Line) string { return l.Time.UTC().Format(time.DateOnly) + "/" + string(l.Checkpoint) }
 
 // isStone reports whether a line is a tombstone that Expire has left.
 func isStone(l Line) bool {
@@ -147,7 +147,7 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 		if gone++; !stone {
 			continue
 		}
-		left := envelope{ID: l.ID, Time: l.Time, Point: l.Point, Session: l.Session, Lane: l.Lane, Begins: true, Turn: turn.Turn,
+		left := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, Begins: true, Turn: turn.Turn,
 			Erased: &Tombstone{Time: e.Now.UTC(), By: expiredBy, Why: expiredWhy}}
 		if err := w.Encode(left); err != nil {
 			return nil, 0, err

@@ -15,15 +15,15 @@ func TestExpire(t *testing.T) {
 	r := newRepo(t, object.SHA1)
 	ctx := context.Background()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	checkpoints := map[string]session.PointID{}
+	checkpoints := map[string]session.CheckpointID{}
 	for i, name := range []string{"a", "b", "pinned", "c", "young"} {
 		at := now.AddDate(0, 0, -60+10*i)
 		if name == "young" {
 			at = now.AddDate(0, 0, -1)
 		}
-		checkpoints[name] = session.NewPointID(at)
+		checkpoints[name] = session.NewCheckpointID(at)
 		for n := range 2 {
-			_, err := Record(ctx, r, Batch{Session: "s", Lane: "main", Point: checkpoints[name], Time: at.Add(time.Duration(n) * time.Second),
+			_, err := Record(ctx, r, Batch{Session: "s", Lane: "main", Checkpoint: checkpoints[name], Time: at.Add(time.Duration(n) * time.Second),
 				Lines: []string{`{"role":"user","text":"` + name + `"}`, `{"role":"agent"}`}})
 			if err != nil {
 				t.Fatal(err)
@@ -36,7 +36,7 @@ func TestExpire(t *testing.T) {
 	expire := func(dry bool) int64 {
 		t.Helper()
 		n, err := Expire(ctx, r, ExpireRequest{Session: "s", Now: now, Keep: 30 * 24 * time.Hour, DryRun: dry,
-			There: func(p session.PointID) bool { return p == checkpoints["pinned"] }}, nil)
+			There: func(p session.CheckpointID) bool { return p == checkpoints["pinned"] }}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -116,7 +116,7 @@ func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids
 	for _, text := range c.Add {
 		clean, n := Redact(text)
 		redacted += n
-		f.Facts = append(f.Facts, Fact{ID: string(session.NewPointID(c.Time)), Time: c.Time, By: c.By, Text: clean})
+		f.Facts = append(f.Facts, Fact{ID: string(session.NewCheckpointID(c.Time)), Time: c.Time, By: c.By, Text: clean})
 	}
 	if c.Handoff != nil {
 		clean, n := Redact(*c.Handoff)

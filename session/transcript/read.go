@@ -17,16 +17,16 @@ import (
 
 // Line is one record of a transcript, or the tombstone of an erased one.
 type Line struct {
-	ID      string // a ULID; for a record without one, derived from the line
-	Time    time.Time
-	Point   session.PointID // the newest checkpoint when it was recorded; "": there was none
-	Session string          // session in which it was recorded; in a fork, that may be the parent
-	Lane    string
-	Actor   string
-	Turn    int  // number of its turn; 0: before the first turn
-	Begins  bool // whether it is the first record of its turn
-	Record  json.RawMessage
-	Erased  *Tombstone // tombstone; nil unless Record was erased
+	ID         string // a ULID; for a record without one, derived from the line
+	Time       time.Time
+	Checkpoint session.CheckpointID // the newest checkpoint when it was recorded; "": there was none
+	Session    string               // session in which it was recorded; in a fork, that may be the parent
+	Lane       string
+	Actor      string
+	Turn       int  // number of its turn; 0: before the first turn
+	Begins     bool // whether it is the first record of its turn
+	Record     json.RawMessage
+	Erased     *Tombstone // tombstone; nil unless Record was erased
 }
 
 // Tombstone replaces an erased record.
@@ -125,7 +125,7 @@ func parseLine(line []byte) (Line, error) {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return Line{}, err
 	}
-	l := Line{ID: e.ID, Time: e.Time, Point: e.Point, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record,
+	l := Line{ID: e.ID, Time: e.Time, Checkpoint: e.Checkpoint, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record,
 		Erased: e.Erased, Begins: e.Begins, Turn: e.Turn}
 	if l.ID == "" {
 		sum := sha256.Sum256(bytes.TrimSpace(line))
@@ -163,14 +163,14 @@ const TurnPrefix = "turn:"
 
 // FindTurn returns the checkpoint at the beginning of a turn, by a name that begins with
 // TurnPrefix: the newest when the prompt was recorded.
-func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Point, error) {
+func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {
-		return session.Point{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: turns are numbers from 1 on", session.ErrNoPoint)}
+		return session.Checkpoint{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: turns are numbers from 1 on", session.ErrNoCheckpoint)}
 	}
 	lines, _, err := Read(r, r.Session(), provide)
 	if err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	i := slices.IndexFunc(lines, func(l Line) bool { return l.Begins && l.Turn == n })
 	if i < 0 {
@@ -178,10 +178,11 @@ func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error)
 		if len(lines) > 0 {
 			last = lines[len(lines)-1].Turn
 		}
-		return session.Point{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: the transcript has %d turns", session.ErrNoPoint, last)}
+		err := fmt.Errorf("%w: the transcript has %d turns", session.ErrNoCheckpoint, last)
+		return session.Checkpoint{}, &session.FindError{Name: name, Err: err}
 	}
 	// The checkpoint of the record may have been dropped, or be another session's: then the time decides.
-	if at := lines[i].Point; at != "" {
+	if at := lines[i].Checkpoint; at != "" {
 		if p, err := r.Find(string(at)); err == nil {
 			return p, nil
 		}

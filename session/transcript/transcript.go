@@ -39,12 +39,12 @@ const (
 
 // Batch is a list of records that are added together.
 type Batch struct {
-	Session string
-	Lane    string
-	Point   session.PointID // newest checkpoint; "": none was made yet
-	Actor   string
-	Time    time.Time
-	Lines   []string // one JSON object each
+	Session    string
+	Lane       string
+	Checkpoint session.CheckpointID // newest checkpoint; "": none was made yet
+	Actor      string
+	Time       time.Time
+	Lines      []string // one JSON object each
 	// Provide fetches missing contents; nil: none are missing.
 	Provide func(ids []object.ID) error
 }
@@ -58,13 +58,13 @@ type Recorded struct {
 
 // envelope is one line of a file, as it is written.
 type envelope struct {
-	ID      string          `json:"id,omitempty"` // a ULID
-	Time    time.Time       `json:"time"`
-	Point   session.PointID `json:"point"`
-	Session string          `json:"session"`
-	Lane    string          `json:"lane"`
-	Actor   string          `json:"actor,omitempty"`
-	Record  json.RawMessage `json:"record,omitempty"`
+	ID         string               `json:"id,omitempty"` // a ULID
+	Time       time.Time            `json:"time"`
+	Checkpoint session.CheckpointID `json:"point"`
+	Session    string               `json:"session"`
+	Lane       string               `json:"lane"`
+	Actor      string               `json:"actor,omitempty"`
+	Record     json.RawMessage      `json:"record,omitempty"`
 
 	// The fields below are set for an erased record: its tombstone, and its turn.
 	Erased *Tombstone `json:"erased,omitempty"`
@@ -126,7 +126,7 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 			return nil, 0, &LineError{i + 1, err}
 		}
 		redacted += n
-		if err := e.Encode(envelope{ID: string(session.NewPointID(b.Time)), Time: b.Time.UTC(), Point: b.Point, Session: b.Session,
+		if err := e.Encode(envelope{ID: string(session.NewCheckpointID(b.Time)), Time: b.Time.UTC(), Checkpoint: b.Checkpoint, Session: b.Session,
 			Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
 			return nil, 0, &LineError{i + 1, err}
 		}
@@ -173,8 +173,8 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 		return err
 	}
 	message := fmt.Sprintf("record: %d lines\n\nAfs-Session: %s\nAfs-Lane: %s\n", len(b.Lines), b.Session, b.Lane)
-	if b.Point != "" {
-		message += fmt.Sprintf("Afs-Checkpoint: %s\n", b.Point)
+	if b.Checkpoint != "" {
+		message += fmt.Sprintf("Afs-Checkpoint: %s\n", b.Checkpoint)
 	}
 	commit, err := session.NewCommit(f, tree.ID, head, b.Time, message)
 	if err != nil {
@@ -211,7 +211,7 @@ func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 // followed by another.
 func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
 	for n := 1; ; n++ {
-		name = partName(b.Point, n)
+		name = partName(b.Checkpoint, n)
 		at, known := slices.BinarySearchFunc(files, name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
 		if !known {
 			return name, nil, nil
@@ -234,7 +234,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 }
 
 // partName returns the name of the nth file of a checkpoint.
-func partName(p session.PointID, n int) string {
+func partName(p session.CheckpointID, n int) string {
 	base := stem(p)
 	if n == 1 {
 		return base + ".jsonl"
@@ -243,7 +243,7 @@ func partName(p session.PointID, n int) string {
 }
 
 // stem returns the beginning of the names of a checkpoint's files.
-func stem(p session.PointID) string {
+func stem(p session.CheckpointID) string {
 	if p == "" {
 		return "none"
 	}
@@ -251,7 +251,7 @@ func stem(p session.PointID) string {
 }
 
 // Files returns the ids of the files that hold the records of a checkpoint, oldest first.
-func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ error) {
+func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.ID, _ error) {
 	head, err := r.Ref(session.TranscriptRef(name))
 	if err != nil {
 		return nil, err
@@ -279,7 +279,7 @@ func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ 
 
 // Until returns the newest commit of the transcript with the given tip that contains no record of a checkpoint after
 // p, or zero if there is none.
-func Until(r *session.Repo, tip object.ID, p session.PointID) (object.ID, error) {
+func Until(r *session.Repo, tip object.ID, p session.CheckpointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)
 		if err != nil {
@@ -292,7 +292,7 @@ func Until(r *session.Repo, tip object.ID, p session.PointID) (object.ID, error)
 		// The commit message states the checkpoint of its batch. Checkpoint ids are in order of time.
 		_, of, known := strings.Cut(string(content), "\nAfs-Checkpoint: ")
 		of, _, _ = strings.Cut(of, "\n")
-		if !known || session.PointID(of) <= p {
+		if !known || session.CheckpointID(of) <= p {
 			return at, nil
 		}
 		if at = (object.ID{}); len(info.Parents) > 0 {

@@ -43,8 +43,8 @@ func TestRecordsAreThereForGit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		r := newRepo(t, f)
 		at := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
-		p := session.NewPointID(at)
-		batch := Batch{Session: "work", Lane: "main", Point: p, Actor: "robot", Time: at, Lines: []string{`{"role": "user"}`, `{"password":"hunter2"}`}}
+		p := session.NewCheckpointID(at)
+		batch := Batch{Session: "work", Lane: "main", Checkpoint: p, Actor: "robot", Time: at, Lines: []string{`{"role": "user"}`, `{"password":"hunter2"}`}}
 		done, err := Record(t.Context(), r, batch)
 		if err != nil || done != (Recorded{Ref: "refs/afs/transcript/work", Lines: 2, Redacted: 1}) {
 			t.Fatalf("%+v, %v", done, err)
@@ -54,7 +54,7 @@ func TestRecordsAreThereForGit(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := batch
-		other.Point, other.Time = "", at.Add(24*time.Hour)
+		other.Checkpoint, other.Time = "", at.Add(24*time.Hour)
 		if _, err := Record(t.Context(), r, other); err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestRecordsAreThereForGit(t *testing.T) {
 			t.Errorf("files:\n%s", got)
 		}
 		git(t, r.Dir(), "fsck", "--strict")
-		for id, want := range map[session.PointID]int64{p: 3, "": 1, session.NewPointID(at): 0} {
+		for id, want := range map[session.CheckpointID]int64{p: 3, "": 1, session.NewCheckpointID(at): 0} {
 			if n, err := countOf(r, "work", id); n != want || err != nil {
 				t.Errorf("%q has %d lines, %v", id, n, err)
 			}
@@ -101,10 +101,10 @@ func TestRecordIsAllOrNothing(t *testing.T) {
 func TestLongTranscriptsAreCut(t *testing.T) {
 	r := newRepo(t, object.SHA1)
 	at := time.Now()
-	p := session.NewPointID(at)
+	p := session.NewCheckpointID(at)
 	line := `{"text":"` + strings.Repeat("word ", 5000) + `"}`
 	for range 8 {
-		if _, err := Record(t.Context(), r, Batch{Session: "work", Point: p, Time: at, Lines: []string{line}}); err != nil {
+		if _, err := Record(t.Context(), r, Batch{Session: "work", Checkpoint: p, Time: at, Lines: []string{line}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,10 +184,10 @@ func TestNotes(t *testing.T) {
 }
 
 // countOf is how many lines belong to a checkpoint.
-func countOf(r *session.Repo, name string, p session.PointID) (n int64, err error) {
+func countOf(r *session.Repo, name string, p session.CheckpointID) (n int64, err error) {
 	lines, _, err := Read(r, name, nil)
 	for _, l := range lines {
-		if l.Point == p {
+		if l.Checkpoint == p {
 			n++
 		}
 	}

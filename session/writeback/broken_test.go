@@ -18,9 +18,9 @@ func TestBrokenRefs(t *testing.T) {
 	to := newFar(t, "path", object.SHA1, p.origin.Path)
 	p.copier(RefCopierOptions{})
 	p.carried(p.commit("a", "one"))
-	point := p.point("manual")
+	checkpoint := p.checkpoint("manual")
 	segment, pin := session.SegmentRef(sessionName, "main", 1), session.PinPrefix(sessionName)+"keep"
-	if err := session.SetPin(t.Context(), p.repo, sessionName, "keep", point); err != nil {
+	if err := session.SetPin(t.Context(), p.repo, sessionName, "keep", checkpoint); err != nil {
 		t.Fatal(err)
 	}
 	q := p.queue(to, QueueOptions{})
@@ -34,17 +34,17 @@ func TestBrokenRefs(t *testing.T) {
 	p.carried(two)
 	err := syncAll(t, q)
 	for _, ref := range []string{segment, pin} {
-		if got := to.ref(ref); got != point.Commit.String() {
-			t.Errorf("%s is %q on the session remote, want %v (sync: %v)", ref, got, point.Commit, err)
+		if got := to.ref(ref); got != checkpoint.Commit.String() {
+			t.Errorf("%s is %q on the session remote, want %v (sync: %v)", ref, got, checkpoint.Commit, err)
 		}
 	}
 	// Of checkpoints the newest that is here counts, whatever the session remote has.
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
-	newer := p.point("manual")
-	if newer.ID <= point.ID {
-		t.Fatalf("point %s after %s", newer.ID, point.ID)
+	newer := p.checkpoint("manual")
+	if newer.ID <= checkpoint.ID {
+		t.Fatalf("checkpoint %s after %s", newer.ID, checkpoint.ID)
 	}
 	unknown := session.PinPrefix(sessionName) + "unknown"
 	for _, ref := range []string{segment, pin, unknown} {
@@ -60,7 +60,7 @@ func TestBrokenRefs(t *testing.T) {
 	if err != nil || len(mended) != 3 {
 		t.Fatalf("mended %v: %v", mended, err)
 	}
-	for ref, want := range map[string]object.ID{segment: newer.Commit, pin: point.Commit, unknown: {}} {
+	for ref, want := range map[string]object.ID{segment: newer.Commit, pin: checkpoint.Commit, unknown: {}} {
 		if got, err := p.repo.Ref(ref); err != nil || got != want {
 			t.Errorf("%s is %v, want %v (%v)", ref, got, want, err)
 		}

@@ -309,7 +309,7 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 			continue
 		}
 		kept[m.old] = true
-		keep = append(keep, session.RefChange{Name: session.KeptPrefix(c.o.Session) + string(session.NewPointID(time.Now())), New: m.old})
+		keep = append(keep, session.RefChange{Name: session.KeptPrefix(c.o.Session) + string(session.NewCheckpointID(time.Now())), New: m.old})
 	}
 	return append(keep, changes...), nil
 }

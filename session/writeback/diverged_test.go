@@ -87,19 +87,19 @@ func TestTaken(t *testing.T) {
 	var mu sync.Mutex
 	var taken []Taken
 	q := p.queue(to, QueueOptions{Taken: func(k Taken) { mu.Lock(); defer mu.Unlock(); taken = append(taken, k) }})
-	before := p.point("manual")
+	before := p.checkpoint("manual")
 	wantSync(t, q)
 	theirs := commit(to.dir, first.String())
 	run(t, to.dir, "", "update-ref", meta, theirs.String())
 	ours := commit(p.session, first.String())
 	set(meta, first, ours)
-	p.point("manual")
+	p.checkpoint("manual")
 	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
 		t.Errorf("sync: %v", err)
 	}
 	lane := session.SegmentRef(sessionName, "main", 1)
 	if got := to.ref(lane); got != before.Commit.String() {
-		t.Errorf("a point was sent to a lane that another machine has: %s", got)
+		t.Errorf("a checkpoint was sent to a lane that another machine has: %s", got)
 	}
 	await.Until(t, "the news", func() bool { mu.Lock(); defer mu.Unlock(); return len(taken) > 0 })
 	if taken[0] != (Taken{Ref: meta, Theirs: theirs}) || !repo.Owned(theirs) {

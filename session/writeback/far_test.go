@@ -170,7 +170,7 @@ func wantSync(t testing.TB, q *Queue) {
 }
 
 // checkpoint makes a checkpoint of a tree, as a capturer does: a state, and a commit behind the checkpoint before.
-func (p *place) point(reason string) session.Point {
+func (p *place) checkpoint(reason string) session.Checkpoint {
 	p.t.Helper()
 	repo, err := p.open()
 	if err != nil {
@@ -183,21 +183,21 @@ func (p *place) point(reason string) session.Point {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	point := session.Point{ID: session.NewPointID(time.Now()), Tree: object.MustID(tree), State: object.MustID(state), Session: sessionName,
+	checkpoint := session.Checkpoint{ID: session.NewCheckpointID(time.Now()), Tree: object.MustID(tree), State: object.MustID(state), Session: sessionName,
 		Lane: "main", Segment: 1, Reason: session.Reason(reason), Time: time.Now(), Base: p.base, Head: p.base}
-	content := point.Encode(before)
-	point.Commit = object.MustID(run(p.t, p.work, string(content), "hash-object", "-w", "-t", "commit", "--stdin"))
+	content := checkpoint.Encode(before)
+	checkpoint.Commit = object.MustID(run(p.t, p.work, string(content), "hash-object", "-w", "-t", "commit", "--stdin"))
 	copies := session.NewCopier(repo)
-	if err := copies.Commits(p.t.Context(), []object.ID{point.Commit}); err != nil {
+	if err := copies.Commits(p.t.Context(), []object.ID{checkpoint.Commit}); err != nil {
 		p.t.Fatal(err)
 	}
 	if err := repo.Write(p.t.Context(), copies.Objects()); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := repo.Update(p.t.Context(), []session.RefChange{{Name: ref, Old: before, New: point.Commit}}); err != nil {
+	if err := repo.Update(p.t.Context(), []session.RefChange{{Name: ref, Old: before, New: checkpoint.Commit}}); err != nil {
 		p.t.Fatal(err)
 	}
-	return point
+	return checkpoint
 }
 
 // ingest puts what was fetched into a store of its own.

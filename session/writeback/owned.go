@@ -125,7 +125,7 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 			return nil, err
 		}
 		// The tree of a checkpoint consists of entries of Head's and Base's trees, except for the changed files.
-		if p, err := session.ParsePoint(h.repo.Format(), id, content); err == nil {
+		if p, err := session.ParseCheckpoint(h.repo.Format(), id, content); err == nil {
 			for _, stand := range []object.ID{p.Head, p.Base} {
 				if !stand.IsZero() && !h.sent[stand] && !h.repo.Owned(stand) {
 					h.ground[stand] = true

@@ -441,13 +441,13 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 }
 
 // Has reports whether the session remote is known to have checkpoint p.
-func (q *Queue) Has(p session.Point) bool {
+func (q *Queue) Has(p session.Checkpoint) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
 	// No checkpoint of the segment, or exactly p, has been pushed.
 	if id.IsZero() || id == p.Commit {
 		return !id.IsZero()
 	}
-	newest, err := q.o.Repo.PointAt(id)
+	newest, err := q.o.Repo.CheckpointAt(id)
 	// Checkpoint ids sort by time, and a segment has one writer.
 	return err == nil && newest.ID >= p.ID
 }

@@ -27,14 +27,14 @@ func TestQueue(t *testing.T) {
 				one := p.commit("d/new.txt", "one")
 				q := p.queue(to, QueueOptions{})
 				await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
-				point := p.point("manual")
+				checkpoint := p.checkpoint("manual")
 				start := time.Now()
 				two := p.commit("two.txt", "two")
 				await.Until(t, "the second commit", func() bool { return to.ref("refs/heads/main") == two.String() })
 				t.Logf("on the session remote within %v", time.Since(start))
 				wantSync(t, q)
-				if got := to.ref(session.SegmentRef(sessionName, "main", 1)); got != point.Commit.String() || !q.Has(point) {
-					t.Errorf("point %v is %q there", point.Commit, got)
+				if got := to.ref(session.SegmentRef(sessionName, "main", 1)); got != checkpoint.Commit.String() || !q.Has(checkpoint) {
+					t.Errorf("checkpoint %v is %q there", checkpoint.Commit, got)
 				}
 				if st := q.Status(); st.Mode != ModeShared {
 					t.Errorf("mode %q", st.Mode)
@@ -129,7 +129,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	remote := to.open(transport.Options{})
 	var tips []object.ID
-	var checkpoints []session.Point
+	var checkpoints []session.Checkpoint
 	for i := range 25 {
 		q := p.queue(to, QueueOptions{Remote: remote})
 		args := []string{}
@@ -137,7 +137,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 			args = append(args, "--amend")
 		}
 		tips = append(tips, p.commit("a", fmt.Sprint(i), args...))
-		checkpoints = append(checkpoints, p.point("idle"))
+		checkpoints = append(checkpoints, p.checkpoint("idle"))
 		var fault *gittest.Injection
 		switch i % 4 {
 		case 1:
@@ -163,7 +163,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-25", session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
 		if id != checkpoints[len(checkpoints)-1-i].Commit.String() {
-			t.Errorf("point %d from the end is %s", i, id)
+			t.Errorf("checkpoint %d from the end is %s", i, id)
 		}
 	}
 	// Every value came once: what a ref was moved to it was not moved to again.

@@ -35,12 +35,12 @@ func TestRefusals(t *testing.T) {
 	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
 	one := p.commit("a", "one")
 	await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
-	point := p.point("manual")
+	checkpoint := p.checkpoint("manual")
 	err := syncAll(t, q)
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "protected") {
 		t.Errorf("sync: %v", err)
 	}
-	if st := q.Status(); !q.Has(point) || len(st.Refused) != 1 || st.Pending != 1 {
+	if st := q.Status(); !q.Has(checkpoint) || len(st.Refused) != 1 || st.Pending != 1 {
 		t.Errorf("%+v", st)
 	}
 	remove()
@@ -101,11 +101,11 @@ func TestOutage(t *testing.T) {
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	to.server.Down()
 	var last object.ID
-	var checkpoints []session.Point
+	var checkpoints []session.Checkpoint
 	for i := range 10 {
 		last = p.commit("a", fmt.Sprint(i))
 		p.carried(last)
-		checkpoints = append(checkpoints, p.point("idle"))
+		checkpoints = append(checkpoints, p.checkpoint("idle"))
 	}
 	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -125,7 +125,7 @@ func TestOutage(t *testing.T) {
 	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-10", session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
 		if id != checkpoints[9-i].Commit.String() {
-			t.Errorf("point %d from the end is %s", i, id)
+			t.Errorf("checkpoint %d from the end is %s", i, id)
 		}
 	}
 	run(t, to.dir, "", "fsck", "--strict")

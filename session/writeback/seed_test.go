@@ -31,11 +31,11 @@ func TestSeed(t *testing.T) {
 			p.copier(RefCopierOptions{})
 			one := p.commit("d/new.txt", "one")
 			await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
-			point := p.point("manual")
+			checkpoint := p.checkpoint("manual")
 			q := p.queue(to, QueueOptions{Origin: origin})
 			defer q.Close()
 			wantSync(t, q)
-			if to.ref("refs/heads/main") != one.String() || !q.Has(point) || q.Status().Mode != ModeSeed {
+			if to.ref("refs/heads/main") != one.String() || !q.Has(checkpoint) || q.Status().Mode != ModeSeed {
 				t.Errorf("%+v", q.Status())
 			}
 			run(t, to.dir, "", "fsck", "--strict")

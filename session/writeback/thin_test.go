@@ -25,10 +25,10 @@ func TestThin(t *testing.T) {
 				p.copier(RefCopierOptions{})
 				one := p.commit("d/new.txt", "one")
 				p.carried(one)
-				point := p.point("manual")
+				checkpoint := p.checkpoint("manual")
 				q := p.queue(to, QueueOptions{BaseURL: baseURL})
 				wantSync(t, q)
-				if !q.Has(point) || q.Status().Mode != ModeThin {
+				if !q.Has(checkpoint) || q.Status().Mode != ModeThin {
 					t.Errorf("after sync: %+v", q.Status())
 				}
 				if st := q.Status().Traffic; st.Sent == 0 || st.Received == 0 || st.Seeded != 0 {
@@ -51,12 +51,12 @@ func TestThin(t *testing.T) {
 				if base := other.Base(); base.URL != baseURL || len(base.Commits) != 1 || base.Commits[0] != p.base {
 					t.Errorf("base seen elsewhere: %+v, want %s at %s", base, p.base, baseURL)
 				}
-				resp, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{one, point.Commit}})
+				resp, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{one, checkpoint.Commit}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				into := p.ingest(resp)
-				for _, id := range []object.ID{one, point.Commit} {
+				for _, id := range []object.ID{one, checkpoint.Commit} {
 					if !into.Has(id) {
 						t.Errorf("%s did not come", id)
 					}

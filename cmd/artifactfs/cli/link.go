@@ -46,9 +46,9 @@ func LinkIn(verb, word string) (control.Link, bool, error) {
 	return l, ok, err
 }
 
-// NamesPoint reports whether a word can only be the name of a checkpoint.
-func NamesPoint(word string) bool {
-	_, err := session.ParsePointID(word)
+// NamesCheckpoint reports whether a word can only be the name of a checkpoint.
+func NamesCheckpoint(word string) bool {
+	_, err := session.ParseCheckpointID(word)
 	return err == nil || strings.HasPrefix(word, "@")
 }
 

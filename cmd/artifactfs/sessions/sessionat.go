@@ -36,7 +36,7 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 		w, err := farWork(ctx, a, l.Remote, l.Session)
 		return w, l.Checkpoint, err
 	}
-	name, point := control.SplitCheckpoint(word)
+	name, checkpoint := control.SplitCheckpoint(word)
 	if name != "" && of != "" {
 		return work{}, "", twice
 	}
@@ -45,17 +45,17 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 	}
 	if remote == "" {
 		w, err := SessionOf(ctx, a, verb, name+of)
-		return w, point, err
+		return w, checkpoint, err
 	}
 	if name += of; name == "" {
-		name, point = word, ""
+		name, checkpoint = word, ""
 	}
 	if err := control.ValidSession(name); err != nil {
 		return work{}, "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is no name of a session",
 			Hint: "artifactfs session list --session-remote URL shows those that there are"}
 	}
 	w, err := farWork(ctx, a, remote, name)
-	return w, point, err
+	return w, checkpoint, err
 }
 
 // farWork returns a session on a session remote, which the shared daemon reads.
@@ -64,9 +64,9 @@ func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error)
 	return work{client: client, of: name, remote: remote}, err
 }
 
-// otherPoint parses a word that names a checkpoint for an operation on a mount. It returns the session ("": that of the
+// otherCheckpoint parses a word that names a checkpoint for an operation on a mount. It returns the session ("": that of the
 // mount), the session remote to look it up on ("": this host), and the name of the checkpoint.
-func otherPoint(verb, remote, word string) (of, at, point string, err error) {
+func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err error) {
 	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return "", "", "", err
@@ -77,8 +77,8 @@ func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 	if at, err = cli.FarRemote(verb, remote); err != nil {
 		return "", "", "", err
 	}
-	if of, point = control.SplitCheckpoint(word); of == "" && at != "" {
-		of, point = word, ""
+	if of, checkpoint = control.SplitCheckpoint(word); of == "" && at != "" {
+		of, checkpoint = word, ""
 	}
 	if of != "" {
 		if err := control.ValidSession(of); err != nil {
@@ -86,7 +86,7 @@ func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 				Hint: "artifactfs session list shows the sessions"}
 		}
 	}
-	return of, at, point, nil
+	return of, at, checkpoint, nil
 }
 
 // namesSession reports whether a word names a session, alone or with a checkpoint.
@@ -117,7 +117,7 @@ session remote. It contains no secret.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionLink(cmd.Context(), a, of, remote, cli.First(args))
 		},
-		ValidArgsFunction: completePoints(a, &of, 1),
+		ValidArgsFunction: completeCheckpoints(a, &of, 1),
 	}
 	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)

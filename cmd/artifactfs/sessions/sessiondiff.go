@@ -56,7 +56,7 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionDiff(cmd.Context(), a, o, append(args, "", "")[:2])
 		},
-		ValidArgsFunction: completePoints(a, &o.of, 2),
+		ValidArgsFunction: completeCheckpoints(a, &o.of, 2),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -73,7 +73,7 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 // or its working tree.
 func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
-	x, fromPoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
+	x, fromCheckpoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
 	if err != nil {
 		return r, w, err
 	}
@@ -87,7 +87,7 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 			w = around
 		}
 	}
-	r = control.SessionDiffRequest{Of: w.of, SessionRemote: w.remote, A: fromPoint, B: to}
+	r = control.SessionDiffRequest{Of: w.of, SessionRemote: w.remote, A: fromCheckpoint, B: to}
 	if x.of != w.of || x.remote != w.remote {
 		r.AOf, r.ARemote = x.of, x.remote
 	}

@@ -51,7 +51,7 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionFork(a, cmd, o, args)
 		},
-		ValidArgsFunction: completePoints(a, &o.of, 1),
+		ValidArgsFunction: completeCheckpoints(a, &o.of, 1),
 	}
 	o.AddFlags(cmd)
 	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint determines these values
@@ -78,7 +78,7 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	id, dir := "", args[len(args)-1]
 	if len(args) > 1 {
 		id = args[0]
-	} else if cli.NamesPoint(dir) {
+	} else if cli.NamesCheckpoint(dir) {
 		return cli.Usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
 	}
 	ctx := cmd.Context()
@@ -120,16 +120,16 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 	if err != nil {
 		return work{}, "", err
 	}
-	if link || word == "" || o.of != "" || cli.NamesPoint(word) {
+	if link || word == "" || o.of != "" || cli.NamesCheckpoint(word) {
 		return workAt(ctx, a, "fork", o.of, "", word)
 	}
-	name, point := control.SplitCheckpoint(word)
+	name, checkpoint := control.SplitCheckpoint(word)
 	if name == "" {
-		name, point = word, ""
+		name, checkpoint = word, ""
 	}
 	switch far := o.Request.SessionOptions.Remote; far {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		if point != "" {
+		if checkpoint != "" {
 			return workAt(ctx, a, "fork", "", "", word)
 		}
 		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // in a mount, the word names a checkpoint of its session
@@ -139,7 +139,7 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 		return w, "", err
 	default:
 		if w, err := SessionOf(ctx, a, "fork", name); err == nil && w.mount != nil && w.mount.Session.Name == name {
-			return w, point, nil
+			return w, checkpoint, nil
 		}
 		return workAt(ctx, a, "fork", "", far, word)
 	}

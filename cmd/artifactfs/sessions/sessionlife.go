@@ -31,7 +31,7 @@ already in use moves to the new checkpoint.`,
 			if len(args) > 1 {
 				id = args[0]
 			}
-			if cli.NamesPoint(name) {
+			if cli.NamesCheckpoint(name) {
 				return cli.Usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
 			}
 			if err := session.ValidPin(name); err != nil {
@@ -39,7 +39,7 @@ already in use moves to the new checkpoint.`,
 			}
 			return sessionSet(cmd.Context(), a, of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")
 		},
-		ValidArgsFunction: completePoints(a, &of, 1),
+		ValidArgsFunction: completeCheckpoints(a, &of, 1),
 	}
 	ofFlag(a, cmd, &of)
 	return cmd
@@ -187,7 +187,7 @@ func sessionGC(ctx context.Context, a *cli.App, of string, r control.SessionGCRe
 		return cli.PrintJSON(a.Stdout, reply)
 	}
 	if r.DryRun || a.Verbose {
-		if err := printPoints(a.Stdout, reply.Dropped, time.Now()); err != nil {
+		if err := printCheckpoints(a.Stdout, reply.Dropped, time.Now()); err != nil {
 			return err
 		}
 	}

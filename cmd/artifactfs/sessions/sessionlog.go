@@ -87,18 +87,18 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 		}
 		return cli.PrintJSON(a.Stdout, reply)
 	}
-	return printPoints(a.Stdout, reply.Checkpoints, time.Now())
+	return printCheckpoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
-// printPoints prints a table of checkpoints. An asterisk marks those that were not pushed. The column RECORDED appears
+// printCheckpoints prints a table of checkpoints. An asterisk marks those that were not pushed. The column RECORDED appears
 // only if a checkpoint has records.
-func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) error {
-	if len(points) == 0 {
+func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.Time) error {
+	if len(checkpoints) == 0 {
 		return nil
 	}
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	recorded := slices.ContainsFunc(points, func(p control.Checkpoint) bool { return p.Recorded > 0 })
+	recorded := slices.ContainsFunc(checkpoints, func(p control.Checkpoint) bool { return p.Recorded > 0 })
 	column := func(text string) string {
 		if !recorded {
 			return ""
@@ -106,7 +106,7 @@ func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) erro
 		return text + "\t"
 	}
 	fmt.Fprintln(w, "ID\tMADE\tWHY\tCHANGED\tNEW\t"+column("RECORDED")+"BRANCH\tMESSAGE")
-	for _, p := range points {
+	for _, p := range checkpoints {
 		id := p.ID
 		if !p.Synced {
 			id += "*"
@@ -157,15 +157,15 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionShow(cmd.Context(), a, of, remote, cli.First(args))
 		},
-		ValidArgsFunction: completePoints(a, &of, 1),
+		ValidArgsFunction: completeCheckpoints(a, &of, 1),
 	}
 	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
 	return cmd
 }
 
-// completePoints completes the IDs and pins of a session's latest checkpoints.
-func completePoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
+// completeCheckpoints completes the IDs and pins of a session's latest checkpoints.
+func completeCheckpoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)
 		if err != nil || len(args) >= most {

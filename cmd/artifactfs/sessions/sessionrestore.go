@@ -60,7 +60,7 @@ This replaces files by those of the other session; artifactfs session merge comb
 			}
 			return sessionRestore(cmd.Context(), a, o, args[0], args[1:])
 		},
-		ValidArgsFunction: completePoints(a, &o.of, 1),
+		ValidArgsFunction: completeCheckpoints(a, &o.of, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -84,7 +84,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	}
 	r := o.request
 	r.Dir = m.Dir
-	if r.Of, r.SessionRemote, r.ID, err = otherPoint("restore", o.remote, id); err != nil {
+	if r.Of, r.SessionRemote, r.ID, err = otherCheckpoint("restore", o.remote, id); err != nil {
 		return err
 	}
 	// PATHs are relative to the current directory, or with -C to the directory that -C names.

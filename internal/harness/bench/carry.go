@@ -43,7 +43,7 @@ type carryOptions struct {
 // carryFlags declares the flags of -session that are not those of others.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|link|seed|jj|crowd)")
+	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|checkpoints|outage|forks|resume|link|seed|jj|crowd)")
 	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
 	flag.IntVar(&o.crowd, "crowd", 20, "with -session: so many sessions work on one session remote, a quarter of them are killed")
@@ -82,7 +82,7 @@ func (b *bench) carries(o carryOptions) error {
 	}{
 		{"commit", 2000, 0, (*rig).commits},
 		{"kills", 300, 0, (*rig).kills},
-		{"points", o.files, 0, (*rig).points},
+		{"checkpoints", o.files, 0, (*rig).checkpoints},
 		{"outage", 2000, 0, (*rig).outage},
 		{"forks", o.files, 0, (*rig).forks},
 		{"resume", 5000, b.rtt, (*rig).resume},
@@ -238,13 +238,13 @@ func (r *rig) wrong(format string, args ...any) {
 	*r.failed = true
 }
 
-// mounted, pointed and about are what the program prints, as far as it is looked at.
+// mounted, madeCheckpoint and about are what the program prints, as far as it is looked at.
 type carriedMount struct {
 	ID, Dir, Session string
 	Resumed          bool
 }
 
-type pointed struct {
+type madeCheckpoint struct {
 	ID, Commit, Tree, Head, Branch string
 	Made, Synced                   bool
 	Changed, Bytes                 int64

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// forks begins sessions at a point of another one.
+// forks begins sessions at a checkpoint of another one.
 func (r *rig) forks(o carryOptions) error {
 	m, _, err := r.mount(r.state, "--session", "work", "--wait", "git", "--prefetch", "none", "--history", "none")
 	if err != nil {
@@ -22,7 +22,7 @@ func (r *rig) forks(o carryOptions) error {
 	if _, err := r.sh(m.Dir, script.String()+"git add "+filePath(0)); err != nil {
 		return err
 	}
-	var p pointed
+	var p madeCheckpoint
 	if _, err := r.afs(r.state, &p, "checkpoint", m.Dir); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (r *rig) resume(o carryOptions) error {
 	if _, err := r.sh(m.Dir, script.String()); err != nil {
 		return err
 	}
-	var p pointed
+	var p madeCheckpoint
 	if _, err := r.afs(r.state, &p, "checkpoint", m.Dir, "--sync"); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// jj works with jj in a mount, beside git: bookmarks are branches, and points hold what is in the tree.
+// jj works with jj in a mount, beside git: bookmarks are branches, and checkpoints hold what is in the tree.
 func (r *rig) jj(o carryOptions) error {
 	if o.jj == "" {
 		return nil
@@ -27,7 +27,7 @@ func (r *rig) jj(o carryOptions) error {
 		if err != nil {
 			return err
 		}
-		var p pointed
+		var p madeCheckpoint
 		if _, err := r.afs(state, &p, "checkpoint", m.Dir); err != nil {
 			return err
 		}
@@ -35,7 +35,7 @@ func (r *rig) jj(o carryOptions) error {
 		if err != nil {
 			return err
 		}
-		r.row("jj", "git directory "+place, fmt.Sprintf("a bookmark is a branch on the session remote after %s; the point holds the tree: %v", seconds(took), p.Tree == is.Tree), "1 s", took < time.Second && p.Tree == is.Tree)
+		r.row("jj", "git directory "+place, fmt.Sprintf("a bookmark is a branch on the session remote after %s; the checkpoint holds the tree: %v", seconds(took), p.Tree == is.Tree), "1 s", took < time.Second && p.Tree == is.Tree)
 		if err := r.sound(remote); err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func (r *rig) link(kind string) error {
 	if err != nil {
 		return err
 	}
-	var p pointed
+	var p madeCheckpoint
 	if _, err := r.afs(state, &p, "checkpoint", m.Dir, "--sync"); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (r *rig) link(kind string) error {
 }
 
 // linked runs the commands of the second machine.
-func (r *rig) linked(kind string, far *gittest.Server, files string, p pointed) error {
+func (r *rig) linked(kind string, far *gittest.Server, files string, p madeCheckpoint) error {
 	remote := far.URL("s.git")
 	link := remote + "#session=work@" + p.ID
 	dir := ""

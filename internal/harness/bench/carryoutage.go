@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// outage takes the session remote away while commits and points are made.
+// outage takes the session remote away while commits and checkpoints are made.
 func (r *rig) outage(o carryOptions) error {
 	c, server, url, err := r.receiver(true, 0)
 	if err != nil {
@@ -17,17 +17,17 @@ func (r *rig) outage(o carryOptions) error {
 	if err != nil {
 		return err
 	}
-	var commits, points []string
+	var commits, checkpoints []string
 	work := func(n int) error {
 		id, err := r.sh(m.Dir, fmt.Sprintf("echo %d >>work; git add -A; git commit -qm %d; echo %d >>more; git rev-parse HEAD", n, n, n))
 		if err != nil {
 			return err
 		}
-		var p pointed
+		var p madeCheckpoint
 		if _, err := r.afs(r.state, &p, "checkpoint", m.Dir); err != nil {
 			return err
 		}
-		commits, points = append(commits, id), append(points, p.Commit)
+		commits, checkpoints = append(commits, id), append(checkpoints, p.Commit)
 		return nil
 	}
 	if err := work(0); err != nil {
@@ -51,7 +51,7 @@ func (r *rig) outage(o carryOptions) error {
 	if err != nil {
 		return err
 	}
-	r.row("outage", o.outage.String(), fmt.Sprintf("%d commits, %d points, slowest of both %s; status: %d pending, %q", len(commits)-1, len(points)-1, seconds(slowest), st.Session.Pending, st.Session.Error), "", st.Session.Pending > 0 && st.Session.Error != "")
+	r.row("outage", o.outage.String(), fmt.Sprintf("%d commits, %d checkpoints, slowest of both %s; status: %d pending, %q", len(commits)-1, len(checkpoints)-1, seconds(slowest), st.Session.Pending, st.Session.Error), "", st.Session.Pending > 0 && st.Session.Error != "")
 	sync := r.command(r.state, "sync", m.Dir, "--timeout", "500ms")
 	sync.Run()
 	unsynced := sync.ProcessState.ExitCode()
@@ -73,12 +73,12 @@ func (r *rig) outage(o carryOptions) error {
 		return err
 	}
 	missing := 0
-	for _, id := range append(append([]string(nil), commits...), points...) {
+	for _, id := range append(append([]string(nil), commits...), checkpoints...) {
 		if !strings.Contains(reachable, id) {
 			missing++
 		}
 	}
-	r.row("outage", "on the session remote", fmt.Sprintf("%d of %d commits and points; in order, once: %v", len(commits)+len(points)-missing, len(commits)+len(points), order == nil), "all", missing == 0 && order == nil)
+	r.row("outage", "on the session remote", fmt.Sprintf("%d of %d commits and checkpoints; in order, once: %v", len(commits)+len(checkpoints)-missing, len(commits)+len(checkpoints), order == nil), "all", missing == 0 && order == nil)
 	if order != nil {
 		r.wrong("%v", order)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// pauses has 64 programs write, each in a directory of its own, first with nothing else going on and then with one point
+// pauses has 64 programs write, each in a directory of its own, first with nothing else going on and then with one checkpoint
 // after the other; and the same in a clone on the local disk, with one commit after the other.
 func (r *rig) pauses(m carriedMount) error {
 	clone := r.path("paused")
@@ -19,8 +19,8 @@ func (r *rig) pauses(m carriedMount) error {
 		return err
 	}
 	var said []float64
-	points := func() error {
-		var p pointed
+	checkpoints := func() error {
+		var p madeCheckpoint
 		_, err := r.afs(r.state, &p, "checkpoint", m.Dir)
 		said = append(said, p.Paused)
 		return err
@@ -33,7 +33,7 @@ func (r *rig) pauses(m carriedMount) error {
 		name, dir, saving string
 		save              func() error
 	}{
-		{"mount", m.Dir, "points", points},
+		{"mount", m.Dir, "checkpoints", checkpoints},
 		{"local disk", clone, "commits", commits},
 	} {
 		for _, save := range []func() error{nil, place.save} {
@@ -51,7 +51,7 @@ func (r *rig) pauses(m carriedMount) error {
 	}
 	slices.Sort(said)
 	longest := time.Duration(said[len(said)-1] * 1e6)
-	r.row("pause", fmt.Sprintf("%d points, %d writers", len(said), writers), fmt.Sprintf("they say: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
+	r.row("pause", fmt.Sprintf("%d checkpoints, %d writers", len(said), writers), fmt.Sprintf("they say: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
 	return nil
 }
 

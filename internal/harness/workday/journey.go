@@ -22,7 +22,7 @@ import (
 
 // Journey is work that is interrupted by the death of everything, again and again, and goes on from what was saved in a
 // state directory that knows nothing of it. What comes back is compared with the ledger, with what stock git finds in the
-// point, and with what the same steps do on a plain file system.
+// checkpoint, and with what the same steps do on a plain file system.
 type Journey struct {
 	Binary  string // artifactfs
 	Base    string // an empty directory for all that is needed; its name must not be long
@@ -53,7 +53,7 @@ type Tally struct {
 	Kills    int
 	Bare     int             // kills before there was anything to come back
 	Found    map[Finding]int // what a plain tree, in which all was done again, says of what came back
-	Recorded int             // States that are all that stock git finds in the point
+	Recorded int             // States that are all that stock git finds in the checkpoint
 	Promises int             // that bound
 	Steps    int             // of the worker
 	Lost     time.Duration   // most of the work of one kill
@@ -67,7 +67,7 @@ type Tally struct {
 func (t Tally) Exact() int { return t.Found[Between] + t.Found[Moment] }
 
 func (t Tally) String() string {
-	return fmt.Sprintf("%d kills in %d steps: %d came back exactly (%d of between steps, %d of a moment within one), %d of several moments of a step, %d undecided, %d never were so; %d are as recorded, %d were before any point; "+
+	return fmt.Sprintf("%d kills in %d steps: %d came back exactly (%d of between steps, %d of a moment within one), %d of several moments of a step, %d undecided, %d never were so; %d are as recorded, %d were before any checkpoint; "+
 		"%d promises held; at most %s of work and %s of moved refs lost",
 		t.Kills, t.Steps, t.Exact(), t.Found[Between], t.Found[Moment], t.Found[Blend], t.Found[Undecided], t.Found[Never], t.Recorded, t.Bare, t.Promises, t.Lost.Round(time.Millisecond), t.Behind.Round(time.Millisecond))
 }
@@ -301,7 +301,7 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 			j.tally.Commits = append(j.tally.Commits, id)
 		}
 	}
-	j.Log("kill %d: %d lines of the ledger, point %s %s %s, lost %v, refs %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, finding, why, v.Lost.Round(time.Millisecond), v.Behind.Round(time.Millisecond), after.took.Round(time.Millisecond))
+	j.Log("kill %d: %d lines of the ledger, checkpoint %s %s %s, lost %v, refs %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, finding, why, v.Lost.Round(time.Millisecond), v.Behind.Round(time.Millisecond), after.took.Round(time.Millisecond))
 	return nil
 }
 
@@ -318,9 +318,9 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 		case err != nil:
 			return Undecided, "", err
 		case id != s.ID:
-			v.Faults = append(v.Faults, fmt.Sprintf("the newest point of %s is %s, and %s came back", repo, id, s.ID))
+			v.Faults = append(v.Faults, fmt.Sprintf("the newest checkpoint of %s is %s, and %s came back", repo, id, s.ID))
 		case d != "":
-			v.Faults = append(v.Faults, fmt.Sprintf("point %s is not what it recorded: %s", id, d))
+			v.Faults = append(v.Faults, fmt.Sprintf("checkpoint %s is not what it recorded: %s", id, d))
 		default:
 			j.tally.Recorded++
 		}
@@ -339,7 +339,7 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 		return Undecided, err.Error(), ctx.Err()
 	}
 	if finding == Never {
-		v.Faults = append(v.Faults, fmt.Sprintf("point %s: %s", s.ID, why))
+		v.Faults = append(v.Faults, fmt.Sprintf("checkpoint %s: %s", s.ID, why))
 	}
 	return finding, why, nil
 }

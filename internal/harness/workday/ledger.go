@@ -17,12 +17,12 @@ type Entry struct {
 	Moment int64     `json:"moment,omitempty"` // seconds since 1970 that git is told for the commits of it
 	State  State     `json:"state,omitzero"`   // after the step
 
-	// Of a promise: since when the State was as it is, the point that holds it if it is known, and whether it is on the
+	// Of a promise: since when the State was as it is, the checkpoint that holds it if it is known, and whether it is on the
 	// session remote.
-	Promise bool      `json:"promise,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
-	Point   string    `json:"point,omitempty"`
-	Synced  bool      `json:"synced,omitempty"`
+	Promise    bool      `json:"promise,omitempty"`
+	Since      time.Time `json:"since,omitzero"`
+	Checkpoint string    `json:"point,omitempty"`
+	Synced     bool      `json:"synced,omitempty"`
 
 	Fault string `json:"fault,omitempty"` // that the worker saw: the tree did not behave
 }

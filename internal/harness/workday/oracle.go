@@ -34,13 +34,13 @@ type oracle struct {
 	ledger    []Entry  // the first entry is the State that it begins with
 }
 
-// before and behind say how far the step that a point is of may be from the time of the point.
+// before and behind say how far the step that a checkpoint is of may be from the time of the checkpoint.
 const (
 	before = 3 * time.Second
 	behind = 500 * time.Millisecond
 )
 
-// ask says what a State is of that a point at some time gave. exact is the entry of the ledger that has that State; -1: none.
+// ask says what a State is of that a checkpoint at some time gave. exact is the entry of the ledger that has that State; -1: none.
 func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, error) {
 	p, err := newPlain(ctx, filepath.Join(o.scratch, "plain"), o.beginning, o.ledger[0].State.Tree, o.objects)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// recorded is the newest point of a session's lanes as stock git finds it in a repository (doc/sessions.md), without what
+// recorded is the newest checkpoint of a session's lanes as stock git finds it in a repository (doc/sessions.md), without what
 // only files tell: Status.
 func recorded(ctx context.Context, repo, session string) (id string, s State, err error) {
 	var failed error
@@ -123,7 +123,7 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 	return id, s, failed
 }
 
-// asRecorded says how a State that came back is not what its point recorded; "": it is.
+// asRecorded says how a State that came back is not what its checkpoint recorded; "": it is.
 func (s State) asRecorded(is State) string {
 	is.Status, s.Status = nil, nil
 	for _, list := range []*[]string{&s.Refs, &is.Refs, &s.Operation, &is.Operation} {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Saved is a point that was found after the worker was killed, and the State of the tree that was made of it.
+// Saved is a checkpoint that was found after the worker was killed, and the State of the tree that was made of it.
 type Saved struct {
 	ID     string
 	Time   time.Time
@@ -26,14 +26,14 @@ type Limits struct {
 // Verdict says what came back.
 type Verdict struct {
 	Faults []string
-	Exact  bool          // the State is one of the ledger's, in all; else the point is of the middle of a step
+	Exact  bool          // the State is one of the ledger's, in all; else the checkpoint is of the middle of a step
 	Lost   time.Duration // of work: from the first State that did not come back until Killed
 	Newer  int           // promises that bound
 	At     int           // the entry of the ledger whose State it is; -1: none
 	Behind time.Duration // how long before the kill the first ref was moved that did not come back so
 }
 
-// aside is how far the time of a point may be from the moment whose files it holds.
+// aside is how far the time of a checkpoint may be from the moment whose files it holds.
 const aside = 500 * time.Millisecond
 
 // Judge compares what was found with a ledger.
@@ -47,16 +47,16 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	}
 	for _, c := range []struct{ what, said, is string }{{"tree", s.Tree, s.State.Tree}, {"HEAD", s.Head, s.State.Head}, {"branch", s.Branch, trimHeads(s.State.Branch)}} {
 		if c.said != c.is {
-			fault("the point says %s %s, stock git finds %s", c.what, c.said, c.is)
+			fault("the checkpoint says %s %s, stock git finds %s", c.what, c.said, c.is)
 		}
 	}
 
-	// States that were so at the time of the point.
+	// States that were so at the time of the checkpoint.
 	from, to := s.Time.Add(-aside), s.Time.Add(aside)
 	var begun time.Time // of a step, while it is under way
 	var at []int
 	mid := false
-	known := slices.IndexFunc(ledger, func(e Entry) bool { return s.ID != "" && e.Point == s.ID })
+	known := slices.IndexFunc(ledger, func(e Entry) bool { return s.ID != "" && e.Checkpoint == s.ID })
 	for i, e := range ledger {
 		until := l.Killed // e.State was so until the next step began
 		for _, next := range ledger[i+1:] {
@@ -86,17 +86,17 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	case known >= 0:
 		v.Exact, v.At = true, known
 		if d := ledger[known].State.Differs(s.State); d != "" {
-			fault("point %s that was promised after %q: %s", s.ID, ledger[known].Step, d)
+			fault("checkpoint %s that was promised after %q: %s", s.ID, ledger[known].Step, d)
 		}
 	case slices.ContainsFunc(at, like):
 		v.Exact = true
 		v.At = at[slices.IndexFunc(at, like)]
 	case !mid && len(at) > 0:
-		fault("point %s was made when nothing was under way: %s", s.ID, ledger[at[len(at)-1]].State.Differs(s.State))
+		fault("checkpoint %s was made when nothing was under way: %s", s.ID, ledger[at[len(at)-1]].State.Differs(s.State))
 	case len(ledger) > 0 && s.Time.Add(aside).Before(ledger[0].At):
 		d := ledger[0].State.Differs(s.State)
 		if v.Exact, v.At = d == "", 0; d != "" {
-			fault("point %s is of before this worker: %s", s.ID, d)
+			fault("checkpoint %s is of before this worker: %s", s.ID, d)
 		}
 	}
 	for _, e := range ledger {

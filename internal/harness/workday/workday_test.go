@@ -165,7 +165,7 @@ func TestJudge(t *testing.T) {
 	day := []Entry{
 		{At: at(0), Step: "begin", State: state("0")},
 		{At: at(2), Step: "edit", Begins: true}, {At: at(3), Step: "edit", State: state("1")},
-		{At: at(4), Step: "checkpoint", Promise: true, Since: at(3), Point: "P1", State: state("1")},
+		{At: at(4), Step: "checkpoint", Promise: true, Since: at(3), Checkpoint: "P1", State: state("1")},
 		{At: at(6), Step: "edit", Begins: true}, {At: at(7), Step: "edit", State: state("2")},
 		{At: at(8), Step: "sync", Promise: true, Synced: true, Since: at(7), State: state("2")},
 		{At: at(10), Step: "edit", Begins: true}, {At: at(12), Step: "edit", State: state("3")},
@@ -189,7 +189,7 @@ func TestJudge(t *testing.T) {
 		{name: "too old", saved: saved(8.5, "2", "P2"), limit: 5, exact: true, faults: "lost"},
 		{name: "nothing like it", saved: saved(8.5, "x", "P2"), limit: 12, faults: "nothing"},
 		{name: "a promise broken", saved: saved(4, "1", "P1"), limit: 20, exact: true, faults: "gone"},
-		{name: "a point that is not what it was", saved: saved(4, "2", "P1"), limit: 20, exact: true, faults: "promised"},
+		{name: "a checkpoint that is not what it was", saved: saved(4, "2", "P1"), limit: 20, exact: true, faults: "promised"},
 		{name: "nothing at all", saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone"},
 		{name: "nothing at all, all promises bind", local: true, saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone gone"},
 		{name: "stock git finds another HEAD", saved: wrong, limit: 30, exact: true, faults: "HEAD"},
@@ -243,7 +243,7 @@ func TestOracle(t *testing.T) {
 	}
 	step("echo new >new && git add -A && git commit -qm new")
 	between := look(t, dir)
-	for i := range ledger { // so long ago that the point cannot be of it
+	for i := range ledger { // so long ago that the checkpoint cannot be of it
 		ledger[i].At = ledger[i].At.Add(-time.Minute)
 	}
 	step("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other; git add one")

@@ -201,7 +201,7 @@ func (w *working) save() error {
 	}
 	e.Promise, e.Synced = true, way[0] == "sync" || len(way) == 4
 	if way[0] == "checkpoint" {
-		e.Point = said.ID
+		e.Checkpoint = said.ID
 		switch files, err := filesOfCheckpoint(w.ctx, w.Dir, said.Tree); {
 		case err != nil:
 			e.Fault = fmt.Sprintf("%s: %v", name, err)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// points measures what a point of a large repository costs, and how long those who write have to wait for it.
-func (r *rig) points(o carryOptions) error {
+// checkpoints measures what a checkpoint of a large repository costs, and how long those who write have to wait for it.
+func (r *rig) checkpoints(o carryOptions) error {
 	m, _, err := r.mount(r.state, "--session", "work", "--checkpoint", "off", "--wait", "git", "--prefetch", "none", "--history", "none")
 	if err != nil {
 		return err
@@ -21,11 +21,11 @@ func (r *rig) points(o carryOptions) error {
 	if _, err := r.sh(m.Dir, "echo first >first"); err != nil {
 		return err
 	}
-	var first pointed
+	var first madeCheckpoint
 	if _, err := r.afs(r.state, &first, "checkpoint", m.Dir); err != nil {
 		return err
 	}
-	r.row("point", "the first one", fmt.Sprintf("%.1f ms", first.Took), "", true)
+	r.row("checkpoint", "the first one", fmt.Sprintf("%.1f ms", first.Took), "", true)
 	if err := r.fewFiles(m, o.files); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 		if err != nil {
 			return err
 		}
-		var p pointed
+		var p madeCheckpoint
 		took, err := r.afs(r.state, &p, "checkpoint", m.Dir)
 		end()
 		if err != nil {
@@ -71,28 +71,28 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 			return err
 		}
 		if p.Changed != 10 || !p.Made {
-			r.wrong("point %d: %+v", i, p)
+			r.wrong("checkpoint %d: %+v", i, p)
 		}
 		fetched += after.Network.Blobs - before.Network.Blobs
 		inside, wall = append(inside, time.Duration(p.Took*1e6)), append(wall, took)
 	}
 	slices.Sort(inside)
 	slices.Sort(wall)
-	r.row("point", fmt.Sprintf("10 changed files of %d", files), fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(inside, 50)), rounds, seconds(inside[rounds-1])), "50 ms", percentile(inside, 50) < 50*time.Millisecond)
-	r.row("point", "with the command's start and end", fmt.Sprintf("median %s", seconds(percentile(wall, 50))), "", true)
+	r.row("checkpoint", fmt.Sprintf("10 changed files of %d", files), fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(inside, 50)), rounds, seconds(inside[rounds-1])), "50 ms", percentile(inside, 50) < 50*time.Millisecond)
+	r.row("checkpoint", "with the command's start and end", fmt.Sprintf("median %s", seconds(percentile(wall, 50))), "", true)
 	lstat := looks["getattr"] + looks["lookup"] + looks["readdir"] + looks["readdirplus"]
-	r.row("point", "blobs fetched, lstat of the mount", fmt.Sprintf("%d, %d (all the kernel asked meanwhile: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
+	r.row("checkpoint", "blobs fetched, lstat of the mount", fmt.Sprintf("%d, %d (all the kernel asked meanwhile: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
 
 	st, err := r.look(m.Dir)
 	if err != nil {
 		return err
 	}
-	var last pointed
+	var last madeCheckpoint
 	if _, err := r.afs(r.state, &last, "checkpoint", m.Dir); err != nil {
 		return err
 	}
 	if last.Tree != st.Tree || last.Made {
-		r.wrong("the last point has tree %s (new: %v), stock git makes %s", last.Tree, last.Made, st.Tree)
+		r.wrong("the last checkpoint has tree %s (new: %v), stock git makes %s", last.Tree, last.Made, st.Tree)
 	}
 	return nil
 }
@@ -174,12 +174,12 @@ func (r *rig) manyFiles(m carriedMount) error {
 		if _, err := r.sh(m.Dir, "sync -f . && sync -f "+clone); err != nil {
 			return err
 		}
-		var p pointed
+		var p madeCheckpoint
 		if _, err := r.afs(r.state, &p, "checkpoint", m.Dir); err != nil {
 			return err
 		}
 		if p.Changed < 10_000 {
-			r.wrong("point %+v", p)
+			r.wrong("checkpoint %+v", p)
 		}
 		start := time.Now()
 		if _, err := r.sh(clone, "git add -A && git commit -qm new"); err != nil {
@@ -190,7 +190,7 @@ func (r *rig) manyFiles(m carriedMount) error {
 	slices.Sort(ours)
 	slices.Sort(theirs)
 	ratio := float64(percentile(theirs, 50)) / float64(percentile(ours, 50))
-	r.row("point", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx", seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
-	r.row("pause", "of that point, as it says", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
+	r.row("checkpoint", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx", seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
+	r.row("pause", "of that checkpoint, as it says", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
 	return nil
 }

@@ -25,7 +25,7 @@ func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 
 // stagedThen compares the index at the target with the index at checkpoint p, for the paths of the restore. It copies
 // the blobs to where git finds them.
-func (w *restoring) stagedThen(ctx context.Context, p session.Point) (*gitdir.Staged, error) {
+func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitdir.Staged, error) {
 	now, err := w.repo.State(p)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Point) (*gitdir.St
 }
 
 // stateOf reads the checkpoint state of p. It fetches small files of the state that are missing from the session remote.
-func (w *restoring) stateOf(ctx context.Context, p session.Point) (session.State, error) {
+func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.State, error) {
 	blobs, err := resume.StateBlobs(w.repo, p)
 	if err == nil {
 		err = w.m.owned.Provide(ctx, blobs, nil)

@@ -7,30 +7,30 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// PointID identifies a checkpoint. It is a ULID: 26 digits of Crockford's base 32, which sort by time.
-type PointID string
+// CheckpointID identifies a checkpoint. It is a ULID: 26 digits of Crockford's base 32, which sort by time.
+type CheckpointID string
 
-// Point is a checkpoint: a commit whose tree is the working tree at one moment. Its parents are the previous
+// Checkpoint is a checkpoint: a commit whose tree is the working tree at one moment. Its parents are the previous
 // checkpoint of the same segment, if any, and the commit of its State. Encode stores all fields that a git commit has
 // no header for as trailers of the commit message.
-type Point struct {
-	ID      PointID
-	Commit  object.ID // the checkpoint itself, as a commit
-	Tree    object.ID // the working tree
-	State   object.ID // commit that stores the State
-	Session string    // session that the checkpoint was made in
-	Lane    string    // lane of the writer
-	Segment int       // number of the segment within the lane, from 1
-	Reason  Reason    // why it was made
-	Message string    // message of the user; "" if there is none
-	Time    time.Time // precision of a second, as git stores it
-	Head    object.ID // commit of HEAD; zero: HEAD was on a branch without a commit
-	Branch  string    // full name of the ref that HEAD pointed to; "": HEAD was detached
-	Prev    PointID   // previous checkpoint of the lane, in this segment or an earlier one; "": this is the first
-	Base    object.ID // commit of the mounted remote that the session started from; zero: it started without a commit
-	Changed int64     // number of paths that differ from the previous checkpoint
-	Bytes   int64     // size of the contents that are new in this checkpoint
-	Left    int64     // number of paths in the working tree that the checkpoint leaves out
+type Checkpoint struct {
+	ID      CheckpointID
+	Commit  object.ID    // the checkpoint itself, as a commit
+	Tree    object.ID    // the working tree
+	State   object.ID    // commit that stores the State
+	Session string       // session that the checkpoint was made in
+	Lane    string       // lane of the writer
+	Segment int          // number of the segment within the lane, from 1
+	Reason  Reason       // why it was made
+	Message string       // message of the user; "" if there is none
+	Time    time.Time    // precision of a second, as git stores it
+	Head    object.ID    // commit of HEAD; zero: HEAD was on a branch without a commit
+	Branch  string       // full name of the ref that HEAD pointed to; "": HEAD was detached
+	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "": this is the first
+	Base    object.ID    // commit of the mounted remote that the session started from; zero: it started without a commit
+	Changed int64        // number of paths that differ from the previous checkpoint
+	Bytes   int64        // size of the contents that are new in this checkpoint
+	Left    int64        // number of paths in the working tree that the checkpoint leaves out
 }
 
 // State is the state of git that belongs to a checkpoint: everything that git stores beside the files of the working

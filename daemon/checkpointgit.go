@@ -20,17 +20,17 @@ import (
 // provider returns the source of the objects that git asks for. A mount that starts from a checkpoint also needs the
 // objects of its session.
 func (m *mount) provider() promisor.Provider {
-	if m.record.Point != nil {
+	if m.record.Checkpoint != nil {
 		return m.owned
 	}
 	return m.store
 }
 
-// likePoint sets o so that a new git directory equals that of the checkpoint that the mount starts from, and returns the
+// likeCheckpoint sets o so that a new git directory equals that of the checkpoint that the mount starts from, and returns the
 // index of the checkpoint. It returns nil if the mount starts from a commit, or if the git directory exists already.
 // o.Session is set in both cases, so that git finds the session's objects.
-func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
-	if m.record.Point == nil {
+func (m *mount) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
+	if m.record.Checkpoint == nil {
 		return nil, nil
 	}
 	o.Session = m.sessionObjects()
@@ -45,11 +45,11 @@ func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 		return nil, err
 	}
 	defer repo.Close()
-	commit, err := object.ParseID(m.record.Point.Commit)
+	commit, err := object.ParseID(m.record.Checkpoint.Commit)
 	if err != nil {
 		return nil, err
 	}
-	p, err := repo.PointAt(commit)
+	p, err := repo.CheckpointAt(commit)
 	if err != nil {
 		return nil, err
 	}
@@ -79,13 +79,13 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// likePointDirs sets the permissions of directories to those of the checkpoint that a new mount starts from, because
+// likeCheckpointDirs sets the permissions of directories to those of the checkpoint that a new mount starts from, because
 // git's trees have none. It runs before the kernel knows any inode of the mount.
-func (m *mount) likePointDirs(ctx context.Context) error {
-	if m.record.Point == nil || m.resumed || !m.writable() {
+func (m *mount) likeCheckpointDirs(ctx context.Context) error {
+	if m.record.Checkpoint == nil || m.resumed || !m.writable() {
 		return nil
 	}
-	state, err := object.ParseID(m.record.Point.State)
+	state, err := object.ParseID(m.record.Checkpoint.State)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (m *mount) likePointDirs(ctx context.Context) error {
 		return err
 	}
 	defer repo.Close()
-	s, err := repo.State(session.Point{State: state})
+	s, err := repo.State(session.Checkpoint{State: state})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 		return control.MountReply{}, err
 	}
 	b := beginning{}
-	h, p, err := d.pointToFork(ctx, h, r.ID)
+	h, p, err := d.checkpointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
@@ -49,8 +49,8 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 }
 
 // origin returns checkpoint p of the session as the start of a mount.
-func (h sessionHome) origin(p session.Point) *origin {
-	return &origin{home: h.dir, session: h.session, record: h.record, point: p, carried: h.carried}
+func (h sessionHome) origin(p session.Checkpoint) *origin {
+	return &origin{home: h.dir, session: h.session, record: h.record, checkpoint: p, carried: h.carried}
 }
 
 // sessionHome is the home of a session, mounted or not. For a mount that shows one checkpoint, it is the home of that
@@ -70,7 +70,7 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
 	// The mount shows one checkpoint of a session that this host may not have.
-	case ok && m.served() && m.request.At != "" && m.record.Point != nil:
+	case ok && m.served() && m.request.At != "" && m.record.Checkpoint != nil:
 		return sessionHome{dir: m.home.Dir, session: m.request.Session, record: m.record, mount: m, carried: m.request.SessionOptions}, nil
 	case ok && (!m.served() || m.session == ""):
 		return h, statedir.ErrNoSession
@@ -129,10 +129,10 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	return r
 }
 
-// pointToFork returns the checkpoint that a fork starts from, and the home that has it. Without an id it creates a
+// checkpointToFork returns the checkpoint that a fork starts from, and the home that has it. Without an id it creates a
 // checkpoint of the current state. A mount that shows one checkpoint uses that one; for an id, it uses the session's own
 // home if this host has one.
-func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (sessionHome, session.Point, error) {
+func (d *Daemon) checkpointToFork(ctx context.Context, h sessionHome, id string) (sessionHome, session.Checkpoint, error) {
 	shows := h.mount != nil && h.mount.session == ""
 	switch {
 	case id == "" && h.mount != nil && h.mount.writable():
@@ -152,32 +152,32 @@ func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (ses
 }
 
 // shown returns the checkpoint that the mount starts from.
-func (h sessionHome) shown() (session.Point, error) {
-	commit, err := object.ParseID(h.record.Point.Commit)
+func (h sessionHome) shown() (session.Checkpoint, error) {
+	commit, err := object.ParseID(h.record.Checkpoint.Commit)
 	if err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	repo, err := h.open()
 	if err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	defer repo.Close()
-	return repo.PointAt(commit)
+	return repo.CheckpointAt(commit)
 }
 
 // find returns the checkpoint of the session that id stands for; "" is the newest. It returns a zero checkpoint if id is
 // "" and the session has no repository.
-func (h sessionHome) find(ctx context.Context, id string) (session.Point, error) {
+func (h sessionHome) find(ctx context.Context, id string) (session.Checkpoint, error) {
 	repo, err := h.open()
 	// The session has no checkpoint yet.
 	if errors.Is(err, fs.ErrNotExist) && id == "" {
-		return session.Point{}, nil
+		return session.Checkpoint{}, nil
 	}
 	if err != nil {
-		return session.Point{}, err
+		return session.Checkpoint{}, err
 	}
 	defer repo.Close()
-	return findPoint(ctx, repo, h.mount, id)
+	return findCheckpoint(ctx, repo, h.mount, id)
 }
 
 // open opens the session's repository for reading. The error matches fs.ErrNotExist if there is none.

@@ -10,44 +10,44 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// PointAt returns the checkpoint that a commit stores. It returns ErrNotPoint if the commit is not a checkpoint.
-func (r *Repo) PointAt(commit object.ID) (Point, error) {
+// CheckpointAt returns the checkpoint that a commit stores. It returns ErrNotCheckpoint if the commit is not a checkpoint.
+func (r *Repo) CheckpointAt(commit object.ID) (Checkpoint, error) {
 	p, _, err := r.checkpointAt(commit)
 	return p, err
 }
 
 // checkpointAt returns a checkpoint and the previous one of the same segment, zero if there is none.
-func (r *Repo) checkpointAt(commit object.ID) (p Point, parent object.ID, err error) {
+func (r *Repo) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
 	content, err := r.typed(commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
-		return Point{}, object.ID{}, err
+		return Checkpoint{}, object.ID{}, err
 	}
-	if p, err = ParsePoint(r.format, commit, content); err != nil {
-		return Point{}, object.ID{}, err
+	if p, err = ParseCheckpoint(r.format, commit, content); err != nil {
+		return Checkpoint{}, object.ID{}, err
 	}
-	parent, err = PointParent(r.format, content)
+	parent, err = CheckpointParent(r.format, content)
 	return p, parent, err
 }
 
-// Points returns the newest checkpoints of all lanes, newest first; at most limit of them, or all if limit is 0. Each
+// Checkpoints returns the newest checkpoints of all lanes, newest first; at most limit of them, or all if limit is 0. Each
 // one is read from its commit.
-func (r *Repo) Points(limit int) ([]Point, error) {
-	var list []Point
-	err := r.EachPoint(func(p Point) bool {
+func (r *Repo) Checkpoints(limit int) ([]Checkpoint, error) {
+	var list []Checkpoint
+	err := r.EachCheckpoint(func(p Checkpoint) bool {
 		list = append(list, p)
 		return limit <= 0 || len(list) < limit
 	})
 	return list, err
 }
 
-// cursor is the position of EachPoint in one segment: the next checkpoint and its parent.
+// cursor is the position of EachCheckpoint in one segment: the next checkpoint and its parent.
 type cursor struct {
-	point  Point
-	parent object.ID
+	checkpoint Checkpoint
+	parent     object.ID
 }
 
-// EachPoint calls emit with each checkpoint of all lanes, newest first, until emit returns false.
-func (r *Repo) EachPoint(emit func(Point) bool) error {
+// EachCheckpoint calls emit with each checkpoint of all lanes, newest first, until emit returns false.
+func (r *Repo) EachCheckpoint(emit func(Checkpoint) bool) error {
 	refs, err := r.Refs(LanePrefix(r.session))
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
@@ -58,7 +58,7 @@ func (r *Repo) EachPoint(emit func(Point) bool) error {
 		if err != nil {
 			return fmt.Errorf("list checkpoints: %w", err)
 		}
-		i, _ := slices.BinarySearchFunc(heads, p.ID, func(c cursor, id PointID) int { return cmp.Compare(c.point.ID, id) })
+		i, _ := slices.BinarySearchFunc(heads, p.ID, func(c cursor, id CheckpointID) int { return cmp.Compare(c.checkpoint.ID, id) })
 		heads = slices.Insert(heads, i, cursor{p, parent})
 		return nil
 	}
@@ -71,7 +71,7 @@ func (r *Repo) EachPoint(emit func(Point) bool) error {
 	for len(heads) > 0 {
 		c := heads[len(heads)-1]
 		heads = heads[:len(heads)-1]
-		if !emit(c.point) {
+		if !emit(c.checkpoint) {
 			return nil
 		}
 		if !c.parent.IsZero() {
@@ -101,35 +101,35 @@ func (r *Repo) Segments(lane string) ([]int, error) {
 	return list, nil
 }
 
-// Newest returns the newest checkpoint of a lane, and ErrNoPoint if the lane has none.
-func (r *Repo) Newest(lane string) (Point, error) {
+// Newest returns the newest checkpoint of a lane, and ErrNoCheckpoint if the lane has none.
+func (r *Repo) Newest(lane string) (Checkpoint, error) {
 	segments, err := r.Segments(lane)
 	if err != nil {
-		return Point{}, err
+		return Checkpoint{}, err
 	}
 	if len(segments) == 0 {
-		return Point{}, fmt.Errorf("lane %s: %w", lane, ErrNoPoint)
+		return Checkpoint{}, fmt.Errorf("lane %s: %w", lane, ErrNoCheckpoint)
 	}
 	tip, err := r.Ref(SegmentRef(r.session, lane, segments[len(segments)-1]))
 	if err != nil {
-		return Point{}, err
+		return Checkpoint{}, err
 	}
 	if tip.IsZero() {
-		return Point{}, fmt.Errorf("lane %s: %w", lane, ErrNoPoint)
+		return Checkpoint{}, fmt.Errorf("lane %s: %w", lane, ErrNoCheckpoint)
 	}
-	return r.PointAt(tip)
+	return r.CheckpointAt(tip)
 }
 
 // Pins returns the names of all pins by the ID of the pinned checkpoint.
-func (r *Repo) Pins() (map[PointID][]string, error) {
+func (r *Repo) Pins() (map[CheckpointID][]string, error) {
 	prefix := PinPrefix(r.session)
 	refs, err := r.Refs(prefix)
 	if err != nil {
 		return nil, err
 	}
-	pins := map[PointID][]string{}
+	pins := map[CheckpointID][]string{}
 	for _, ref := range refs {
-		p, err := r.PointAt(ref.ID)
+		p, err := r.CheckpointAt(ref.ID)
 		if err != nil {
 			return nil, fmt.Errorf("read pin %s: %w", ref.Name, err)
 		}
@@ -139,4 +139,4 @@ func (r *Repo) Pins() (map[PointID][]string, error) {
 }
 
 // State returns the State that belongs to a checkpoint.
-func (r *Repo) State(p Point) (State, error) { return ReadState(r, r.format, p.State) }
+func (r *Repo) State(p Checkpoint) (State, error) { return ReadState(r, r.format, p.State) }

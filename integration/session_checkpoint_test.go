@@ -23,7 +23,7 @@ func (m mounted) sessionGit() string {
 	return filepath.Join(m.w.state, "mounts", m.ID, "session.git")
 }
 
-// in reads a file as a point has it.
+// in reads a file as a checkpoint has it.
 func (m mounted) in(tree, path string) string {
 	m.w.Helper()
 	cmd := exec.Command("git", "cat-file", "blob", tree+":"+path)
@@ -35,8 +35,8 @@ func (m mounted) in(tree, path string) string {
 	return string(out)
 }
 
-// What programs have written is in a point, though they have not closed the file, and the kernel keeps it to itself.
-func TestPointsHoldWhatIsNotFlushed(t *testing.T) {
+// What programs have written is in a checkpoint, though they have not closed the file, and the kernel keeps it to itself.
+func TestCheckpointsHoldWhatIsNotFlushed(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
@@ -74,8 +74,8 @@ func (w *world) unmountBusy(m mounted, a, b *os.File, memory []byte) {
 	w.unmount(m)
 }
 
-// Every point is of one moment: of two files written one after the other, the first is never behind.
-func TestPointsAreOfOneMoment(t *testing.T) {
+// Every checkpoint is of one moment: of two files written one after the other, the first is never behind.
+func TestCheckpointsAreOfOneMoment(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
@@ -127,11 +127,11 @@ func TestPointsAreOfOneMoment(t *testing.T) {
 			var step uint64
 			names := strings.Fields(w.git(m.sessionGit(), "ls-tree", "--name-only", tree+":"+dir))
 			if len(names) != 3 {
-				t.Fatalf("point %d: %q", i, names)
+				t.Fatalf("checkpoint %d: %q", i, names)
 			}
 			fmt.Sscanf(names[2], "step-%d", &step)
 			if first != second && first != second+1 || step > second || step+1 < second {
-				t.Errorf("point %d, writer %d: first %d, second %d, renamed %d", i, j, first, second, step)
+				t.Errorf("checkpoint %d, writer %d: first %d, second %d, renamed %d", i, j, first, second, step)
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func TestSessionLifecycle(t *testing.T) {
 	w.ok("sync", m.Dir) // a commit is carried by itself, soon
 	tips := w.git(m.sessionGit(), "rev-parse", "main")
 	w.json(&gc, "session", "gc", "work", "--keep-all", "1ms", "--keep-daily", "1ms")
-	left := m.points()
+	left := m.checkpoints()
 	if len(gc.Dropped) < 3 || len(left) != 2 || left[1].Pins == nil || w.git(m.sessionGit(), "rev-parse", "main") != tips {
 		t.Errorf("gc dropped %d and kept %+v", len(gc.Dropped), left)
 	}
@@ -211,7 +211,7 @@ func TestSessionLifecycle(t *testing.T) {
 	w.sound(m.sessionGit())
 }
 
-// Notes are git's, transcripts are linked to points, and neither holds a secret.
+// Notes are git's, transcripts are linked to checkpoints, and neither holds a secret.
 func TestNotesAndTranscripts(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -267,12 +267,12 @@ func TestRestoreKilled(t *testing.T) {
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
 	change := `for f in d*/*; do echo "$f %s" >"$f"; done; rm -rf new.*; mkdir new.%[1]s; for i in $(seq 200); do echo $i >new.%[1]s/$i; done`
 	w.sh(m.Dir, fmt.Sprintf(change, "one"))
-	points := []control.CheckpointReply{m.checkpoint()}
+	checkpoints := []control.CheckpointReply{m.checkpoint()}
 	w.sh(m.Dir, fmt.Sprintf(change, "two"))
-	points = append(points, m.checkpoint())
+	checkpoints = append(checkpoints, m.checkpoint())
 	at, halves := 1, 0
 	for round := range 12 {
-		to := points[1-at]
+		to := checkpoints[1-at]
 		all := round%2 == 0
 		victim := -w.daemon()
 		if !all {
@@ -296,7 +296,7 @@ func TestRestoreKilled(t *testing.T) {
 		} else if r.code != 0 {
 			t.Errorf("round %d: %s", round, r)
 		}
-		got, want, was := m.checkpoint().Tree, to.Tree, points[at].Tree
+		got, want, was := m.checkpoint().Tree, to.Tree, checkpoints[at].Tree
 		switch {
 		case got == want:
 			at = 1 - at

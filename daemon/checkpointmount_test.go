@@ -33,7 +33,7 @@ mkdir -p untracked/deep; echo u >untracked/deep/file; chmod +x dir0/file8.txt; l
 printf '%s\n' '#!/bin/sh' >dir2/script; chmod +x dir2/script; git add dir2/script
 echo x >ignored.o; rm ignored.o; mkdir newdir; echo a >newdir/a; git add newdir; echo b >newdir/b`
 
-// checkpoint makes a point of the mount at dir, and has it on the session remote.
+// checkpoint makes a checkpoint of the mount at dir, and has it on the session remote.
 func (k *testKeeper) checkpoint(dir string) control.CheckpointReply {
 	k.t.Helper()
 	p, err := k.client.Checkpoint(k.t.Context(), control.CheckpointRequest{Dir: dir, Sync: true}, nil)
@@ -124,7 +124,7 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 		t.Errorf("after a kill: %s", diffText(t, before, after))
 	}
 	if p := other.checkpoint(there); !p.Made || p.Prev == "" {
-		t.Errorf("the next point: %+v", p)
+		t.Errorf("the next checkpoint: %+v", p)
 	}
 }
 
@@ -183,9 +183,9 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 	}
 }
 
-// Commits that were carried away after the last point are not lost when the session goes on from that point, and what is
+// Commits that were carried away after the last checkpoint are not lost when the session goes on from that checkpoint, and what is
 // committed then takes their place on the branch.
-func TestCommitsAfterThePointAreKept(t *testing.T) {
+func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
 	k.start()
@@ -213,7 +213,7 @@ func TestCommitsAfterThePointAreKept(t *testing.T) {
 	r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
 	other.mount(r)
 	if head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); head != p.Head {
-		t.Errorf("it goes on at %s, the point's is %s", head, p.Head)
+		t.Errorf("it goes on at %s, the checkpoint's is %s", head, p.Head)
 	}
 	oldest := strings.TrimSpace(other.sh(there, "git rev-list --max-parents=0 HEAD"))
 	came := filepath.Join(other.state, "mounts", "hour", statedir.SessionRepoName, "objects", "pack")
@@ -231,8 +231,8 @@ func TestCommitsAfterThePointAreKept(t *testing.T) {
 	}
 }
 
-// A fork has what the session has, at once, and goes its own way; one point of it can be looked at.
-func TestForksAndPointsAreMounted(t *testing.T) {
+// A fork has what the session has, at once, and goes its own way; one checkpoint of it can be looked at.
+func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
 	k.start()
@@ -247,7 +247,7 @@ func TestForksAndPointsAreMounted(t *testing.T) {
 	k.sh(dir, anHour)
 	before := k.sh(dir, look)
 
-	// Of what is there now, which nobody has made a point of.
+	// Of what is there now, which nobody has made a checkpoint of.
 	fork := k.request("", k.dir("fork"))
 	fork.Session, fork.Prefetch, fork.SessionOptions.Policy = "forked", control.PrefetchNone, control.PolicyOff
 	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: dir, Mount: fork}, nil); err != nil {
@@ -268,20 +268,20 @@ func TestForksAndPointsAreMounted(t *testing.T) {
 		t.Error("a session was forked to one that is there")
 	}
 
-	// One point, beside the session.
+	// One checkpoint, beside the session.
 	at := k.request(remote, k.dir("at"))
 	at.Session, at.At, at.ReadOnly = "hour", first.ID, true
 	k.mount(at)
 	if text := k.sh(at.Dir, "cat README.md; git status --porcelain; git log --format=%s -n 1"); text != "first\nfirst\n" {
-		t.Errorf("the point is %q", text)
+		t.Errorf("the checkpoint is %q", text)
 	}
 	if err := os.WriteFile(filepath.Join(at.Dir, "x"), nil, 0o600); err == nil {
-		t.Error("a point was written to")
+		t.Error("a checkpoint was written to")
 	}
 	k.kill()
 	k.again()
 	if text := k.sh(at.Dir, "cat README.md dir0/file4.txt"); text != "first\ncontent 4\n" {
-		t.Errorf("after a kill the point is %q", text)
+		t.Errorf("after a kill the checkpoint is %q", text)
 	}
 	k.unmount(at.Dir)
 
@@ -293,7 +293,7 @@ func TestForksAndPointsAreMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := k.sh(fork2.Dir, "cat README.md; git status --porcelain; git branch"); text != "first\n* main\n" {
-		t.Errorf("the fork of a point is %q", text)
+		t.Errorf("the fork of a checkpoint is %q", text)
 	}
 	fork3 := k.request("", k.dir("fork3"))
 	fork3.Session, fork3.SessionOptions.Policy = "third", control.PolicyOff
@@ -308,7 +308,7 @@ func TestForksAndPointsAreMounted(t *testing.T) {
 		k.unmount(dir)
 	}
 	fork.Remote = remote
-	k.mount(fork) // it is there, though only the first of its points was made there
+	k.mount(fork) // it is there, though only the first of its checkpoints was made there
 	k.sh(fork.Dir, "git log --format=%s -n 1 feature | grep -x fork")
 }
 
@@ -366,7 +366,7 @@ func TestForksAreInTheSameState(t *testing.T) {
 	}
 }
 
-// A restore brings files and index back, keeps what was there, and leaves alone what points do not hold.
+// A restore brings files and index back, keeps what was there, and leaves alone what checkpoints do not hold.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -406,7 +406,7 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 		t.Errorf("ignored files are %q", ignored)
 	}
 	if after := k.sh(dir, look); after != before {
-		t.Errorf("the point was restored otherwise:\n%s", diffText(t, before, after))
+		t.Errorf("the checkpoint was restored otherwise:\n%s", diffText(t, before, after))
 	}
 	k.sh(dir, "git fsck --connectivity-only")
 
@@ -417,7 +417,7 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 		t.Errorf("what was there before was restored otherwise:\n%s", diffText(t, changed, after))
 	}
 
-	// Some paths, and not the index. A file of somebody's that no point has is in the way of one of them.
+	// Some paths, and not the index. A file of somebody's that no checkpoint has is in the way of one of them.
 	k.sh(dir, "rm -r README.md dir2/script; mkdir dir2/script; echo o >dir2/script/built.o")
 	staged := k.sh(dir, "git diff --cached")
 	done = restore(control.RestoreRequest{ID: first.ID[:20], Paths: []string{"README.md", "dir2/script", "dir1"}})
@@ -433,10 +433,10 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 	newest := k.checkpoint(dir)
 	k.sh(dir, "echo oops >README.md")
 	if done = restore(control.RestoreRequest{ID: "@"}); done.Checkpoint.ID != newest.ID || len(done.Changes) != 1 {
-		t.Errorf("to the newest point: %+v", done)
+		t.Errorf("to the newest checkpoint: %+v", done)
 	}
 	if text := k.sh(dir, "cat README.md"); text != "read me\n" {
-		t.Errorf("at the newest point README.md is %q", text)
+		t.Errorf("at the newest checkpoint README.md is %q", text)
 	}
 	for _, id := range []string{"01ZZZ", "nothing"} {
 		if _, err := k.client.Restore(t.Context(), control.RestoreRequest{Dir: dir, ID: id}, nil); err == nil {

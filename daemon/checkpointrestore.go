@@ -24,7 +24,7 @@ type restoring struct {
 	m    *mount
 	repo *session.Repo
 	// capture creates the checkpoint before the restore.
-	capture func(context.Context, session.Reason, string) (session.Point, capture.Report, error)
+	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
 }
 
 // newRestoring returns a restore of paths, or of all files if paths is empty. The caller sets Target.
@@ -86,7 +86,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 		if err != nil {
 			return reply, err
 		}
-		r.ID = string(a.point.ID)
+		r.ID = string(a.checkpoint.ID)
 	}
 	paths, err := pathsInside(r.Paths)
 	if err != nil {
@@ -103,7 +103,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	}
 	w := m.newRestoring(git, repo, paths)
 	// Must precede the checkpoint that Apply creates, which is the newest from then on.
-	if w.Target, err = findPoint(ctx, repo, m, r.ID); err != nil {
+	if w.Target, err = findCheckpoint(ctx, repo, m, r.ID); err != nil {
 		return reply, err
 	}
 	if err := w.Compare(ctx); err != nil {
@@ -156,20 +156,20 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreRe
 }
 
 // Capture creates a checkpoint of the current state.
-func (w *restoring) Capture(ctx context.Context) (session.Point, error) {
+func (w *restoring) Capture(ctx context.Context) (session.Checkpoint, error) {
 	p, _, err := w.capture(ctx, session.Restore, "")
 	return p, err
 }
 
 // Dirs returns the permissions of a checkpoint's directories.
-func (w *restoring) Dirs(ctx context.Context, p session.Point) (map[string]uint32, error) {
+func (w *restoring) Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error) {
 	state, err := w.stateOf(ctx, p)
 	return state.Dirs, err
 }
 
 // Hold protects the tree of a checkpoint from gc by a ref, because the working tree is about to show parts of it. It
 // returns an error if gc has already removed the checkpoint.
-func (w *restoring) Hold(ctx context.Context, p session.Point) error {
+func (w *restoring) Hold(ctx context.Context, p session.Checkpoint) error {
 	defer w.repo.Working()()
 	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc removed it meanwhile
 		return err

@@ -32,10 +32,10 @@ import (
 
 // origin is a checkpoint of a session on this host that a mount starts from.
 type origin struct {
-	home    string // home of that session, or of a mount that shows one checkpoint of it
-	session string
-	record  statedir.Record
-	point   session.Point
+	home       string // home of that session, or of a mount that shows one checkpoint of it
+	session    string
+	record     statedir.Record
+	checkpoint session.Checkpoint
 	// carried holds the session's options at the time of the fork.
 	carried control.SessionOptions
 }
@@ -43,12 +43,14 @@ type origin struct {
 // local returns the checkpoint as package resume sees it. remote is the session remote of the mount that starts from it,
 // or nil. ContentsFrom is set only if remote does not have the contents.
 func (o origin) local(remote *thin.Remote) resume.Local {
-	l := resume.Local{RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.point, Ref: o.record.Ref}
+	l := resume.Local{
+		RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.checkpoint, Ref: o.record.Ref,
+	}
 	switch at := o.carried.Remote; at {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
 		// Contents of a session that was itself forked may be on the session remote of its parent.
-		if o.record.Point != nil {
-			l.ContentsFrom = o.record.Point.From
+		if o.record.Checkpoint != nil {
+			l.ContentsFrom = o.record.Checkpoint.From
 		}
 	default:
 		// If both sessions have the same session remote, contents are fetched from it without ContentsFrom.
@@ -99,7 +101,7 @@ func (m *mount) lend() error {
 		m.second = second
 		m.owned.SetSessionRemote(second)
 	}
-	if p := m.record.Point; p != nil && p.From != "" {
+	if p := m.record.Checkpoint; p != nil && p.From != "" {
 		return m.lendElder(p.From)
 	}
 	return nil
@@ -139,14 +141,14 @@ func (m *mount) takeBack() (err error) {
 	return err
 }
 
-// acquirePoint acquires the checkpoint that the mount starts from. It returns false if the mount starts from a commit.
-func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
+// acquireCheckpoint acquires the checkpoint that the mount starts from. It returns false if the mount starts from a commit.
+func (m *mount) acquireCheckpoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
 	var s *resume.Start
 	var err error
 	begins := func() { progress(control.Progress{Phase: "session"}) }
 	switch {
 	// The mount continues from the base of an earlier mount, which was a commit.
-	case m.base != nil && m.base.Point == nil:
+	case m.base != nil && m.base.Checkpoint == nil:
 		return false, nil
 	// The session is on this host.
 	case m.from != nil:
@@ -209,24 +211,24 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
 	// Unchanged files get the time of the checkpoint, so that they look the same in every mount of it.
-	m.record.Time = pointTime(a.Checkpoint, m.since)
-	m.record.Point = &statedir.Checkpoint{
+	m.record.Time = checkpointTime(a.Checkpoint, m.since)
+	m.record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
 		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
 	}
 	// The parent is recorded for status, and for the transcript and erasures that the session inherits.
-	switch p := m.record.Point; {
+	switch p := m.record.Checkpoint; {
 	case m.far != nil:
 		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
 	case m.from != nil && m.from.record.Session != m.from.session: // the parent is a mount that shows one checkpoint
-		p.Parent, p.ParentRemote = m.from.session, m.from.record.Point.ParentRemote
+		p.Parent, p.ParentRemote = m.from.session, m.from.record.Checkpoint.ParentRemote
 	case m.from != nil:
 		p.Parent, p.ParentRemote = m.from.session, statedir.ShownRemote(m.from.carried.Remote, m.from.home, m.from.record)
 	case m.request.At != "" && m.second != nil:
 		p.Parent, p.ParentRemote = m.request.Session, m.second.URL()
 	}
 	if a.ContentsFrom != "" {
-		m.record.Point.From = statedir.WithoutSecrets(a.ContentsFrom)
+		m.record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
 		if err := m.lendElder(a.ContentsFrom); err != nil {
 			return err
 		}
@@ -244,9 +246,9 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	}
 }
 
-// pointTime returns the modification time of files that did not change since a checkpoint: the time of the checkpoint,
+// checkpointTime returns the modification time of files that did not change since a checkpoint: the time of the checkpoint,
 // but at least settled before since.
-func pointTime(p session.Point, since time.Time) time.Time {
+func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	if latest := since.Add(-settled); p.Time.After(latest) {
 		return latest
 	}
@@ -256,13 +258,13 @@ func pointTime(p session.Point, since time.Time) time.Time {
 // cameFromElsewhere reports whether this mount is the first one of its session on this host, resumed from the session
 // remote.
 func (m *mount) cameFromElsewhere() bool {
-	return !m.resumed && m.session != "" && m.from == nil && m.far == nil && m.record.Point != nil && m.second != nil
+	return !m.resumed && m.session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.second != nil
 }
 
-// shownPoint returns a note for status if the mount shows one checkpoint of a session.
-func (m *mount) shownPoint() []string {
-	if m.request.At == "" || m.record.Point == nil {
+// shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.
+func (m *mount) shownCheckpoint() []string {
+	if m.request.At == "" || m.record.Checkpoint == nil {
 		return nil
 	}
-	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Point.ID, m.request.Session)}
+	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Checkpoint.ID, m.request.Session)}
 }

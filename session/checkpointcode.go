@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrNotPoint reports a commit that is not a checkpoint.
-var ErrNotPoint = errors.New("not a checkpoint")
+// ErrNotCheckpoint reports a commit that is not a checkpoint.
+var ErrNotCheckpoint = errors.New("not a checkpoint")
 
 // who is the author and committer of all commits that this package makes. It is no person, because the file system
 // does not know which user or program made a change.
@@ -37,7 +37,7 @@ const (
 
 // Encode returns the contents of the checkpoint's commit. parent is the previous checkpoint of the same segment; the
 // zero ID: there is none.
-func (p Point) Encode(parent object.ID) []byte {
+func (p Checkpoint) Encode(parent object.ID) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", p.Tree)
 	if !parent.IsZero() {
@@ -73,20 +73,20 @@ func signed(b *bytes.Buffer, at time.Time) {
 	}
 }
 
-// ParsePoint parses the contents of a checkpoint's commit. It does not verify id, and stores it as Point.Commit. It
-// returns ErrNotPoint if the commit is not a checkpoint.
-func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
+// ParseCheckpoint parses the contents of a checkpoint's commit. It does not verify id, and stores it as Point.Commit. It
+// returns ErrNotCheckpoint if the commit is not a checkpoint.
+func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
-		return Point{}, fmt.Errorf("read checkpoint %s: %w", id, err)
+		return Checkpoint{}, fmt.Errorf("read checkpoint %s: %w", id, err)
 	}
 	_, text, _ := strings.Cut(string(content), "\n\n")
 	message, trailers := splitTrailers(text)
-	p := Point{Commit: id, Tree: info.Tree, Time: info.Committed.UTC()}
-	bad := func(key string, err error) (Point, error) {
-		return Point{}, fmt.Errorf("read checkpoint %s: %w: %s: %w", id, ErrNotPoint, key, err)
+	p := Checkpoint{Commit: id, Tree: info.Tree, Time: info.Committed.UTC()}
+	bad := func(key string, err error) (Checkpoint, error) {
+		return Checkpoint{}, fmt.Errorf("read checkpoint %s: %w: %s: %w", id, ErrNotCheckpoint, key, err)
 	}
-	if p.ID, err = ParsePointID(trailers[trailerID]); err != nil {
+	if p.ID, err = ParseCheckpointID(trailers[trailerID]); err != nil {
 		return bad(trailerID, err)
 	}
 	for key, to := range map[string]*object.ID{trailerHead: &p.Head, trailerBase: &p.Base, trailerState: &p.State} {
@@ -111,7 +111,7 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	}
 	p.Segment = int(segment)
 	if prev := trailers[trailerPrev]; prev != "" {
-		if p.Prev, err = ParsePointID(prev); err != nil {
+		if p.Prev, err = ParseCheckpointID(prev); err != nil {
 			return bad(trailerPrev, err)
 		}
 	}
@@ -124,9 +124,9 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	return p, nil
 }
 
-// PointParent returns the previous checkpoint of the same segment, from the contents of a checkpoint's commit; the
+// CheckpointParent returns the previous checkpoint of the same segment, from the contents of a checkpoint's commit; the
 // zero ID if there is none.
-func PointParent(f object.Format, content []byte) (object.ID, error) {
+func CheckpointParent(f object.Format, content []byte) (object.ID, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
 		return object.ID{}, err
