@@ -312,8 +312,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	saved = nothing
 	// A new message is worth a checkpoint even if nothing has changed.
 	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
-		// The memory is stored even without a new checkpoint: the next one then reads fewer changes.
-		if have {
+		// The memory is stored even without a new checkpoint: the next one then reads fewer changes. If the last checkpoint
+		// has the removed files already, the tree without them is not written, so the next checkpoint must not start from it.
+		if have && s.tree == s.shown {
 			c.remember(s, last.Commit)
 		}
 		return last, report, nil

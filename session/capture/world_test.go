@@ -34,6 +34,7 @@ type world struct {
 	o      capture.Options
 	c      *capture.Capturer
 	opened map[string]int // contents that the Tree was asked for, by path
+	keep   bool           // openTree makes the Tree keep removed files
 }
 
 // objects gives a Tree what it is made of.
@@ -107,6 +108,7 @@ func (w *world) openTree() {
 	tree, err := worktree.Open(filepath.Join(w.dir, "table"), objects{w.repo, w.opened}, worktree.Options{
 		Root: w.root, Time: time.Unix(1_700_000_000, 0), UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"), GitFile: "gitdir: elsewhere\n",
+		KeepRemoved: w.keep,
 	})
 	if err != nil {
 		w.t.Fatal(err)
