@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -200,7 +201,7 @@ func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	p := k.checkpoint(dir)
 	k.sh(dir, "echo two >two; git add two; git commit -q -m two")
 	late := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
-	eventually(t, "the commit is on the session remote", func() bool {
+	await.Until(t, "the commit is on the session remote", func() bool {
 		return strings.TrimSpace(k.sh(sessions, "git rev-parse refs/heads/main")) == late
 	})
 

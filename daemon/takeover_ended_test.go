@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
@@ -32,7 +33,7 @@ func TestUnmountedWhileNobodyServes(t *testing.T) {
 		}
 	}
 	// What is detached is there until the last process lets go of its device, and so would be the next.
-	eventually(t, "nothing kept", func() bool {
+	await.Until(t, "nothing kept", func() bool {
 		k.start()
 		k.await()
 		st, err := k.client.Status(t.Context())
@@ -75,7 +76,7 @@ func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
 	}
 	k.start()
 	k.await()
-	eventually(t, "given up", func() bool { return k.status(bad).State == control.StateFailed })
+	await.Until(t, "given up", func() bool { return k.status(bad).State == control.StateFailed })
 	if st := k.status(bad); st.Error == "" || st.Session.Name != reply.Session {
 		t.Errorf("status %+v", st)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
@@ -210,7 +211,7 @@ func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 	if err := server.Up(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "trees", func() bool { return k.status(dir).Tree.Complete })
+	await.Until(t, "trees", func() bool { return k.status(dir).Tree.Complete })
 	if got := k.sh(dir, "cat dir3/file3.txt"); got != "content 3\n" {
 		t.Errorf("in the end: %q", got)
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/promisor"
@@ -416,18 +416,6 @@ func (s *talk) close() {
 	s.cmd.Wait()
 }
 
-// eventually polls.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(takeoverTime); !ok(); {
-		if time.Now().After(end) {
-			_, file, line, _ := runtime.Caller(1)
-			t.Fatalf("%s:%d: not in time: %s", filepath.Base(file), line, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // sample makes a repository with a few files.
 func sample(t *testing.T, dir string) *gittest.Repo {
 	t.Helper()
@@ -481,7 +469,7 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 		t.Errorf("status after:\n%+v\nbefore:\n%+v", after, st)
 	}
 	want := []string{"credential", "device", "fsmonitor", "lock", "promisor", "state"}
-	eventually(t, "descriptors kept", func() bool { return slices.Equal(k.names(), want) })
+	await.Until(t, "descriptors kept", func() bool { return slices.Equal(k.names(), want) })
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bash") {
 		t.Errorf("unmount of a busy mount: %v", err)
 	}
@@ -489,7 +477,7 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 	if reply := k.unmount(dir); reply.Kept != 1+2 || reply.Session != before.Session {
 		t.Errorf("unmounted: %+v", reply)
 	}
-	eventually(t, "descriptors dropped", func() bool { return len(k.names()) == 0 })
+	await.Until(t, "descriptors dropped", func() bool { return len(k.names()) == 0 })
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory that was made for the mount is there: %v", err)
 	}

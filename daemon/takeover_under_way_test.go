@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
@@ -35,7 +36,7 @@ func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
 		_, err := k.client.Mount(ctx, r, nil)
 		answer <- err
 	}()
-	eventually(t, "it is being made", func() bool {
+	await.Until(t, "it is being made", func() bool {
 		st, err := k.client.Status(t.Context())
 		return err == nil && len(st.Mounts) == 1 && len(k.names()) > 1
 	})
@@ -84,7 +85,7 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	for i, what := range []string{"git cat-file -p HEAD~1:README.md", "git cat-file -p HEAD:dir1/file1.txt"} {
 		fault := server.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch})
 		s.begin(what)
-		eventually(t, "git asks", func() bool { return fault.Hits() > 0 })
+		await.Until(t, "git asks", func() bool { return fault.Hits() > 0 })
 		k.kill()
 		fault.Remove()
 		k.start()
@@ -155,7 +156,7 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 			_, err := client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil)
 			answer <- err
 		}()
-		eventually(t, "it is being done", func() bool {
+		await.Until(t, "it is being done", func() bool {
 			if len(answer) > 0 {
 				return true
 			}
@@ -204,7 +205,7 @@ func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 		k.mount(r)
 
 		if round%3 == 0 {
-			eventually(t, "the index is being written", func() bool {
+			await.Until(t, "the index is being written", func() bool {
 				found, err := filepath.Glob(filepath.Join(k.state, "mounts", "mnt-*", "git", "index*"))
 				return err == nil && len(found) > 0
 			})
@@ -267,6 +268,6 @@ func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 		if _, err := mountpoint.DeviceOf(dir); err == nil {
 			t.Fatalf("round %d: it is mounted", round)
 		}
-		eventually(t, "nothing is kept", func() bool { return len(k.names()) == 0 })
+		await.Until(t, "nothing is kept", func() bool { return len(k.names()) == 0 })
 	}
 }

@@ -9,14 +9,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
-// told says whether a sign comes, or has come.
-func told(wake <-chan struct{}) bool {
+// reported reports whether wake has a value, or gets one within await.Patience.
+func reported(wake <-chan struct{}) bool {
 	select {
 	case <-wake:
 		return true
-	case <-time.After(takeoverTime):
+	case <-time.After(await.Patience):
 		return false
 	}
 }
@@ -51,24 +53,24 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 			numbers[n] = true
 		}
 		if _, fresh, err := w.watch(dir, wake); !fresh || err != nil {
-			t.Fatalf("watched before: %v, %v", fresh, err)
+			t.Fatalf("first watch of a directory: fresh is %v, error %v; want a fresh watch", fresh, err)
 		}
 		if _, fresh, err := w.watch(dir, wake); fresh || err != nil {
-			t.Fatalf("not watched: %v, %v", fresh, err)
+			t.Fatalf("second watch by the same channel: fresh is %v, error %v; want no fresh watch", fresh, err)
 		}
 		made("f")
-		if !told(wake) {
-			t.Fatal("nothing is told of a file")
+		if !reported(wake) {
+			t.Fatal("the watch does not report a new file")
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		if !told(wake) {
-			t.Fatal("nothing is told of the end")
+		if !reported(wake) {
+			t.Fatal("the watch does not report that the directory was removed")
 		}
 	}
 	t.Logf("%d of 50 had the inode number of one before", again)
-	eventually(t, "forgotten", func() bool {
+	await.Until(t, "the removed directory has no watch", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.wakes) == 0
@@ -82,17 +84,20 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, fresh, err := w.watch(dir, other); !fresh || err != nil {
-		t.Fatalf("somebody else's watch: %v, %v", fresh, err)
+		t.Fatalf("watch by a second channel: fresh is %v, error %v; want a fresh watch", fresh, err)
 	}
-	drain(wake)
+	select {
+	case <-wake:
+	default:
+	}
 	stop()
 	made("g")
-	if !told(other) || drain(wake) {
-		t.Error("who has stopped is told, or the other is not")
+	if !reported(other) || len(wake) > 0 {
+		t.Error("a new file must be reported to the remaining channel alone")
 	}
 }
 
-// keepOne keeps what it was last given.
+// keepOne is a keeper that holds the last descriptor that it received.
 type keepOne struct{ file *os.File }
 
 func (k *keepOne) Keep(name string, f *os.File) (err error) {
@@ -113,7 +118,7 @@ func (k *keepOne) Drop(string) error {
 	return err
 }
 
-// A process that has the descriptor open alone takes long to die.
+// The keeper holds the descriptor, since the end of a process that holds it alone takes longer.
 func TestTheWatchOutlivesItsProcess(t *testing.T) {
 	keep := new(keepOne)
 	dir, wake := t.TempDir(), make(chan struct{}, 1)
@@ -131,16 +136,16 @@ func TestTheWatchOutlivesItsProcess(t *testing.T) {
 	first.done.Wait()
 	next := newWatcher(keep, os.NewFile(uintptr(passed), keptWatch))
 	if _, fresh, err := next.watch(dir, wake); !fresh || err != nil {
-		t.Fatalf("watched before: %v, %v", fresh, err)
+		t.Fatalf("first watch of a directory: fresh is %v, error %v; want a fresh watch", fresh, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if !told(wake) {
-		t.Error("nothing is told of a file")
+	if !reported(wake) {
+		t.Error("the watch does not report a new file")
 	}
 	next.close()
 	if keep.file != nil {
-		t.Error("it is kept when it is not needed any more")
+		t.Error("the keeper still holds the descriptor after Close")
 	}
 }
