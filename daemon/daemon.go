@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/mount/watch"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -79,7 +80,7 @@ type Daemon struct {
 	keeper   takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
 	failures statedir.Failures // mounts that ended without an unmount, and the causes
 	departed departed          // mounts that ended lately, for repeated unmount requests
-	watch    *watcher          // inotify descriptor of all mounts
+	watch    *watch.Watcher    // inotify descriptor of all mounts
 
 	ctx      context.Context    // context of the background work of the daemon itself; ends with Close
 	end      context.CancelFunc // cancels ctx
@@ -141,7 +142,7 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: statedir.Homes{State: c.State, Log: c.Log}, memory: memory, blobs: blobs,
-		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)),
+		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: watch.New(c.Keeper, c.take(watch.Kept)),
 		served: make(chan struct{}), stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		turns: turns{turn: make(chan struct{}, 1)},
 	}
@@ -186,7 +187,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	all.Wait()
 	d.behind.Wait()
-	d.watch.close()
+	d.watch.Close()
 	errs = append(errs, d.blobs.Close())
 	d.memory.Close()
 	return errors.Join(errs...)

@@ -45,7 +45,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 	}
 	wake, most := make(chan struct{}, 1), packsRetry
 	for _, d := range dirs {
-		stop, fresh, err := m.daemon.watch.watch(d.path, wake)
+		stop, fresh, err := m.daemon.watch.Add(d.path, wake)
 		if err != nil {
 			m.daemon.log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
 			// A directory that cannot be watched is polled more often.

@@ -45,7 +45,7 @@ func (m *mount) newAgent() *agent.Agent {
 		Session: m.session, Dir: m.dir, Writable: m.writable(), Log: log,
 		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
 		Writer: m.daemon.writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.asFollowed(ctx, false) },
-		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.daemon.watch.watch(dir, wake) },
+		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.daemon.watch.Add(dir, wake) },
 	})
 }
 

@@ -1,4 +1,6 @@
-package daemon
+// Package watch reports new files in directories to any number of goroutines, through one inotify descriptor that a successor process
+// inherits.
+package watch
 
 import (
 	"encoding/binary"
@@ -12,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher reports new files in directories. All directories of a daemon share one descriptor (inotify(7)).
-type watcher struct {
+// Watcher watches directories. All directories of a daemon share one descriptor (inotify(7)).
+type Watcher struct {
 	keeper takeover.Keeper // nil if the descriptor ends with this process
 	// mu guards file and wakes.
 	mu    sync.Mutex
@@ -22,17 +24,17 @@ type watcher struct {
 	done  sync.WaitGroup
 }
 
-// keptWatch is the name under which the keeper holds the descriptor.
-const keptWatch = "watch"
+// Kept is the name under which the keeper holds the descriptor.
+const Kept = "watch"
 
-// newWatcher returns a watcher on the descriptor of the previous process, or on a new one, which the keeper then holds.
-// It cannot fail: without a descriptor, watch returns errNoWatch.
+// New returns a watcher on the descriptor of the previous process, or on a new one, which the keeper then holds.
+// It cannot fail: without a descriptor, Add returns errNoWatch.
 //
 // The keeper holds the descriptor because its last close is slow: the kernel waits in fsnotify_destroy_group (fs/notify)
 // for all readers of the list of watches. If only this process held it, its death would take 15 ms longer before the
 // successor starts.
-func newWatcher(k takeover.Keeper, before *os.File) *watcher {
-	w := &watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
+func New(k takeover.Keeper, before *os.File) *Watcher {
+	w := &Watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
 	if before != nil {
 		w.file = pollable(before)
 	}
@@ -43,7 +45,7 @@ func newWatcher(k takeover.Keeper, before *os.File) *watcher {
 		}
 		w.file = os.NewFile(uintptr(fd), "inotify")
 		if k != nil {
-			k.Keep(keptWatch, w.file) // otherwise its last close delays the successor
+			k.Keep(Kept, w.file) // otherwise its last close delays the successor
 		}
 	}
 	w.done.Go(func() { w.read(w.file) })
@@ -72,10 +74,10 @@ func pollable(f *os.File) *os.File {
 
 var errNoWatch = errors.New("changes cannot be watched")
 
-// watch sends to wake, without blocking, whenever a file appears in dir, until stop is called. Several channels may
+// Add sends to wake, without blocking, whenever a file appears in dir, until stop is called. Several channels may
 // watch a directory. fresh is false, and stop nil, if wake watches dir already. A directory that was removed and created
 // again has to be watched again.
-func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
+func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file == nil {
@@ -102,7 +104,7 @@ func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), fresh bo
 }
 
 // forget ends the watch of a directory by one channel.
-func (w *watcher) forget(key int32, wake chan<- struct{}) {
+func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var left []chan<- struct{}
@@ -126,7 +128,7 @@ func (w *watcher) forget(key int32, wake chan<- struct{}) {
 
 // read sends the events of the descriptor to the channels until f is closed. The format is struct inotify_event of
 // inotify(7).
-func (w *watcher) read(f *os.File) {
+func (w *Watcher) read(f *os.File) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := f.Read(buf)
@@ -163,17 +165,17 @@ func poke(wakes []chan<- struct{}) {
 	}
 }
 
-// close closes the descriptor, also in the keeper, and waits for read.
-func (w *watcher) close() {
+// Close closes the descriptor, also in the keeper, and waits for read.
+func (w *Watcher) Close() {
 	w.mu.Lock()
 	f := w.file
-	// From now on, watch returns errNoWatch, and forget has nothing to remove.
+	// From now on, Add returns errNoWatch, and forget has nothing to remove.
 	w.file = nil
 	w.mu.Unlock()
 	if f != nil {
 		f.Close()
 		if w.keeper != nil {
-			w.keeper.Drop(keptWatch)
+			w.keeper.Drop(Kept)
 		}
 	}
 	w.done.Wait()

@@ -1,4 +1,4 @@
-package daemon
+package watch
 
 import (
 	"errors"
@@ -24,8 +24,8 @@ func reported(wake <-chan struct{}) bool {
 }
 
 func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
-	w := newWatcher(nil, nil)
-	defer w.close()
+	w := New(nil, nil)
+	defer w.Close()
 	top := t.TempDir()
 	dir, wake := filepath.Join(top, "d"), make(chan struct{}, 1)
 	made := func(name string) {
@@ -52,10 +52,10 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 		} else {
 			numbers[n] = true
 		}
-		if _, fresh, err := w.watch(dir, wake); !fresh || err != nil {
+		if _, fresh, err := w.Add(dir, wake); !fresh || err != nil {
 			t.Fatalf("first watch of a directory: fresh is %v, error %v; want a fresh watch", fresh, err)
 		}
-		if _, fresh, err := w.watch(dir, wake); fresh || err != nil {
+		if _, fresh, err := w.Add(dir, wake); fresh || err != nil {
 			t.Fatalf("second watch by the same channel: fresh is %v, error %v; want no fresh watch", fresh, err)
 		}
 		made("f")
@@ -79,11 +79,11 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := make(chan struct{}, 1)
-	stop, _, err := w.watch(dir, wake)
+	stop, _, err := w.Add(dir, wake)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, fresh, err := w.watch(dir, other); !fresh || err != nil {
+	if _, fresh, err := w.Add(dir, other); !fresh || err != nil {
 		t.Fatalf("watch by a second channel: fresh is %v, error %v; want a fresh watch", fresh, err)
 	}
 	select {
@@ -122,8 +122,8 @@ func (k *keepOne) Drop(string) error {
 func TestTheWatchOutlivesItsProcess(t *testing.T) {
 	keep := new(keepOne)
 	dir, wake := t.TempDir(), make(chan struct{}, 1)
-	first := newWatcher(keep, nil)
-	if _, _, err := first.watch(dir, make(chan struct{})); err != nil {
+	first := New(keep, nil)
+	if _, _, err := first.Add(dir, make(chan struct{})); err != nil {
 		t.Fatal(err)
 	}
 	passed, err := unix.FcntlInt(keep.file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -134,8 +134,8 @@ func TestTheWatchOutlivesItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.done.Wait()
-	next := newWatcher(keep, os.NewFile(uintptr(passed), keptWatch))
-	if _, fresh, err := next.watch(dir, wake); !fresh || err != nil {
+	next := New(keep, os.NewFile(uintptr(passed), Kept))
+	if _, fresh, err := next.Add(dir, wake); !fresh || err != nil {
 		t.Fatalf("first watch of a directory: fresh is %v, error %v; want a fresh watch", fresh, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o644); err != nil {
@@ -144,7 +144,7 @@ func TestTheWatchOutlivesItsProcess(t *testing.T) {
 	if !reported(wake) {
 		t.Error("the watch does not report a new file")
 	}
-	next.close()
+	next.Close()
 	if keep.file != nil {
 		t.Error("the keeper still holds the descriptor after Close")
 	}
