@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
@@ -99,7 +100,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		return a, fmt.Errorf("share the objects of session %s: %w", h.session, err)
 	}
 	// The other session may itself have contents only on its session remote, for example if it was resumed from there.
-	if at, _ := sessionURL(control.MountRequest{Remote: h.record.Remote, SessionOptions: h.carried}); at != "" {
+	if at, _ := remotes.SessionURL(control.MountRequest{Remote: h.record.Remote, SessionOptions: h.carried}); at != "" {
 		return a, m.adoptContents(ctx, at, h.session, a.checkpoint)
 	}
 	return a, nil
@@ -159,7 +160,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 
 // adoptContents calls adoptFrom for the session remote with the URL at, which has the session named by of.
 func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
-	remote, _, err := m.daemon.sessionRemote(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
+	remote, _, err := m.daemon.remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
 		return err
 	}

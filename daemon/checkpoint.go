@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/resume"
@@ -79,20 +80,23 @@ func (m *mount) lend() error {
 	r.SessionOptions = m.agent.Options()
 	r.Session = cmp.Or(m.session, r.Session)
 	var second *thin.Remote
-	m.daemon.mu.Lock()
 	// A mount that looked up its mounted remote on the session remote has opened the session remote already.
-	if at, _ := sessionURL(r); at != "" {
-		if second = m.known.take(at, sessionGiven(r, at)); second != nil {
-			m.sessionLogin = m.known.login
+	if at, _ := remotes.SessionURL(r); at != "" {
+		var l *remotes.Login
+		if second = m.known.take(m.daemon.remotes, at, remotes.GivenForSession(r, at)); second != nil {
+			l = m.known.login
+			m.daemon.remotes.HoldLogin(m, l)
 		} else {
 			m.known = nil
-			m.sessionLogin = m.daemon.loginFor(sessionGiven(r, at))
+			l = m.daemon.remotes.Hold(m, remotes.GivenForSession(r, at))
 		}
+		m.mu.Lock()
+		m.sessionLogin = l
+		m.mu.Unlock()
 	}
-	m.daemon.mu.Unlock()
 	if second == nil {
 		var err error
-		if second, _, err = m.daemon.sessionRemote(r); err != nil {
+		if second, _, err = m.daemon.remotes.Session(r); err != nil {
 			return err
 		}
 	}
@@ -112,11 +116,11 @@ func (m *mount) lend() error {
 func (m *mount) lendElder(at string) error {
 	r := m.requestNow()
 	// A token for one host must not be sent to another.
-	if own, _ := sessionURL(r); !sameHost(at, own) {
+	if own, _ := remotes.SessionURL(r); !remotes.SameHost(at, own) {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
 	r.SessionOptions.Remote = at
-	elder, _, err := m.daemon.sessionRemote(r)
+	elder, _, err := m.daemon.remotes.Session(r)
 	if err != nil || elder == nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
@@ -122,7 +123,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing error) (*opened, error) {
 	r := m.requestNow()
 	r.Session, r.SessionOptions = name, m.agent.Options()
-	if at, _ := sessionURL(r); at == "" {
+	if at, _ := remotes.SessionURL(r); at == "" {
 		return nil, missing
 	}
 	return d.openThere(ctx, r, true)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -71,7 +72,7 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 // lacksRemote returns the URL of the session remote, without secrets, if the git server reports that it has no such repository.
 // It returns "" otherwise, also if the server cannot be reached.
 func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
-	remote, _, err := m.daemon.sessionRemote(m.request)
+	remote, _, err := m.daemon.remotes.Session(m.request)
 	if err != nil || remote == nil {
 		return "", err
 	}
@@ -94,11 +95,11 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// The command has a process group of its own, which the negative number addresses: its children are killed, too.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Env = append(append(os.Environ(), environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
+	cmd.Env = append(append(os.Environ(), remotes.Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
-	given := sessionGiven(r, r.SessionOptions.Remote)
-	if given.token != "" {
-		cmd.Env = append(cmd.Env, "ARTIFACTFS_SESSION_TOKEN="+given.token)
+	given := remotes.GivenForSession(r, r.SessionOptions.Remote)
+	if token := given.Token(); token != "" {
+		cmd.Env = append(cmd.Env, "ARTIFACTFS_SESSION_TOKEN="+token)
 	}
 	var text bytes.Buffer
 	cmd.Stdout = &text
@@ -110,7 +111,7 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 	out = text.String()
 	// The first three are secrets of any length. Of the arguments only long ones are replaced, since short ones, such as
 	// options, may occur in the output by chance.
-	for i, secret := range append([]string{given.token, given.password, string(r.Token)}, r.CreateRemote[1:]...) {
+	for i, secret := range append(append(given.Secrets(), string(r.Token)), r.CreateRemote[1:]...) {
 		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
 			out = strings.ReplaceAll(out, secret, "***")
 		}

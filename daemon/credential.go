@@ -4,22 +4,17 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
-	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
-
-// tokenTime is how long a remote may take to accept or refuse a token.
-const tokenTime = 15 * time.Second
 
 var _ control.CredentialHolder = (*Daemon)(nil)
 
@@ -39,13 +34,13 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	at, l := m.request.Remote, m.login
 	if r.Session {
-		d.mu.Lock()
+		m.mu.Lock()
 		l = m.sessionLogin
-		d.mu.Unlock()
+		m.mu.Unlock()
 	}
 	reply.Dir = m.dir
 	// ssh and local remotes take no token.
-	if l == nil || r.Session && m.second == nil || !isWeb(l.given.place) {
+	if l == nil || r.Session && m.second == nil || !l.IsWeb() {
 		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir,
 			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
@@ -53,7 +48,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 		at = m.second.URL()
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
-	err := d.tryToken(ctx, withUser(at, l.given.user), environment(m.request), r)
+	err := d.remotes.TryToken(ctx, remotes.WithUser(at, l.User()), remotes.Environment(m.request), string(r.Token), r.TokenFile)
 	// Only a definite refusal is an error. If the remote cannot be reached, the token may still be valid.
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
@@ -67,45 +62,15 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	return reply, nil
 }
 
-// isWeb reports whether place, the scheme and host of a remote, is an http or https one. Only those take tokens.
-func isWeb(place string) bool {
-	return strings.HasPrefix(place, "http://") || strings.HasPrefix(place, "https://")
-}
-
-// tryToken requests HEAD from a remote with the token of r. It returns nil if the remote answers within tokenTime. at is the
-// URL of the remote, without a password.
-func (d *Daemon) tryToken(ctx context.Context, at string, env transport.Environment, r control.CredentialRequest) error {
-	l := transport.NewLogin(string(r.Token), r.TokenFile)
-	if _, err := l.Token(); err != nil {
-		return err
-	}
-	remote, err := transport.Open(at, transport.Options{Login: l, Env: env, Connect: tokenTime / 2, Stall: tokenTime, Log: d.log})
-	if err != nil {
-		return err
-	}
-	defer remote.Close()
-	limited, cancel := context.WithTimeout(ctx, tokenTime)
-	defer cancel()
-	_, err = remote.Refs(limited, []string{"HEAD"})
-	return err
-}
-
 // renew sets a new token or token file in a login, passes it to the takeover state and the git directories of the mounts that
 // use the login, and repeats their failed work. It returns the sorted directories of those mounts.
-func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []string {
-	l.Renew(token, file)
-	d.mu.Lock()
-	// given is what later mounts are compared with: those with the new token share this login.
-	l.given.token, l.given.file, l.given.password = token, file, ""
-	var users []*mount
-	for _, m := range d.mounts {
-		if m.login == l || m.sessionLogin == l {
-			users = append(users, m)
-		}
-	}
-	d.mu.Unlock()
+func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string) []string {
+	uses := d.remotes.Renew(l, token, file)
 	var dirs []string
-	for _, m := range users {
+	for _, m := range d.list() {
+		if !uses(m) {
+			continue
+		}
 		now := m.requestNow()
 		// A successor must start with the new credentials.
 		m.handover.Update(func(h *takeover.State) {
@@ -119,7 +84,6 @@ func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []stri
 		m.retry() // work that failed with the old token
 		dirs = append(dirs, m.dir)
 	}
-	slices.Sort(dirs)
 	return dirs
 }
 

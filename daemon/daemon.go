@@ -24,27 +24,24 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/mount/watch"
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // Defaults for the options that a mount request leaves unset.
 const (
-	DefaultCacheSize = 20 << 30    // bytes of contents on disk, of all mounts together
-	DefaultBudget    = 256 << 20   // bytes of contents that prefetch auto fetches for one mount
-	DefaultDeadline  = time.Minute // longest wait of a file system call for contents
+	DefaultCacheSize = 20 << 30  // bytes of contents on disk, of all mounts together
+	DefaultBudget    = 256 << 20 // bytes of contents that prefetch auto fetches for one mount
 )
 
 // Limits that no option changes.
 const (
 	memoryBudget = 24 << 20 // bytes of parsed trees and small contents in memory
-	retries      = 3        // attempts after the first of a request to a remote
 )
 
 // Config is the configuration of a daemon.
@@ -92,30 +89,19 @@ type Daemon struct {
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	ahead     transport.Ahead // servers that refuse a command sent ahead of the capabilities
-	latencies fuse.Latencies  // durations of the kernel requests of all mounts
-	taken     int             // number of predecessors whose mounts were taken over; see Config.Takeovers
+	remotes   *remotes.Remotes // stores, session remotes and logins of all mounts
+	latencies fuse.Latencies   // durations of the kernel requests of all mounts
+	taken     int              // number of predecessors whose mounts were taken over; see Config.Takeovers
 
-	readers     fetch.Readers // readers that wait for contents in any store; prefetches hold back for them
-	turns       turns         // schedules background work around the start of mounts
-	memoryLimit int64         // soft memory limit of the Go runtime without any mount, in bytes
+	turns       turns // schedules background work around the start of mounts
+	memoryLimit int64 // soft memory limit of the Go runtime without any mount, in bytes
 
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
-	closed bool                      // Close was called; no mount may be added
-	unfit  error                     // why this version cannot serve a mount that exists; nil: it can serve all
-	stores map[storeKey]*sharedStore // open stores
-	mounts map[string]*mount         // all mounts, by directory
-	idle   chan struct{}             // closed while mounts is empty; replaced by the next mount
-}
-
-// sharedStore is a store with the number of mounts that use it. Store and err may be read once opened is closed.
-type sharedStore struct {
-	*fetch.Store
-	users  int           // number of mounts that use the store; guarded by Daemon.mu
-	opened chan struct{} // closed when Store or err is set
-	err    error         // why the store could not be opened
-	leave  func()        // releases the lock that keeps other processes from removing the store
+	closed bool              // Close was called; no mount may be added
+	unfit  error             // why this version cannot serve a mount that exists; nil: it can serve all
+	mounts map[string]*mount // all mounts, by directory
+	idle   chan struct{}     // closed while mounts is empty; replaced by the next mount
 }
 
 var _ control.Handler = (*Daemon)(nil)
@@ -143,8 +129,8 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: statedir.Homes{State: c.State, Log: c.Log}, memory: memory, blobs: blobs,
 		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: watch.New(c.Keeper, c.take(watch.Kept)),
-		served: make(chan struct{}), stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
-		turns: turns{turn: make(chan struct{}, 1)},
+		served: make(chan struct{}), mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
+		turns: turns{turn: make(chan struct{}, 1)}, remotes: remotes.New(c.State, c.Log, memory, blobs),
 	}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
 	d.ctx, d.end = context.WithCancel(context.Background())
@@ -225,7 +211,7 @@ func (d *Daemon) add(m *mount) bool {
 	if len(d.mounts) == 0 {
 		d.idle = make(chan struct{})
 	}
-	m.login = d.loginFor(givenFor(m.request.Remote, string(m.request.Token), m.request.TokenFile))
+	m.login = d.remotes.Hold(m, remotes.GivenFor(m.request.Remote, string(m.request.Token), m.request.TokenFile))
 	d.mounts[m.dir] = m
 	d.limitMemory()
 	return true
@@ -247,6 +233,7 @@ func (d *Daemon) remove(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mounts, m.dir)
+	d.remotes.Drop(m)
 	d.limitMemory()
 	if len(d.mounts) == 0 {
 		close(d.idle)
@@ -277,83 +264,5 @@ func (d *Daemon) find(dir string) (*mount, bool) {
 		if p == "/" {
 			return nil, false
 		}
-	}
-}
-
-// storeKey identifies a store among the open ones. Mounts share a store only if everything that it was opened with is equal.
-type storeKey struct {
-	dir, remote string        // name of the store's directory; remote as the request names it
-	login       *login        // shared by mounts with the same credentials
-	env         string        // fingerprint of the environment of the request
-	timeout     time.Duration // of the request; 0: DefaultDeadline
-}
-
-// store returns the store for the remote of m. It opens the store if no other mount uses it, and otherwise waits until that
-// mount has opened it. The caller calls release once, but not after an error.
-func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
-	r := m.request
-	deadline := r.Timeout
-	if deadline == 0 {
-		deadline = DefaultDeadline
-	}
-	remote, err := transport.Open(r.Remote, transport.Options{
-		Login: m.login.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline, Ahead: &d.ahead,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	if r.CacheSize > 0 {
-		d.blobs.SetQuota(r.CacheSize)
-	}
-	dir := statedir.StoreName(remote.URL())
-	key := storeKey{dir, r.Remote, m.login, environment(r).Fingerprint(), r.Timeout}
-	d.mu.Lock()
-	// The first user opens the store without holding mu. Other users wait for opened.
-	shared, ok := d.stores[key]
-	if !ok {
-		shared = &sharedStore{opened: make(chan struct{})}
-		d.stores[key] = shared
-	}
-	shared.users++
-	d.mu.Unlock()
-	release = func() { d.release(key, shared) }
-	if ok {
-		remote.Close()
-		<-shared.opened
-	} else {
-		path := filepath.Join(d.state, "stores", dir)
-		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
-			shared.Store, shared.err = fetch.Open(fetch.Config{
-				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory, Readers: &d.readers,
-				Deadline: deadline, Env: environment(r), Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login),
-				Log: d.log.With(zap.String("remote", remote.URL())),
-			})
-		}
-		close(shared.opened)
-	}
-	if shared.err != nil {
-		release()
-		return nil, nil, shared.err
-	}
-	shared.Forgive() // a new mount may request refused objects again
-	return shared.Store, release, nil
-}
-
-// release removes one user from a store. The last user closes the store, outside of d.mu since that waits for the disk.
-func (d *Daemon) release(key storeKey, shared *sharedStore) {
-	d.mu.Lock()
-	shared.users--
-	last := shared.users == 0
-	if last {
-		delete(d.stores, key)
-	}
-	d.mu.Unlock()
-	if last && shared.Store != nil {
-		if err := shared.Close(); err != nil {
-			d.log.Warn("close store", zap.Error(err))
-		}
-	}
-	if last && shared.leave != nil {
-		shared.leave()
 	}
 }

@@ -34,7 +34,7 @@ func (d *Daemon) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror,
 // mirrorFor opens a mirror of the session remote of a request, with the credentials of the request. It returns
 // statedir.ErrNoSession if the request names no session remote.
 func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror.Mirror, error) {
-	remote, _, err := d.sessionRemote(r)
+	remote, _, err := d.remotes.Session(r)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 	}
 	// A session remote may refer to the mounted remote for the history that it does not store.
 	origin := func(url string) (mirror.Remote, error) {
-		o, _, err := d.sessionRemote(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
+		o, _, err := d.remotes.Session(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
 		return o, err
 	}
 	m, err := mirror.Open(ctx, mirror.Options{Dir: d.state, Remote: remote, Origin: origin})

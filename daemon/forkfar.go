@@ -56,7 +56,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
-	remote, _, err := d.sessionRemote(at)
+	remote, _, err := d.remotes.Session(at)
 	if err != nil {
 		return nil, err
 	}

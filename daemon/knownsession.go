@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -14,15 +15,15 @@ import (
 // connection stays open for the mount.
 type knownSession struct {
 	*resume.Known
-	at    string // URL of the session remote; it may hold a secret
-	login *login // credentials that the connection was opened with
-	taken bool   // a mount owns the connection and closes it
+	at    string         // URL of the session remote; it may hold a secret
+	login *remotes.Login // credentials that the connection was opened with
+	taken bool           // a mount owns the connection and closes it
 }
 
 // knowSession reads the metadata of a session from the session remote of a request. It returns statedir.ErrNoSession if the
 // request names no URL of a session remote, or the session remote does not have the session. The caller calls close.
 func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *knownSession, err error) {
-	remote, login, kind, err := d.openSessionRemote(r)
+	remote, login, kind, err := d.remotes.SessionLogin(r)
 	if err != nil {
 		return nil, err
 	}
@@ -44,14 +45,14 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 	if k.MetaID.IsZero() {
 		return nil, statedir.ErrNoSession
 	}
-	k.at, _ = sessionURL(r)
+	k.at, _ = remotes.SessionURL(r)
 	return k, k.ReadMeta(ctx, d.state)
 }
 
 // take returns the open connection to the session remote and passes its ownership to the caller, if at and g are the URL and
 // credentials that it was opened with. Otherwise, or if k is nil, it returns nil.
-func (k *knownSession) take(at string, g given) *thin.Remote {
-	if k == nil || k.taken || k.at != at || k.login.given != g {
+func (k *knownSession) take(all *remotes.Remotes, at string, g remotes.Given) *thin.Remote {
+	if k == nil || k.taken || k.at != at || !all.Matches(k.login, g) {
 		return nil
 	}
 	k.taken = true

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -19,7 +20,7 @@ import (
 // runs the command of --session-remote-create, if the request has one. A path from the session's record is not created: it may
 // be on a disk that is not mounted.
 func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Progress)) error {
-	at, kind := sessionURL(m.request)
+	at, kind := remotes.SessionURL(m.request)
 	if kind == "" && !filepath.IsAbs(at) && len(m.request.CreateRemote) > 0 && !m.request.ReadOnly {
 		return m.createByHook(ctx, progress)
 	}

@@ -213,8 +213,8 @@ type remoteFigures struct {
 	waits, foreground, background metrics.Histogram
 }
 
-// remotes returns the sums of the stores of all mounts, one for each URL. A store that several mounts share counts once.
-func remotes(mounts []scraped) (all []*remoteFigures) {
+// remotesOf returns the sums of the stores of all mounts, one for each URL. A store that several mounts share counts once.
+func remotesOf(mounts []scraped) (all []*remoteFigures) {
 	seen, byURL := map[*fetch.Store]bool{}, map[string]*remoteFigures{}
 	for _, m := range mounts {
 		if m.store == nil || seen[m.store] {
@@ -245,7 +245,7 @@ func remotes(mounts []scraped) (all []*remoteFigures) {
 
 // writeRemotes writes the metrics that have the label of a remote.
 func writeRemotes(w *metrics.Writer, mounts []scraped) {
-	all := remotes(mounts)
+	all := remotesOf(mounts)
 	label := func(r *remoteFigures) metrics.Label { return metrics.Label{Name: "remote", Value: r.url} }
 	// each writes a metric family with one sample for each remote.
 	each := func(name string, kind metrics.Kind, help string, value func(r *remoteFigures) float64) {

@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/agent"
@@ -57,8 +58,8 @@ type requested struct {
 	session string               // name of the session, equal to id; "": the mount keeps no work
 	parent  *mount               // mount that has this one as a submodule; nil: this one is no submodule
 
-	login        *login // credentials for the mounted remote; guarded by Daemon.mu
-	sessionLogin *login // credentials for the session remote; nil: there is no session remote; guarded by Daemon.mu
+	login        *remotes.Login // credentials for the mounted remote
+	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; guarded by mu
 }
 
 // starting holds the inputs of the start of a mount, and its result. abort does nothing in a mount that is taken over, and

@@ -210,7 +210,7 @@ func (m *mount) takeOver() (err error) {
 	device := m.inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system between the two processes.
 	gone := hungUp(device)
-	if m.store, m.release, err = m.daemon.store(m); err != nil {
+	if m.store, m.release, err = m.daemon.remotes.Store(m.request, m.login); err != nil {
 		return err
 	}
 	m.before = m.store.Stats()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
@@ -53,7 +54,7 @@ func (m *mount) newAgent() *agent.Agent {
 // home must be locked, and its record read.
 func (m *mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
-		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: readableURL(m.record.Remote),
+		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
 		Asked: m.request.SessionOptions, Recorded: m.record.Carried,
 	})
 	if err == nil && m.writable() {
@@ -256,7 +257,7 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	r := a.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	r.SessionToken, r.SessionTokenFile = "", ""
-	origin, _, err := a.daemon.sessionRemote(r)
+	origin, _, err := a.daemon.remotes.Session(r)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -165,7 +166,7 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 		return
 	}
 	r := control.MountRequest{Remote: o.record.Remote, Session: o.session, SessionOptions: o.record.Carried}
-	to, _, err := d.sessionRemote(r)
+	to, _, err := d.remotes.Session(r)
 	if err != nil || to == nil {
 		return
 	}
@@ -174,7 +175,7 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pushTime, fault.ErrSlow)
 	defer cancel()
 	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to,
-		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
+		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: remotes.Readable(o.record.Remote), Log: d.log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}

@@ -126,7 +126,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 // the number of removed refs, and the refs that it kept. Without takeOver it fails if another machine holds a claim.
 func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool,
 	now time.Time) (refs int64, kept []string, err error) {
-	far, _, err := d.sessionRemote(r)
+	far, _, err := d.remotes.Session(r)
 	if err != nil || far == nil {
 		return 0, nil, err
 	}
@@ -231,7 +231,7 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: r.Session, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
-	far, _, err := d.sessionRemote(req)
+	far, _, err := d.remotes.Session(req)
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest
 		}
 		return reply, nil
 	}
-	far, _, err := d.sessionRemote(control.MountRequest{SessionOptions: control.SessionOptions{Remote: r.Remote}})
+	far, _, err := d.remotes.Session(control.MountRequest{SessionOptions: control.SessionOptions{Remote: r.Remote}})
 	if err == nil && far == nil {
 		err = errRemoteNone
 	}

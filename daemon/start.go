@@ -52,7 +52,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if len(m.point.Created) > 0 {
 		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
-	if m.store, m.release, err = m.daemon.store(m); err != nil {
+	if m.store, m.release, err = m.daemon.remotes.Store(m.request, m.login); err != nil {
 		return reply, err
 	}
 	m.before = m.store.Stats()

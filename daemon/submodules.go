@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -188,7 +188,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		return nil, err
 	}
 	// Git refuses such a URL too (protocol.file.allow).
-	if isLocal(remote) && !isLocal(around.request.Remote) {
+	if remotes.IsLocal(remote) && !remotes.IsLocal(around.request.Remote) {
 		return nil, errors.New("a remote repository names a directory of this host")
 	}
 	if err := around.plain(ctx, w.Path); err != nil {
@@ -196,7 +196,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	}
 	// The submodule inherits the request of its parent, without the parts that concern only the parent.
 	r := around.requestNow()
-	r.Remote, r.Dir, r.Ref = likeUser(remote, r.Remote), filepath.Join(around.dir, w.Path), w.commit.String()
+	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	r.At = ""
@@ -208,7 +208,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		name := statedir.SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
 	}
-	if !sameHost(remote, around.request.Remote) { // the host of the submodule must not receive the parent's token
+	if !remotes.SameHost(remote, around.request.Remote) { // the host of the submodule must not receive the parent's token
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""
@@ -314,23 +314,6 @@ func (m *mount) isGone() bool {
 	default:
 		return false
 	}
-}
-
-// isLocal reports whether a remote is on this host. Git, too, refuses a local submodule of a repository from elsewhere.
-func isLocal(remote string) bool {
-	// A path without a scheme or host is local, as in git-clone(1).
-	if scheme, _, ok := strings.Cut(remote, "://"); ok {
-		return strings.EqualFold(scheme, "file")
-	}
-	colon, slash := strings.IndexByte(remote, ':'), strings.IndexByte(remote, '/')
-	return colon < 0 || slash >= 0 && slash < colon
-}
-
-// sameHost reports whether a secret for one remote may be sent to the other: scheme, host and port are equal.
-func sameHost(a, b string) bool {
-	ua, errA := url.Parse(a)
-	ub, errB := url.Parse(b)
-	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }
 
 // gitlink returns the commit of the gitlink at a path of a tree. It returns false if the path is missing or no gitlink.

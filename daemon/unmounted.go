@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -77,6 +78,6 @@ func Discard(state, session string) error {
 func Elsewhere(state, session string) bool {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	r, err := statedir.ReadRecord(filepath.Join(h.Dir(), session))
-	at, _ := sessionURL(control.MountRequest{Remote: r.Remote, SessionOptions: r.Carried})
+	at, _ := remotes.SessionURL(control.MountRequest{Remote: r.Remote, SessionOptions: r.Carried})
 	return err == nil && at != ""
 }

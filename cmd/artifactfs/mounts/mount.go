@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 )
 
 // MountOptions holds the flags of commands that mount, and the request that results from them.
@@ -150,7 +151,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"quota of the cache of file contents, for all mounts together (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0,
 		"longest `WAIT` for the remote, for mounting and for each later read (default "+
-			strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
+			strings.TrimSuffix(remotes.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`; read it again whenever it is refused")
 	f.StringVar(&r.SessionTokenFile, "session-token-file", "",
 		"the same for the session remote (default: the token of the remote, if both\nare on the same host)")

@@ -1,0 +1,144 @@
+package remotes
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Login holds the credentials for the remotes of one host. Mounts with equal credentials for the same host share one login, so
+// that a new token applies at once to all of them, their stores, submodules and session remotes.
+type Login struct {
+	*transport.Login       // has its own lock
+	given            Given // guarded by Remotes.mu, except place and user, which are constant
+}
+
+// User returns the user name in the URL of the remote; "" if the URL has none.
+func (l *Login) User() string { return l.given.user }
+
+// IsWeb reports whether the login is for http or https remotes. Only those take tokens.
+func (l *Login) IsWeb() bool {
+	return strings.HasPrefix(l.given.place, "http://") || strings.HasPrefix(l.given.place, "https://")
+}
+
+// Given holds the credentials that the user named for a host, as a comparable value: mounts share a login if their values are
+// equal.
+type Given struct {
+	place          string // scheme and host of the remote, in lower case; "" for scp-like addresses and paths
+	user, password string // from the URL of the remote
+	token, file    string // token, or path of a file with a token
+}
+
+// GivenFor returns the credentials in a URL together with a token and a token file.
+func GivenFor(remote, token, file string) Given {
+	g := Given{token: token, file: file}
+	if u, err := url.Parse(remote); err == nil && u.Host != "" {
+		g.place = strings.ToLower(u.Scheme + "://" + u.Host)
+		g.user = u.User.Username()
+		g.password, _ = u.User.Password()
+	}
+	return g
+}
+
+// GivenForSession returns the credentials for the session remote of a request: its own token, or that of the mounted remote if
+// both are on the same host. The token of the mounted remote is not sent to another host. at is the URL of the session remote.
+func GivenForSession(r control.MountRequest, at string) Given {
+	token, file := string(r.SessionToken), r.SessionTokenFile
+	if token == "" && file == "" && SameHost(at, r.Remote) {
+		token, file = string(r.Token), r.TokenFile
+	}
+	return GivenFor(at, token, file)
+}
+
+// Token returns the token that the user named; "" if there is none.
+func (g Given) Token() string { return g.token }
+
+// Secrets returns the token and the password, which may be empty.
+func (g Given) Secrets() []string { return []string{g.token, g.password} }
+
+// stock returns a function that returns the current credentials of g and l. They are for stock git, which the store runs where
+// it cannot use package transport. A password in the URL applies until the token is renewed.
+func (g Given) stock(l *transport.Login) func() fetch.Credential {
+	return func() fetch.Credential {
+		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
+			return fetch.Credential{User: g.user, Secret: g.password}
+		}
+		token, err := l.Token()
+		if err != nil { // a public remote needs no token; for others git reports the error
+			return fetch.Credential{}
+		}
+		user := g.user
+		if user == "" {
+			user = "x-access-token"
+		}
+		return fetch.Credential{User: user, Secret: token}
+	}
+}
+
+// Login returns the held login for g, or a new one that is not held yet.
+func (r *Remotes) Login(g Given) *Login {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.login(g)
+}
+
+// login is Login. The caller holds r.mu.
+func (r *Remotes) login(g Given) *Login {
+	for _, logins := range r.held {
+		for _, l := range logins {
+			if l.given == g {
+				return l
+			}
+		}
+	}
+	return &Login{transport.NewLogin(g.token, g.file), g}
+}
+
+// Hold returns the login for g, and lets later mounts with the same credentials share it until Drop is called for holder, a
+// mount.
+func (r *Remotes) Hold(holder any, g Given) *Login {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.login(g)
+	r.held[holder] = append(r.held[holder], l)
+	return l
+}
+
+// HoldLogin is Hold for a login that the caller has already.
+func (r *Remotes) HoldLogin(holder any, l *Login) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held[holder] = append(r.held[holder], l)
+}
+
+// Drop ends the use of all logins that holder holds.
+func (r *Remotes) Drop(holder any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.held, holder)
+}
+
+// Renew replaces the credentials of a login by a new token or token file. Mounts that are made with the new token later share
+// the login. It returns a function that reports whether a holder uses the login.
+func (r *Remotes) Renew(l *Login, token, file string) (uses func(holder any) bool) {
+	l.Renew(token, file)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.given.token, l.given.file, l.given.password = token, file, ""
+	users := map[any]bool{}
+	for holder, logins := range r.held {
+		users[holder] = slices.Contains(logins, l)
+	}
+	return func(holder any) bool { return users[holder] }
+}
+
+// Matches reports whether l was made for the credentials g.
+func (r *Remotes) Matches(l *Login, g Given) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return l.given == g
+}

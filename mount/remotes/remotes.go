@@ -1,0 +1,184 @@
+// Package remotes opens the remotes of mounts: their stores, their session remotes, and the logins for both. Mounts of one
+// remote share a store, and mounts with equal credentials share a login.
+package remotes
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/cache"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// DefaultDeadline is the longest wait of a file system call for contents, if the mount request sets none.
+const DefaultDeadline = time.Minute
+
+// retries is the number of attempts after the first of a request to a remote.
+const retries = 3
+
+// Remotes holds the open stores and the logins of all mounts of a daemon. Its methods are safe for concurrent use.
+type Remotes struct {
+	state  string // path of the state directory
+	log    *zap.Logger
+	memory *cache.Memory // cache of trees and small contents in memory, of all stores
+	blobs  *cache.Blobs  // cache of contents on disk, of all stores
+
+	readers fetch.Readers   // readers that wait for contents in any store; prefetches hold back for them
+	ahead   transport.Ahead // servers that refuse a command sent ahead of the capabilities
+
+	// The fields below are guarded by mu.
+	mu     sync.Mutex
+	stores map[storeKey]*sharedStore // open stores
+	held   map[any][]*Login          // logins that the mounts hold, by mount
+}
+
+// New returns the remotes of a daemon with the given state directory and caches.
+func New(state string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs) *Remotes {
+	return &Remotes{state: state, log: log, memory: memory, blobs: blobs, stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}}
+}
+
+// sharedStore is a store with the number of mounts that use it. Store and err may be read once opened is closed.
+type sharedStore struct {
+	*fetch.Store
+	users  int           // number of mounts that use the store; guarded by Remotes.mu
+	opened chan struct{} // closed when Store or err is set
+	err    error         // why the store could not be opened
+	leave  func()        // releases the lock that keeps other processes from removing the store
+}
+
+// storeKey identifies a store among the open ones. Mounts share a store only if everything that it was opened with is equal.
+type storeKey struct {
+	dir, remote string        // name of the store's directory; remote as the request names it
+	login       *Login        // shared by mounts with the same credentials
+	env         string        // fingerprint of the environment of the request
+	timeout     time.Duration // of the request; 0: DefaultDeadline
+}
+
+// options returns the options for a connection with login l to a remote of a request.
+func (r *Remotes) options(req control.MountRequest, l *Login) transport.Options {
+	return transport.Options{Login: l.Login, Env: Environment(req), Retries: retries, Log: r.log,
+		Stall: req.Timeout, Patience: deadline(req), Ahead: &r.ahead}
+}
+
+// deadline returns the longest wait of a file system call in a mount for contents.
+func deadline(req control.MountRequest) time.Duration {
+	if req.Timeout == 0 {
+		return DefaultDeadline
+	}
+	return req.Timeout
+}
+
+// Store returns the store for the mounted remote of a request, whose login is l. It opens the store if no other mount uses it,
+// and otherwise waits until that mount has opened it. The caller calls release once, but not after an error.
+func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, release func(), err error) {
+	remote, err := transport.Open(req.Remote, r.options(req, l))
+	if err != nil {
+		return nil, nil, err
+	}
+	if req.CacheSize > 0 {
+		r.blobs.SetQuota(req.CacheSize)
+	}
+	dir := statedir.StoreName(remote.URL())
+	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Timeout}
+	r.mu.Lock()
+	// The first user opens the store without holding mu. Other users wait for opened.
+	shared, ok := r.stores[key]
+	if !ok {
+		shared = &sharedStore{opened: make(chan struct{})}
+		r.stores[key] = shared
+	}
+	shared.users++
+	r.mu.Unlock()
+	release = func() { r.release(key, shared) }
+	if ok {
+		remote.Close()
+		<-shared.opened
+	} else {
+		path := filepath.Join(r.state, "stores", dir)
+		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
+			shared.Store, shared.err = fetch.Open(fetch.Config{
+				Dir: path, Remote: remote, Blobs: r.blobs, Memory: r.memory, Readers: &r.readers,
+				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").stock(l.Login),
+				Log: r.log.With(zap.String("remote", remote.URL())),
+			})
+		}
+		close(shared.opened)
+	}
+	if shared.err != nil {
+		release()
+		return nil, nil, shared.err
+	}
+	shared.Forgive() // a new mount may request refused objects again
+	return shared.Store, release, nil
+}
+
+// release removes one user from a store. The last user closes the store, outside of r.mu since that waits for the disk.
+func (r *Remotes) release(key storeKey, shared *sharedStore) {
+	r.mu.Lock()
+	shared.users--
+	last := shared.users == 0
+	if last {
+		delete(r.stores, key)
+	}
+	r.mu.Unlock()
+	if last && shared.Store != nil {
+		if err := shared.Close(); err != nil {
+			r.log.Warn("close store", zap.Error(err))
+		}
+	}
+	if last && shared.leave != nil {
+		shared.leave()
+	}
+}
+
+// Session opens the session remote of a request, which may be for any session, mounted or not. remote is nil if the session has
+// no other session remote than the embedded one. kind is one of the constants of package control, or "" for a URL. The token of
+// the mounted remote is sent only to the host of the mounted remote. The caller closes remote.
+func (r *Remotes) Session(req control.MountRequest) (remote *thin.Remote, kind string, err error) {
+	remote, _, kind, err = r.SessionLogin(req)
+	return remote, kind, err
+}
+
+// SessionLogin is Session, and also returns the login that the session remote is opened with. The login is not held.
+func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l *Login, kind string, err error) {
+	at, kind := SessionURL(req)
+	if at == "" {
+		return nil, nil, kind, nil
+	}
+	l = r.Login(GivenForSession(req, at))
+	far, err := transport.Open(at, r.options(req, l))
+	if err != nil {
+		return nil, nil, kind, fmt.Errorf("open session remote: %w", err)
+	}
+	return thin.New(far, req.Session, r.log), l, kind, nil
+}
+
+// tokenTime is how long a remote may take to accept or refuse a token.
+const tokenTime = 15 * time.Second
+
+// TryToken requests HEAD from a remote with a token, or the token in a file. It returns nil if the remote answers within
+// tokenTime. at is the URL of the remote, without a password.
+func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environment, token, file string) error {
+	l := transport.NewLogin(token, file)
+	if _, err := l.Token(); err != nil {
+		return err
+	}
+	remote, err := transport.Open(at, transport.Options{Login: l, Env: env, Connect: tokenTime / 2, Stall: tokenTime, Log: r.log})
+	if err != nil {
+		return err
+	}
+	defer remote.Close()
+	limited, cancel := context.WithTimeout(ctx, tokenTime)
+	defer cancel()
+	_, err = remote.Refs(limited, []string{"HEAD"})
+	return err
+}

@@ -1,0 +1,106 @@
+package remotes
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Environment returns the environment variables of a request for connections to its remotes; nil if the request has none.
+func Environment(r control.MountRequest) transport.Environment {
+	if len(r.Environment) == 0 {
+		return nil
+	}
+	return transport.Environment(r.Environment)
+}
+
+// SessionURL returns the URL of the session remote that a request names, and its kind: one of the constants of package control,
+// or "" for a URL. The URL is "" for the embedded session remote and for none.
+func SessionURL(r control.MountRequest) (at, kind string) {
+	switch r.SessionOptions.Remote {
+	case "", control.RemoteEmbedded:
+		return "", control.RemoteEmbedded
+	case control.RemoteNone:
+		return "", control.RemoteNone
+	case control.RemoteOrigin:
+		return r.Remote, control.RemoteOrigin
+	}
+	// Without a token of its own, a session remote on the host of the mounted remote gets the user and password of that URL.
+	if r.SessionToken == "" && r.SessionTokenFile == "" {
+		return LikeUser(r.SessionOptions.Remote, r.Remote), ""
+	}
+	return r.SessionOptions.Remote, ""
+}
+
+// LikeUser returns the URL remote with the user and password of other, if both are on the same host and remote has no user of
+// its own. Otherwise it returns remote.
+func LikeUser(remote, other string) string {
+	u, err := url.Parse(remote)
+	o, otherErr := url.Parse(other)
+	if err != nil || otherErr != nil || u.User != nil || o.User == nil || !SameHost(remote, other) {
+		return remote
+	}
+	u.User = o.User
+	return u.String()
+}
+
+// WithoutPassword returns a URL without its password. The user name stays.
+func WithoutPassword(remote string) string {
+	u, err := url.Parse(remote)
+	if err != nil || u.User == nil {
+		return remote
+	}
+	if _, ok := u.User.Password(); !ok {
+		return remote
+	}
+	u.User = url.User(u.User.Username())
+	return u.String()
+}
+
+// WithUser returns a URL with the given user name, "" for none, and without a password.
+func WithUser(remote, user string) string {
+	u, err := url.Parse(remote)
+	if err != nil {
+		return remote
+	}
+	if u.User = nil; user != "" {
+		u.User = url.User(user)
+	}
+	return u.String()
+}
+
+// IsLocal reports whether a remote is on this host. Git, too, refuses a local submodule of a repository that is not local.
+func IsLocal(remote string) bool {
+	// A path without a scheme or host is local, as in git-clone(1).
+	if scheme, _, ok := strings.Cut(remote, "://"); ok {
+		return strings.EqualFold(scheme, "file")
+	}
+	colon, slash := strings.IndexByte(remote, ':'), strings.IndexByte(remote, '/')
+	return colon < 0 || slash >= 0 && slash < colon
+}
+
+// SameHost reports whether a secret for one remote may be sent to the other: scheme, host and port are equal.
+func SameHost(a, b string) bool {
+	ua, errA := url.Parse(a)
+	ub, errB := url.Parse(b)
+	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
+}
+
+// Readable returns remote if other machines can be expected to reach it by the same URL: the schemes http, https, ssh and git,
+// and scp-like addresses. It returns "" otherwise, since a path names another directory on another machine.
+func Readable(remote string) string {
+	if scheme, _, ok := strings.Cut(remote, "://"); ok {
+		switch strings.ToLower(scheme) {
+		case "http", "https", "ssh", "git":
+			return remote
+		}
+		return ""
+	}
+	host, path, ok := strings.Cut(remote, ":") // scp-like HOST:PATH; a local path has a slash before the colon
+	if ok && host != "" && path != "" && !strings.Contains(host, "/") {
+		return remote
+	}
+	return ""
+}
