@@ -224,7 +224,7 @@ func (t *Tree) sizeHere(n Node) int64 {
 // blob returns the blob of a base node, as the Source expects it.
 func (t *Tree) blob(n Node, r *record) Blob {
 	tree := t.table.rec(t.table.treeOf(n)).objectID()
-	return Blob{ID: r.objectID(), Path: t.table.path(n), Link: r.kind == kindSymlink, Tree: tree}
+	return Blob{ID: r.objectID(), Path: t.table.path(n), Link: r.Kind() == kindSymlink, Tree: tree}
 }
 
 // SetAttr changes attributes and returns the new ones. The size in the result is negative if it is not known and not set.

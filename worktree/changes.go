@@ -88,7 +88,7 @@ func (m merged) known(path string) (Node, bool) {
 // knownBlock returns the block of a directory if it was read.
 func (m merged) knownBlock(dir Node) (block, bool) {
 	r, ok := m.tree.table.record(dir)
-	if !ok || r.kind != kindDir {
+	if !ok || r.Kind() != kindDir {
 		return block{}, false
 	}
 	return r.block()
@@ -99,7 +99,7 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
 	for n := b.first; n < b.first+Node(b.count); n++ {
-		if r := m.tree.table.rec(n); r.kind.isDir() {
+		if r := m.tree.table.rec(n); r.Kind().isDir() {
 			name := m.tree.table.name(r)
 			if _, p := m.Entry(dir, name); p == overlay.Unknown {
 				to = m.addDirs(n, path+"/"+name, to)
@@ -137,6 +137,8 @@ const (
 	// be reported late.
 	noSlot    = 1<<64 - 1
 	slotBytes = 8
+	// writersChunkBits is the binary logarithm of the number of bytes by which the file grows.
+	writersChunkBits = 16
 )
 
 const (
@@ -187,10 +189,10 @@ func (t *Tree) Refreshed(nodes []Node) {
 func (w *writing) open(on disk.FS, path string, continued bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !continued {
-		w.file, err = mapped.Create(on, path, smallChunkBits)
+		w.file, err = mapped.Create(on, path, writersChunkBits)
 		return err
 	}
-	if w.file, err = mapped.Open(on, path, smallChunkBits); err != nil {
+	if w.file, err = mapped.Open(on, path, writersChunkBits); err != nil {
 		return err
 	}
 	if err := w.file.Load(true); err != nil {

@@ -147,10 +147,10 @@ func (z *freezing) differing() (paths []string) {
 		})
 		m.EachInode(func(in overlay.Inode) bool {
 			r, ok := m.tree.table.record(in.Node)
-			if !ok || r.kind.isDir() || m.unchanged(in, r) {
+			if !ok || r.Kind().isDir() || m.unchanged(in, r) {
 				return true
 			}
-			dir, name := Node(r.parent), m.tree.table.name(r)
+			dir, name := r.dir(), m.tree.table.name(r)
 			if _, p := m.Entry(dir, name); p != overlay.Unknown {
 				return true
 			}
@@ -177,10 +177,10 @@ func (z *freezing) differing() (paths []string) {
 
 // unchanged reports whether git sees a base file as unchanged: with the contents, type and executable bit of its record.
 func (m merged) unchanged(in overlay.Inode, r *record) bool {
-	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != mode(r.kind)&syscall.S_IFMT {
+	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().statMode()&syscall.S_IFMT {
 		return false
 	}
-	return r.kind == kindSymlink || (r.kind == kindExec) == (in.Mode&0o100 != 0)
+	return r.Kind() == kindSymlink || (r.Kind() == kindExec) == (in.Mode&0o100 != 0)
 }
 
 // tell adds the entries of the paths. A path that ends in a slash stands for everything below it. A path below a directory
@@ -285,7 +285,7 @@ func (z *freezing) path(path string) (told string, err error) {
 // that Skip selects.
 func (z *freezing) isClosed(path string, s seen) bool {
 	r, base := z.tree.table.record(s.node)
-	return base && r.kind == kindGitlink || s.nested || z.skips(path)
+	return base && r.Kind() == kindGitlink || s.nested || z.skips(path)
 }
 
 // child looks up a name in a directory.
@@ -307,7 +307,7 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 // block returns the block of a directory, or errUnread if its tree was not read yet.
 func (z *freezing) block(dir Node) (block, error) {
 	r, ok := z.tree.table.record(dir)
-	if !ok || r.kind != kindDir {
+	if !ok || r.Kind() != kindDir {
 		return block{}, nil
 	}
 	b, ok := r.block()
@@ -380,7 +380,7 @@ func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *record) {
 // directory adds the entry of a directory. An unchanged base directory is one entry; a changed one is listed.
 func (z *freezing) directory(e FrozenEntry, s seen, r *record) error {
 	switch {
-	case r != nil && r.kind == kindGitlink:
+	case r != nil && r.Kind() == kindGitlink:
 		e.Kind, e.ID, e.Mode = FrozenModule, r.objectID(), object.ModeGitlink
 		if s.filled {
 			e.Kind = FrozenOther
@@ -482,8 +482,8 @@ func (m merged) dirty() map[Node]bool {
 		return true
 	})
 	m.EachInode(func(in overlay.Inode) bool {
-		if r, ok := m.tree.table.record(in.Node); ok && !r.kind.isDir() && !m.unchanged(in, r) {
-			mark(Node(r.parent))
+		if r, ok := m.tree.table.record(in.Node); ok && !r.Kind().isDir() && !m.unchanged(in, r) {
+			mark(r.dir())
 		}
 		return true
 	})

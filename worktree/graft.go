@@ -123,8 +123,8 @@ func (m merged) found(dir Node, b block, name, path string) (f Found) {
 	}
 	f = Found{Node: n, Mode: in.Mode, ctime: in.Ctime, size: in.Size, content: in.Content}
 	r, base := m.tree.table.record(n)
-	if base && !r.kind.isDir() && in.Size == overlay.SizeOfBase && m.tree.table.path(n) == path {
-		f.Blob, f.Exec = r.objectID(), r.kind == kindExec
+	if base && !r.Kind().isDir() && in.Size == overlay.SizeOfBase && m.tree.table.path(n) == path {
+		f.Blob, f.Exec = r.objectID(), r.Kind() == kindExec
 	}
 	return f
 }
@@ -392,7 +392,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 		if in.Node, err = e.tx.NewNode(); err != nil {
 			return Grafted{}, err
 		}
-		in = overlay.Inode{Node: in.Node, Mode: mode(kindGitlink), Nlink: 2}
+		in = overlay.Inode{Node: in.Node, Mode: kindGitlink.statMode(), Nlink: 2}
 	} else {
 		n, ok := g.choose(e, p, d)
 		if !ok {
@@ -412,7 +412,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 // Shows reports whether a path shows an unchanged blob, with the type and mode that a checkout would set.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := kindOf(m)
-	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != mode(k)&syscall.S_IFMT {
+	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.statMode()&syscall.S_IFMT {
 		return false
 	}
 	return k == kindSymlink || f.Exec == (k == kindExec) && f.Exec == (f.Mode&0o100 != 0)

@@ -97,7 +97,7 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 func (g *grafting) shows(n Node, p Graft) bool {
 	r := g.tree.table.rec(n)
 	k, _ := kindOf(p.Mode)
-	return r.kind == k && r.objectID() == p.ID && g.tree.table.path(n) == p.Path
+	return r.Kind() == k && r.objectID() == p.ID && g.tree.table.path(n) == p.Path
 }
 
 // unused is free, but includes the changes of this update.
@@ -121,7 +121,7 @@ func (m merged) free(n Node) bool {
 		return true
 	}
 	r := t.rec(n)
-	at, p := m.Entry(Node(r.parent), t.name(r))
+	at, p := m.Entry(r.dir(), t.name(r))
 	return p == overlay.Hidden || p == overlay.Present && at != n
 }
 
@@ -135,7 +135,7 @@ func (m merged) pristine(in overlay.Inode) bool {
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.tree.table.record(in.Node)
-		if !ok || r.kind.isDir() || m.tree.table.treeOf(in.Node) != Root {
+		if !ok || r.Kind().isDir() || m.tree.table.treeOf(in.Node) != Root {
 			return true
 		}
 		was := m.tree.baseInode(in.Node, r)
@@ -165,7 +165,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	}
 	name := path.Base(at)
 	old, has := g.tree.table.search(parent.block, name)
-	has = has && g.tree.table.rec(old).kind == kindDir
+	has = has && g.tree.table.rec(old).Kind() == kindDir
 	var b block
 	if has {
 		if b, err = g.tree.children(ctx, old); err != nil {
@@ -181,7 +181,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		if _, ok := e.entry(parent.node, parent.block, name); ok {
 			return syscall.EEXIST
 		}
-		dir := overlay.Inode{Mode: mode(kindDir), Nlink: 2}
+		dir := overlay.Inode{Mode: kindDir.statMode(), Nlink: 2}
 		if has && e.unused(old) {
 			dir = g.tree.baseInode(old, g.tree.table.rec(old))
 			e.hideAll(old, b) // the graft adds the names that are to exist, one by one
@@ -220,7 +220,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	}
 	perm := p.Perm
 	if perm == 0 {
-		perm = mode(kindDir) & 0o7777
+		perm = kindDir.statMode() & 0o7777
 	}
 	n := g.dirs[p.Path].node
 	err = g.tree.updateNoted(func(e *edit) error {

@@ -133,9 +133,14 @@ func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
-// Shown returns a word, and the shift in it, of four bits of a base node that package fuse defines. They are 0 at first and
-// survive a takeover. The word may be used as long as the Tree is reachable, also after Close.
-func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.table.kernel.word(n) }
+// shown returns the word with the bits of a node, and their position in the word (Tree.Shown).
+func (t *table) shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
+
+// tookOver reports whether the table continues the kernel state of a previous process.
+func (t *table) tookOver() bool { return t.kernel.continued }
+
+// seed returns the seed of the overlay's positions in directory listings. It is the same before and after a takeover.
+func (t *table) seed() [16]byte { return t.kernel.header().seed }
 
 // close closes the file. Callers of Shown read zeros from now on.
 func (k *kernelState) close() error { return k.Detach() }

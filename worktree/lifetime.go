@@ -1,5 +1,7 @@
 package worktree
 
+import "sync/atomic"
+
 // Remember increments the lookup count of a node: a reply to the kernel contained it.
 func (t *Tree) Remember(n Node) {
 	if t.layer == nil || !t.gate.enter() {
@@ -9,7 +11,7 @@ func (t *Tree) Remember(n Node) {
 	if n.Own() {
 		t.layer.Remember(n)
 	} else if r, ok := t.table.record(n); ok {
-		r.lookups.Add(1)
+		r.remember()
 	}
 }
 
@@ -30,23 +32,20 @@ func (t *Tree) Forget(n Node, k uint64) {
 	if !ok {
 		return
 	}
-	for {
-		have := r.lookups.Load()
-		left := have - uint32(min(k, uint64(have)))
-		if r.lookups.CompareAndSwap(have, left) {
-			if left == 0 {
-				t.writing.forget(n)
-				t.layer.Release(n)
-			}
-			return
-		}
+	if r.forget(k) {
+		t.writing.forget(n)
+		t.layer.Release(n)
 	}
 }
+
+// Shown returns a word, and the shift in it, of four bits of a base node that package fuse defines. They are 0 at first and
+// survive a takeover. The word may be used as long as the Tree is reachable, also after Close.
+func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.table.shown(n) }
 
 // release frees a base node that lost a name, if it has no other name and the kernel holds no reference to it. The overlay
 // counts and releases own nodes itself.
 func (t *Tree) release(n Node) {
-	if r, ok := t.table.record(n); ok && !n.Own() && r.lookups.Load() == 0 {
+	if r, ok := t.table.record(n); ok && !n.Own() && !r.known() {
 		t.layer.Release(n)
 	}
 }

@@ -160,7 +160,7 @@ func (t *Tree) inode(n Node) (in overlay.Inode, err error) {
 
 // find returns the inode behind a name in a directory.
 func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inode, err error) {
-	if len(name) > maxName {
+	if len(name) > object.MaxNameLen {
 		return in, syscall.ENAMETOOLONG
 	}
 	b, err := t.children(ctx, dir)
@@ -194,9 +194,9 @@ func (t *Tree) children(ctx context.Context, dir Node) (block, error) {
 	switch {
 	case !ok:
 		return block{}, ErrNoNode
-	case !r.kind.isDir():
+	case !r.Kind().isDir():
 		return block{}, ErrNotDir
-	case r.kind == kindGitlink:
+	case r.Kind() == kindGitlink:
 		return block{}, nil
 	}
 	if b, ok := r.block(); ok {

@@ -1,9 +1,7 @@
 package worktree
 
 import (
-	"fmt"
 	"strings"
-	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
 )
@@ -55,28 +53,13 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 func (t *Tree) baseInode(n Node, r *record) overlay.Inode {
 	at := t.options.Time.UnixNano()
 	in := overlay.Inode{
-		Node: n, Mode: mode(r.kind), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Atime: at, Mtime: at, Ctime: at,
-		Parent: Node(r.parent),
+		Node: n, Mode: r.Kind().statMode(), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Atime: at, Mtime: at, Ctime: at,
+		Parent: r.dir(),
 	}
-	if !r.kind.isDir() {
+	if !r.Kind().isDir() {
 		in.Size = overlay.SizeOfBase
 	}
 	return in
-}
-
-// mode returns st_mode for a kind. Permissions are those of a checkout under umask 022.
-func mode(k kind) uint32 {
-	switch k {
-	case kindFile:
-		return syscall.S_IFREG | 0o644
-	case kindExec:
-		return syscall.S_IFREG | 0o755
-	case kindSymlink:
-		return syscall.S_IFLNK | 0o777
-	case kindDir, kindGitlink: // a submodule that is not checked out is an empty directory
-		return syscall.S_IFDIR | 0o755
-	}
-	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
 }
 
 // entry looks up a name in a directory whose block is b.
@@ -152,7 +135,7 @@ func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.tree.table.record(n); base {
 		name = m.tree.table.name(r)
 		at, p := m.Entry(dir, name)
-		if p == overlay.Unknown && Node(r.parent) == dir || p == overlay.Present && at == n {
+		if p == overlay.Unknown && r.dir() == dir || p == overlay.Present && at == n {
 			return name, true
 		}
 	}

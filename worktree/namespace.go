@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
@@ -125,7 +126,7 @@ func subdirs(in *overlay.Inode) int {
 
 // place checks that a name is valid for a new entry of a directory, and returns the directory's block.
 func (t *Tree) place(ctx context.Context, dir Node, name string) (block, error) {
-	if len(name) > maxName {
+	if len(name) > object.MaxNameLen {
 		return block{}, syscall.ENAMETOOLONG
 	}
 	if err := checkName(name); err != nil {

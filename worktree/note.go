@@ -64,7 +64,7 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 		return len(dirs) <= maxNames
 	}
 	if r, ok := m.tree.table.record(n); ok {
-		dir, s := Node(r.parent), m.tree.table.name(r)
+		dir, s := r.dir(), m.tree.table.name(r)
 		if _, p := m.Entry(dir, s); p == overlay.Unknown {
 			add(dir, s)
 		}

@@ -98,8 +98,8 @@ func (m merged) namesOf(in *overlay.Inode) (paths []string) {
 		return paths
 	}
 	if r, ok := m.tree.table.record(in.Node); ok {
-		if _, p := m.Entry(Node(r.parent), m.tree.table.name(r)); p == overlay.Unknown {
-			add(Node(r.parent), m.tree.table.name(r))
+		if _, p := m.Entry(r.dir(), m.tree.table.name(r)); p == overlay.Unknown {
+			add(r.dir(), m.tree.table.name(r))
 		}
 	}
 	r := &m.tree.removed
@@ -135,7 +135,7 @@ func (c *dirNames) budget(n int) int {
 // nameIn returns the name of a file in a directory. Programs often change many files of one directory in turn, so the names
 // found in a search are cached.
 func (m merged) nameIn(n, dir Node) (string, bool) {
-	if r, ok := m.tree.table.record(n); ok && Node(r.parent) == dir {
+	if r, ok := m.tree.table.record(n); ok && r.dir() == dir {
 		name := m.tree.table.name(r)
 		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
 			return name, true

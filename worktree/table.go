@@ -9,13 +9,30 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/overlay"
 )
+
+// Counts is how much of the base tree the table contains. Paths below a directory that was never read are not counted.
+type Counts struct {
+	Nodes int64 // paths that have a node, including the root
+	Dirs  int64 // directories whose children have nodes
+}
+
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
+type Node = overlay.Node
+
+// Root is the node of the mount's root directory, in every mount.
+const Root Node = 1
+
+// ErrTable is returned for a file that is not an inode table, a damaged one, or one of another base tree.
+var ErrTable = errors.New("bad inode table")
 
 // table allocates the nodes of the base tree. It consists of two files: records of 64 bytes, whose index is the node, and the
 // bytes of the names. Record 0 is the header, record 1 the root. Both files are in the byte order of the host and are read
@@ -132,8 +149,8 @@ func kindOf(m object.Mode) (kind, bool) {
 	return 0, false
 }
 
-// mode returns the git mode of a kind.
-func (k kind) mode() object.Mode {
+// GitMode returns the git mode of a kind.
+func (k kind) GitMode() object.Mode {
 	switch k {
 	case kindFile:
 		return object.ModeFile
@@ -149,11 +166,32 @@ func (k kind) mode() object.Mode {
 	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
 }
 
+// statMode returns the st_mode of a node of this kind. Permissions are those of a checkout under umask 022.
+func (k kind) statMode() uint32 {
+	switch k {
+	case kindFile:
+		return syscall.S_IFREG | 0o644
+	case kindExec:
+		return syscall.S_IFREG | 0o755
+	case kindSymlink:
+		return syscall.S_IFLNK | 0o777
+	case kindDir, kindGitlink: // a submodule that is not checked out is an empty directory
+		return syscall.S_IFDIR | 0o755
+	}
+	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
+}
+
 // block is the position of a directory's children in the table: count consecutive nodes from first on.
 type block struct {
 	first Node
 	count int
 }
+
+// Kind returns the kind of the node.
+func (r *record) Kind() kind { return r.kind }
+
+// dir returns the directory that contains the node in its tree; for a root, the root itself.
+func (r *record) dir() Node { return Node(r.parent) }
 
 // block returns the block of a directory, and false if its tree was not read yet.
 func (r *record) block() (block, bool) {
@@ -169,6 +207,23 @@ func (r *record) size() (int64, bool) {
 
 // setSize records the length of a file's contents, in bytes. Concurrent callers may store it.
 func (r *record) setSize(n int64) { r.state.Store(uint64(n) + 1) }
+
+// remember increments the kernel's lookup count of the node.
+func (r *record) remember() { r.lookups.Add(1) }
+
+// forget decrements the lookup count by k, but not below zero. It reports whether the count is zero now.
+func (r *record) forget(k uint64) (last bool) {
+	for {
+		have := r.lookups.Load()
+		left := have - uint32(min(k, uint64(have)))
+		if r.lookups.CompareAndSwap(have, left) {
+			return left == 0
+		}
+	}
+}
+
+// known reports whether the kernel holds a reference to the node.
+func (r *record) known() bool { return r.lookups.Load() > 0 }
 
 // objectID returns the object ID of a node: the zero ID for the root of an empty base tree.
 func (r *record) objectID() object.ID {
@@ -284,6 +339,9 @@ func (t *table) close() error {
 	t.unlock()
 	return errors.Join(errs...)
 }
+
+// counts returns how much of the base tree the table contains.
+func (t *table) counts() Counts { return Counts{t.nodes.Load(), t.dirs.Load()} }
 
 // header returns record 0 as a header.
 func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }

@@ -2,7 +2,6 @@ package worktree
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -30,7 +29,7 @@ func (t *Tree) WalkBase(ctx context.Context, emit func(e BaseEntry) error) error
 // walkBase is WalkBase for the node at a path.
 func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e BaseEntry) error) error {
 	r := t.table.rec(n)
-	if err := emit(t.baseEntry(n, r, path)); err != nil || r.kind != kindDir {
+	if err := emit(t.baseEntry(n, r, path)); err != nil || r.Kind() != kindDir {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -62,61 +61,19 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 
 // baseEntry returns the entry of a base node. It asks the Source only for a size that it knows.
 func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
-	e := BaseEntry{Path: path, ID: r.objectID(), Mode: r.kind.mode()}
+	e := BaseEntry{Path: path, ID: r.objectID(), Mode: r.Kind().GitMode()}
 	in := t.baseInode(n, r)
-	if r.kind.isDir() {
+	if r.Kind().isDir() {
 		e.Attr = t.describe(in)
 		return e
 	}
 	size, ok := r.size()
 	if !ok {
-		size, ok = t.src.KnownSize(Blob{ID: e.ID, Path: path, Link: r.kind == kindSymlink, Tree: t.options.Root})
+		size, ok = t.src.KnownSize(Blob{ID: e.ID, Path: path, Link: r.Kind() == kindSymlink, Tree: t.options.Root})
 	}
 	in.Size = max(size, 0)
 	if e.Attr = t.describe(in); !ok {
 		e.Attr.Size = -1
 	}
 	return e
-}
-
-// treeOrder returns the nodes of a block in the order of a git tree, in which the name of a directory ends in a slash. It
-// returns nil if that is the order of the block, which is the normal case.
-func (t *table) treeOrder(b block) []Node {
-	misplaced := false
-	for i := 0; i+1 < b.count && !misplaced; i++ {
-		r := t.rec(b.first + Node(i))
-		if r.kind != kindDir {
-			continue
-		}
-		name, next := t.name(r), t.name(t.rec(b.first+Node(i)+1))
-		misplaced = len(next) > len(name) && next[len(name)] < '/' && strings.HasPrefix(next, name)
-	}
-	if !misplaced {
-		return nil
-	}
-	nodes := make([]Node, b.count)
-	for i := range nodes {
-		nodes[i] = b.first + Node(i)
-	}
-	slices.SortFunc(nodes, func(x, y Node) int { return compareInTree(t.rec(x), t.rec(y), t) })
-	return nodes
-}
-
-// compareInTree compares two records in the order of a git tree.
-func compareInTree(x, y *record, t *table) int {
-	a, b := t.name(x), t.name(y)
-	n := min(len(a), len(b))
-	if c := strings.Compare(a[:n], b[:n]); c != 0 {
-		return c
-	}
-	end := func(name string, r *record) byte {
-		switch {
-		case len(name) > n:
-			return name[n]
-		case r.kind == kindDir:
-			return '/'
-		}
-		return 0
-	}
-	return int(end(a, x)) - int(end(b, y))
 }

@@ -86,12 +86,6 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
-type Node = overlay.Node
-
-// Root is the node of the mount's root directory, in every mount.
-const Root Node = 1
-
 // Blob is a blob together with the place where the mount shows it. The place matters because git attributes, which are
 // selected by path, may convert the contents.
 type Blob struct {
@@ -132,7 +126,6 @@ var (
 	ErrNotLink  = errors.New("not a symbolic link")
 	ErrNoNode   = errors.New("no such node")           // the table and the overlay know no such node
 	ErrClosed   = errors.New("working tree is closed") // returned by every method after Close
-	ErrTable    = errors.New("bad inode table")        // not an inode table, a damaged one, or one of another base tree
 	ErrResized  = errors.New("the content has another size than announced")
 )
 
@@ -181,12 +174,6 @@ type Entry struct {
 	Next uint64 // position from which ReadDir continues behind this entry
 }
 
-// Counts is how much of the base tree the table contains. Paths below a directory that was never read are not counted.
-type Counts struct {
-	Nodes int64 // paths that have a node, including the root
-	Dirs  int64 // directories whose children have nodes
-}
-
 // dirSize is the st_size of every directory, in bytes. As on most file systems the value has no meaning.
 const dirSize = 4096
 
@@ -222,27 +209,27 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := &Tree{src: src, options: o, table: table, tookOver: table.kernel.continued, noticed: make(chan struct{}, 1)}
+	t := &Tree{src: src, options: o, table: table, tookOver: table.tookOver(), noticed: make(chan struct{}, 1)}
 	t.removed.mass = make(chan struct{}, 1)
 	t.removed.on.Store(o.KeepRemoved)
-	if err := t.attach(o); err != nil {
+	if err := t.attach(o, tablePath); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
 	return t, nil
 }
 
 // attach opens the overlay and the journal, and recovers what the previous process left in them.
-func (t *Tree) attach(o Options) (err error) {
+func (t *Tree) attach(o Options, tablePath string) (err error) {
 	table := t.table
 	if o.Overlay == "" {
 		t.recovery.TookOver = t.tookOver
-		return t.openJournal(o)
+		return t.openJournal(o, tablePath)
 	}
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
 		ValidBase: func(n Node) bool { _, ok := table.record(n); return ok },
-		TakeOver:  t.tookOver, Seed: table.kernel.header().seed,
-		Knows: func(n Node) bool { r, ok := table.record(n); return ok && r.lookups.Load() > 0 },
+		TakeOver:  t.tookOver, Seed: table.seed(),
+		Knows: func(n Node) bool { r, ok := table.record(n); return ok && r.known() },
 	})
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
@@ -256,12 +243,12 @@ func (t *Tree) attach(o Options) (err error) {
 			return err
 		}
 	}
-	return t.openJournal(o)
+	return t.openJournal(o, tablePath)
 }
 
 // openJournal opens the change journal. Files that have another size than when the overlay was closed (Recovery.Shrunk) are
 // recorded in it as changed.
-func (t *Tree) openJournal(o Options) error {
+func (t *Tree) openJournal(o Options, tablePath string) error {
 	if o.Journal == "" {
 		return nil
 	}
@@ -269,7 +256,7 @@ func (t *Tree) openJournal(o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := t.writing.open(o.FS, t.table.records.Name()+".writing", t.tookOver); err != nil {
+	if err := t.writing.open(o.FS, tablePath+".writing", t.tookOver); err != nil {
 		return err
 	}
 	shrunk := t.recovery.Shrunk
@@ -332,6 +319,4 @@ func (t *Tree) Stats() overlay.Stats {
 }
 
 // Counts returns how much of the base tree the table contains.
-func (t *Tree) Counts() Counts {
-	return Counts{t.table.nodes.Load(), t.table.dirs.Load()}
-}
+func (t *Tree) Counts() Counts { return t.table.counts() }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
@@ -83,7 +84,7 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 	switch {
 	case !keepsXattr(name):
 		return syscall.EOPNOTSUPP
-	case len(name) > maxName:
+	case len(name) > object.MaxNameLen:
 		return syscall.ERANGE
 	case len(value) > maxXattr:
 		return syscall.E2BIG
