@@ -7,6 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // Field is a set of attributes, as bits.
@@ -70,7 +71,7 @@ func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	if err != nil || in.Size != overlay.SizeOfBase {
 		return Attr{}, false
 	}
-	if r, ok := t.table.record(n); !ok || r.objectID() != blob {
+	if r, ok := t.Table.Record(n); !ok || r.ObjectID() != blob {
 		return Attr{}, false
 	}
 	a := t.describeBy(in, t.sizeHere)
@@ -87,12 +88,12 @@ func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 		if a := t.describe(in); a.Size >= 0 {
 			return a, t.countBlocks(&a, in)
 		}
-		r, _ := t.table.record(n)
+		r, _ := t.Table.Record(n)
 		size, err := t.src.Size(ctx, t.blob(n, r))
 		if err != nil {
 			return Attr{}, err
 		}
-		r.setSize(size) // then check again: the contents may have been replaced meanwhile
+		r.SetSize(size) // then check again: the contents may have been replaced meanwhile
 	}
 }
 
@@ -188,11 +189,11 @@ func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 // knownSize returns the size of a base node's contents without waiting, -1 if it is not known. It reports the lookup to the
 // Source, and stores a size that the Source knows in the table.
 func (t *Tree) knownSize(n Node) int64 {
-	r, ok := t.table.record(n)
+	r, ok := t.Table.Record(n)
 	if !ok {
 		return -1
 	}
-	if size, ok := r.size(); ok {
+	if size, ok := r.Size(); ok {
 		return size
 	}
 	b := t.blob(n, r)
@@ -201,17 +202,17 @@ func (t *Tree) knownSize(n Node) int64 {
 	if !ok {
 		return -1
 	}
-	r.setSize(size)
+	r.SetSize(size)
 	return size
 }
 
 // sizeHere is knownSize without reporting the lookup and without storing the size.
 func (t *Tree) sizeHere(n Node) int64 {
-	r, ok := t.table.record(n)
+	r, ok := t.Table.Record(n)
 	if !ok {
 		return -1
 	}
-	size, ok := r.size()
+	size, ok := r.Size()
 	if !ok {
 		size, ok = t.src.KnownSize(t.blob(n, r))
 	}
@@ -222,9 +223,9 @@ func (t *Tree) sizeHere(n Node) int64 {
 }
 
 // blob returns the blob of a base node, as the Source expects it.
-func (t *Tree) blob(n Node, r *record) Blob {
-	tree := t.table.rec(t.table.treeOf(n)).objectID()
-	return Blob{ID: r.objectID(), Path: t.table.path(n), Link: r.Kind() == kindSymlink, Tree: tree}
+func (t *Tree) blob(n Node, r *inode.Record) Blob {
+	tree := t.Table.At(t.Table.TreeOf(n)).ObjectID()
+	return Blob{ID: r.ObjectID(), Path: t.Table.Path(n), Link: r.Kind() == inode.KindSymlink, Tree: tree}
 }
 
 // SetAttr changes attributes and returns the new ones. The size in the result is negative if it is not known and not set.

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
@@ -86,21 +87,21 @@ func (m merged) known(path string) (Node, bool) {
 }
 
 // knownBlock returns the block of a directory if it was read.
-func (m merged) knownBlock(dir Node) (block, bool) {
-	r, ok := m.tree.table.record(dir)
-	if !ok || r.Kind() != kindDir {
-		return block{}, false
+func (m merged) knownBlock(dir Node) (inode.Block, bool) {
+	r, ok := m.tree.Table.Record(dir)
+	if !ok || r.Kind() != inode.KindDir {
+		return inode.Block{}, false
 	}
-	return r.block()
+	return r.Block()
 }
 
 // addDirs appends "DIR/*" for the directory at path and for each directory below it that was read.
 func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
-	for n := b.first; n < b.first+Node(b.count); n++ {
-		if r := m.tree.table.rec(n); r.Kind().isDir() {
-			name := m.tree.table.name(r)
+	for n := b.First; n < b.First+Node(b.Count); n++ {
+		if r := m.tree.Table.At(n); r.Kind().IsDir() {
+			name := m.tree.Table.Name(r)
 			if _, p := m.Entry(dir, name); p == overlay.Unknown {
 				to = m.addDirs(n, path+"/"+name, to)
 			}

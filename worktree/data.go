@@ -60,7 +60,7 @@ func (t *Tree) readBase(ctx context.Context, n Node, p []byte, off int64) (int, 
 // open returns the contents of a base node's blob. It waits until the blob is fetched, and corrects a wrong size in the
 // table.
 func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
-	r, ok := t.table.record(n)
+	r, ok := t.Table.Record(n)
 	if !ok {
 		return nil, ErrNoNode
 	}
@@ -68,13 +68,13 @@ func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
 	if err != nil {
 		return nil, err
 	}
-	told, ok := r.size()
+	told, ok := r.Size()
 	if !ok || told != c.Size() {
-		r.setSize(c.Size())
+		r.SetSize(c.Size())
 	}
 	if ok && told != c.Size() {
 		defer c.Release()
-		return nil, fmt.Errorf("open %q: announced %d bytes, got %d: %w", t.table.path(n), told, c.Size(), ErrResized)
+		return nil, fmt.Errorf("open %q: announced %d bytes, got %d: %w", t.Table.Path(n), told, c.Size(), ErrResized)
 	}
 	return c, nil
 }
@@ -113,8 +113,8 @@ func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 		done, err = f.WriteAt(p, off)
 		return err
 	}, func() (Content, error) {
-		if r, ok := t.table.record(n); ok && off == 0 {
-			if size, ok := r.size(); ok && size <= int64(len(p)) {
+		if r, ok := t.Table.Record(n); ok && off == 0 {
+			if size, ok := r.Size(); ok && size <= int64(len(p)) {
 				return whole{bytes.NewReader(p)}, nil
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
@@ -129,7 +130,7 @@ func (e *edit) promote(n Node) error {
 }
 
 // place makes a node an entry of a directory, whose block is b. A base node at its original place needs no entry.
-func (e *edit) place(dir Node, b block, name string, n Node) {
+func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.noteName(e.flight, dir, name, n, in, true)
 		if old, ok := e.entry(dir, b, name); ok { // the record of a directory does not cover a file of that name, or vice versa
@@ -138,7 +139,7 @@ func (e *edit) place(dir Node, b block, name string, n Node) {
 			}
 		}
 	}
-	if at, ok := e.tree.table.search(b, name); ok && at == n {
+	if at, ok := e.tree.Table.Search(b, name); ok && at == n {
 		e.tx.ClearEntry(dir, name)
 		return
 	}
@@ -146,14 +147,14 @@ func (e *edit) place(dir Node, b block, name string, n Node) {
 }
 
 // remove removes a name from a directory, whose block is b.
-func (e *edit) remove(dir Node, b block, name string) {
+func (e *edit) remove(dir Node, b inode.Block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
 			e.noteName(e.flight, dir, name, n, in, false)
 			e.leave(in, dir)
 		}
 	}
-	if _, ok := e.tree.table.search(b, name); ok {
+	if _, ok := e.tree.Table.Search(b, name); ok {
 		e.tx.Hide(dir, name)
 		return
 	}
@@ -186,5 +187,5 @@ func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	}
 }
 
-// isDir reports whether an inode is a directory.
+// IsDir reports whether an inode is a directory.
 func isDir(in *overlay.Inode) bool { return in.Mode&syscall.S_IFMT == syscall.S_IFDIR }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // errUnread is returned if the tree of a base directory must be read first (freezing.unread).
@@ -146,11 +147,11 @@ func (z *freezing) differing() (paths []string) {
 			return true
 		})
 		m.EachInode(func(in overlay.Inode) bool {
-			r, ok := m.tree.table.record(in.Node)
-			if !ok || r.Kind().isDir() || m.unchanged(in, r) {
+			r, ok := m.tree.Table.Record(in.Node)
+			if !ok || r.Kind().IsDir() || m.unchanged(in, r) {
 				return true
 			}
-			dir, name := r.dir(), m.tree.table.name(r)
+			dir, name := r.Dir(), m.tree.Table.Name(r)
 			if _, p := m.Entry(dir, name); p != overlay.Unknown {
 				return true
 			}
@@ -176,11 +177,11 @@ func (z *freezing) differing() (paths []string) {
 }
 
 // unchanged reports whether git sees a base file as unchanged: with the contents, type and executable bit of its record.
-func (m merged) unchanged(in overlay.Inode, r *record) bool {
-	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().statMode()&syscall.S_IFMT {
+func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
+	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().StatMode()&syscall.S_IFMT {
 		return false
 	}
-	return r.Kind() == kindSymlink || (r.Kind() == kindExec) == (in.Mode&0o100 != 0)
+	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)
 }
 
 // tell adds the entries of the paths. A path that ends in a slash stands for everything below it. A path below a directory
@@ -284,8 +285,8 @@ func (z *freezing) path(path string) (told string, err error) {
 // isClosed reports whether a freeze does not list the contents of a directory: a submodule, a nested repository, or one
 // that Skip selects.
 func (z *freezing) isClosed(path string, s seen) bool {
-	r, base := z.tree.table.record(s.node)
-	return base && r.Kind() == kindGitlink || s.nested || z.skips(path)
+	r, base := z.tree.Table.Record(s.node)
+	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
 }
 
 // child looks up a name in a directory.
@@ -300,20 +301,20 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	if err != nil {
 		return 0, false, err
 	}
-	n, ok := m.tree.table.search(b, name)
+	n, ok := m.tree.Table.Search(b, name)
 	return n, ok, nil
 }
 
 // block returns the block of a directory, or errUnread if its tree was not read yet.
-func (z *freezing) block(dir Node) (block, error) {
-	r, ok := z.tree.table.record(dir)
-	if !ok || r.Kind() != kindDir {
-		return block{}, nil
+func (z *freezing) block(dir Node) (inode.Block, error) {
+	r, ok := z.tree.Table.Record(dir)
+	if !ok || r.Kind() != inode.KindDir {
+		return inode.Block{}, nil
 	}
-	b, ok := r.block()
+	b, ok := r.Block()
 	if !ok {
 		z.unread = dir
-		return block{}, errUnread
+		return inode.Block{}, errUnread
 	}
 	return b, nil
 }
@@ -334,7 +335,7 @@ func (z *freezing) skips(dir string) bool {
 // node adds the entry of a node at a path, and those of everything below it. It pins contents that may be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
-	r, base := z.tree.table.record(s.node)
+	r, base := z.tree.Table.Record(s.node)
 	ofBase := base && s.size == overlay.SizeOfBase
 	switch s.mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
@@ -369,19 +370,19 @@ func (z *freezing) node(path string, s seen) error {
 }
 
 // ofTree makes e the entry of an object that a base node shows unchanged.
-func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *record) {
-	e.Kind, e.ID = kind, r.objectID()
-	e.Tree = z.tree.table.rec(z.tree.table.treeOf(n)).objectID()
-	if from := z.tree.table.path(n); from != e.Path {
+func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Record) {
+	e.Kind, e.ID = kind, r.ObjectID()
+	e.Tree = z.tree.Table.At(z.tree.Table.TreeOf(n)).ObjectID()
+	if from := z.tree.Table.Path(n); from != e.Path {
 		e.From = from
 	}
 }
 
 // directory adds the entry of a directory. An unchanged base directory is one entry; a changed one is listed.
-func (z *freezing) directory(e FrozenEntry, s seen, r *record) error {
+func (z *freezing) directory(e FrozenEntry, s seen, r *inode.Record) error {
 	switch {
-	case r != nil && r.Kind() == kindGitlink:
-		e.Kind, e.ID, e.Mode = FrozenModule, r.objectID(), object.ModeGitlink
+	case r != nil && r.Kind() == inode.KindGitlink:
+		e.Kind, e.ID, e.Mode = FrozenModule, r.ObjectID(), object.ModeGitlink
 		if s.filled {
 			e.Kind = FrozenOther
 		}
@@ -408,11 +409,11 @@ func (z *freezing) below(path string, dir Node) error {
 		return err
 	}
 	var list []seen
-	for n, end := b.first, b.first+Node(b.count); n < end; {
+	for n, end := b.First, b.First+Node(b.Count); n < end; {
 		z.look(func(m merged) {
 			present, hidden := m.Entries(dir)
 			for last := min(n+glance, end); n < last; n++ {
-				name := m.tree.table.name(m.tree.table.rec(n))
+				name := m.tree.Table.Name(m.tree.Table.At(n))
 				if present+hidden > 0 {
 					if _, p := m.Entry(dir, name); p != overlay.Unknown {
 						continue
@@ -482,8 +483,8 @@ func (m merged) dirty() map[Node]bool {
 		return true
 	})
 	m.EachInode(func(in overlay.Inode) bool {
-		if r, ok := m.tree.table.record(in.Node); ok && !r.Kind().isDir() && !m.unchanged(in, r) {
-			mark(r.dir())
+		if r, ok := m.tree.Table.Record(in.Node); ok && !r.Kind().IsDir() && !m.unchanged(in, r) {
+			mark(r.Dir())
 		}
 		return true
 	})

@@ -12,10 +12,11 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // A graft makes paths show the blobs of another tree without fetching any of them. The overlay gets an entry and an inode
-// for each path. The node of that inode is below a further root for the other tree (roots.go), so that the file behaves in
+// for each path. The node of that inode is below a further root for the other tree (inode.Table.AddRoot), so that the file behaves in
 // every respect like an unchanged file of the base tree. If the base tree has the same blob at the same path, the original
 // node is used again, and the overlay's entry is removed.
 //
@@ -81,7 +82,7 @@ func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
 	}
 	defer t.gate.leave()
 	dir, name, err := t.above(ctx, path)
-	var b block
+	var b inode.Block
 	if err == nil {
 		b, err = t.children(ctx, dir)
 	}
@@ -112,7 +113,7 @@ func (t *Tree) above(ctx context.Context, at string) (dir Node, name string, err
 }
 
 // found returns the state of a name in a directory, whose block is b. path is the full path of the name.
-func (m merged) found(dir Node, b block, name, path string) (f Found) {
+func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	n, ok := m.entry(dir, b, name)
 	if !ok {
 		return f
@@ -122,9 +123,9 @@ func (m merged) found(dir Node, b block, name, path string) (f Found) {
 		return f
 	}
 	f = Found{Node: n, Mode: in.Mode, ctime: in.Ctime, size: in.Size, content: in.Content}
-	r, base := m.tree.table.record(n)
-	if base && !r.Kind().isDir() && in.Size == overlay.SizeOfBase && m.tree.table.path(n) == path {
-		f.Blob, f.Exec = r.objectID(), r.Kind() == kindExec
+	r, base := m.tree.Table.Record(n)
+	if base && !r.Kind().IsDir() && in.Size == overlay.SizeOfBase && m.tree.Table.Path(n) == path {
+		f.Blob, f.Exec = r.ObjectID(), r.Kind() == inode.KindExec
 	}
 	return f
 }
@@ -162,9 +163,9 @@ func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token st
 		tree: t, id: tree, done: make([]Grafted, len(list)), dirs: map[string]graftDir{}, chosen: map[string]Node{},
 		stale: map[Node]bool{}, listings: map[Node]bool{}, dropped: map[Node]int64{},
 	}
-	for _, n := range t.table.rootsOf(tree) {
+	for _, n := range t.Table.RootsOf(tree) {
 		if n != Root {
-			g.roots = append(g.roots, graftRoot{n, map[string]block{}})
+			g.roots = append(g.roots, graftRoot{n, map[string]inode.Block{}})
 		}
 	}
 	if err = g.run(ctx, list); err != nil {
@@ -194,13 +195,13 @@ type grafting struct {
 // graftRoot is a further root of the tree, with a cache of the blocks below it by the path of their directory.
 type graftRoot struct {
 	node   Node
-	blocks map[string]block
+	blocks map[string]inode.Block
 }
 
 // graftDir is a directory of the mount, with its block.
 type graftDir struct {
 	node  Node
-	block block
+	block inode.Block
 }
 
 // run makes the changes in order: removals, then files, then empty directories.
@@ -392,13 +393,13 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 		if in.Node, err = e.tx.NewNode(); err != nil {
 			return Grafted{}, err
 		}
-		in = overlay.Inode{Node: in.Node, Mode: kindGitlink.statMode(), Nlink: 2}
+		in = overlay.Inode{Node: in.Node, Mode: inode.KindGitlink.StatMode(), Nlink: 2}
 	} else {
 		n, ok := g.choose(e, p, d)
 		if !ok {
 			return Grafted{}, errTaken
 		}
-		in = g.tree.baseInode(n, g.tree.table.rec(n))
+		in = g.tree.baseInode(n, g.tree.Table.At(n))
 		g.stale[n] = true
 	}
 	in.UID, in.GID = g.tree.options.UID, g.tree.options.GID
@@ -411,11 +412,11 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 
 // Shows reports whether a path shows an unchanged blob, with the type and mode that a checkout would set.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
-	k, _ := kindOf(m)
-	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.statMode()&syscall.S_IFMT {
+	k, _ := inode.KindOf(m)
+	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.StatMode()&syscall.S_IFMT {
 		return false
 	}
-	return k == kindSymlink || f.Exec == (k == kindExec) && f.Exec == (f.Mode&0o100 != 0)
+	return k == inode.KindSymlink || f.Exec == (k == inode.KindExec) && f.Exec == (f.Mode&0o100 != 0)
 }
 
 // graftInode stores an inode, in place of anything that this update has set for its node.

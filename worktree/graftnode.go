@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // errTaken is returned if the node that was chosen for a path has a name in the mount meanwhile.
@@ -30,22 +31,22 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		g.tree.view(func(m merged) { ok = g.shows(n, p) && m.free(n) })
 		return ok
 	}
-	if n, ok := g.tree.table.search(d.block, path.Base(p.Path)); ok && usable(n) {
+	if n, ok := g.tree.Table.Search(d.block, path.Base(p.Path)); ok && usable(n) {
 		return nil
 	}
 	for i := 0; ; i++ {
 		if i == len(g.roots) {
-			root, err := g.tree.table.addRoot(g.id)
+			root, err := g.tree.Table.AddRoot(g.id)
 			if err != nil {
 				return err
 			}
-			g.roots = append(g.roots, graftRoot{root, map[string]block{}})
+			g.roots = append(g.roots, graftRoot{root, map[string]inode.Block{}})
 		}
 		b, err := g.roots[i].block(ctx, g.tree, parentOf(p.Path))
 		if err != nil {
 			return err
 		}
-		n, ok := g.tree.table.search(b, path.Base(p.Path))
+		n, ok := g.tree.Table.Search(b, path.Base(p.Path))
 		if !ok || !g.shows(n, p) {
 			return fmt.Errorf("%s: tree %s does not have %s there: %w", p.Path, g.id, p.ID, ErrNotExist)
 		}
@@ -62,7 +63,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 }
 
 // block returns the block of a directory below a root. It waits for the trees on the way.
-func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error) {
+func (r graftRoot) block(ctx context.Context, t *Tree, at string) (inode.Block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
 	}
@@ -70,11 +71,11 @@ func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error)
 	if at != "" {
 		above, err := r.block(ctx, t, parentOf(at))
 		if err != nil {
-			return block{}, err
+			return inode.Block{}, err
 		}
 		var ok bool
-		if n, ok = t.table.search(above, path.Base(at)); !ok {
-			return block{}, fmt.Errorf("read directory %q: %w", at, ErrNotExist)
+		if n, ok = t.Table.Search(above, path.Base(at)); !ok {
+			return inode.Block{}, fmt.Errorf("read directory %q: %w", at, ErrNotExist)
 		}
 	}
 	b, err := t.children(ctx, n)
@@ -86,7 +87,7 @@ func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error)
 
 // choose returns the node for the blob of a path, and false if it is no longer unused.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
-	if n, ok := g.tree.table.search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
+	if n, ok := g.tree.Table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
 	}
 	n, ok := g.chosen[p.Path]
@@ -95,9 +96,9 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 
 // shows reports whether a node has the path, kind and blob that p needs.
 func (g *grafting) shows(n Node, p Graft) bool {
-	r := g.tree.table.rec(n)
-	k, _ := kindOf(p.Mode)
-	return r.Kind() == k && r.objectID() == p.ID && g.tree.table.path(n) == p.Path
+	r := g.tree.Table.At(n)
+	k, _ := inode.KindOf(p.Mode)
+	return r.Kind() == k && r.ObjectID() == p.ID && g.tree.Table.Path(n) == p.Path
 }
 
 // unused is free, but includes the changes of this update.
@@ -116,12 +117,12 @@ func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
 	}
-	t := m.tree.table
-	if t.treeOf(n) != Root {
+	t := m.tree.Table
+	if t.TreeOf(n) != Root {
 		return true
 	}
-	r := t.rec(n)
-	at, p := m.Entry(r.dir(), t.name(r))
+	r := t.At(n)
+	at, p := m.Entry(r.Dir(), t.Name(r))
 	return p == overlay.Hidden || p == overlay.Present && at != n
 }
 
@@ -134,14 +135,14 @@ func (m merged) pristine(in overlay.Inode) bool {
 // restores a file leaves it so.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
-		r, ok := m.tree.table.record(in.Node)
-		if !ok || r.Kind().isDir() || m.tree.table.treeOf(in.Node) != Root {
+		r, ok := m.tree.Table.Record(in.Node)
+		if !ok || r.Kind().IsDir() || m.tree.Table.TreeOf(in.Node) != Root {
 			return true
 		}
 		was := m.tree.baseInode(in.Node, r)
 		was.Atime, was.Mtime, was.Ctime = in.Atime, in.Mtime, in.Ctime
 		if in == was && len(m.Xattrs(in.Node)) == 0 {
-			if _, p := m.Entry(in.Parent, m.tree.table.name(r)); p == overlay.Unknown {
+			if _, p := m.Entry(in.Parent, m.tree.Table.Name(r)); p == overlay.Unknown {
 				n++
 			}
 		}
@@ -164,9 +165,9 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		return err
 	}
 	name := path.Base(at)
-	old, has := g.tree.table.search(parent.block, name)
-	has = has && g.tree.table.rec(old).Kind() == kindDir
-	var b block
+	old, has := g.tree.Table.Search(parent.block, name)
+	has = has && g.tree.Table.At(old).Kind() == inode.KindDir
+	var b inode.Block
 	if has {
 		if b, err = g.tree.children(ctx, old); err != nil {
 			return err
@@ -181,9 +182,9 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		if _, ok := e.entry(parent.node, parent.block, name); ok {
 			return syscall.EEXIST
 		}
-		dir := overlay.Inode{Mode: kindDir.statMode(), Nlink: 2}
+		dir := overlay.Inode{Mode: inode.KindDir.StatMode(), Nlink: 2}
 		if has && e.unused(old) {
-			dir = g.tree.baseInode(old, g.tree.table.rec(old))
+			dir = g.tree.baseInode(old, g.tree.Table.At(old))
 			e.hideAll(old, b) // the graft adds the names that are to exist, one by one
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
@@ -220,7 +221,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	}
 	perm := p.Perm
 	if perm == 0 {
-		perm = kindDir.statMode() & 0o7777
+		perm = inode.KindDir.StatMode() & 0o7777
 	}
 	n := g.dirs[p.Path].node
 	err = g.tree.updateNoted(func(e *edit) error {
@@ -235,9 +236,9 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 }
 
 // hideAll hides all names that the base tree has in a directory.
-func (e *edit) hideAll(dir Node, b block) {
-	for n := b.first; n < b.first+Node(b.count); n++ {
-		e.tx.Hide(dir, e.tree.table.name(e.tree.table.rec(n)))
+func (e *edit) hideAll(dir Node, b inode.Block) {
+	for n := b.First; n < b.First+Node(b.Count); n++ {
+		e.tx.Hide(dir, e.tree.Table.Name(e.tree.Table.At(n)))
 	}
 }
 

@@ -1,6 +1,8 @@
 package worktree
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+)
 
 // Remember increments the lookup count of a node: a reply to the kernel contained it.
 func (t *Tree) Remember(n Node) {
@@ -10,8 +12,8 @@ func (t *Tree) Remember(n Node) {
 	defer t.gate.leave()
 	if n.Own() {
 		t.layer.Remember(n)
-	} else if r, ok := t.table.record(n); ok {
-		r.remember()
+	} else if r, ok := t.Table.Record(n); ok {
+		r.Remember()
 	}
 }
 
@@ -28,11 +30,11 @@ func (t *Tree) Forget(n Node, k uint64) {
 		}
 		return
 	}
-	r, ok := t.table.record(n)
+	r, ok := t.Table.Record(n)
 	if !ok {
 		return
 	}
-	if r.forget(k) {
+	if r.Forget(k) {
 		t.writing.forget(n)
 		t.layer.Release(n)
 	}
@@ -40,12 +42,12 @@ func (t *Tree) Forget(n Node, k uint64) {
 
 // Shown returns a word, and the shift in it, of four bits of a base node that package fuse defines. They are 0 at first and
 // survive a takeover. The word may be used as long as the Tree is reachable, also after Close.
-func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.table.shown(n) }
+func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.Table.Shown(n) }
 
 // release frees a base node that lost a name, if it has no other name and the kernel holds no reference to it. The overlay
 // counts and releases own nodes itself.
 func (t *Tree) release(n Node) {
-	if r, ok := t.table.record(n); ok && !n.Own() && !r.known() {
+	if r, ok := t.Table.Record(n); ok && !n.Own() && !r.Known() {
 		t.layer.Release(n)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // Lookup returns the attributes of a name in a directory. It waits for the directory's tree, but not for the size, which is
@@ -182,39 +183,39 @@ func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inod
 
 // children returns the block of a base directory. The first call waits for the directory's tree and adds the block to the
 // table. An own directory has no block, and neither has a submodule.
-func (t *Tree) children(ctx context.Context, dir Node) (block, error) {
+func (t *Tree) children(ctx context.Context, dir Node) (inode.Block, error) {
 	if dir.Own() {
 		in, err := t.inode(dir)
 		if err == nil && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			err = ErrNotDir
 		}
-		return block{}, err
+		return inode.Block{}, err
 	}
-	r, ok := t.table.record(dir)
+	r, ok := t.Table.Record(dir)
 	switch {
 	case !ok:
-		return block{}, ErrNoNode
-	case !r.Kind().isDir():
-		return block{}, ErrNotDir
-	case r.Kind() == kindGitlink:
-		return block{}, nil
+		return inode.Block{}, ErrNoNode
+	case !r.Kind().IsDir():
+		return inode.Block{}, ErrNotDir
+	case r.Kind() == inode.KindGitlink:
+		return inode.Block{}, nil
 	}
-	if b, ok := r.block(); ok {
+	if b, ok := r.Block(); ok {
 		return b, nil
 	}
 	var entries []object.TreeEntry
-	if id := r.objectID(); !id.IsZero() {
+	if id := r.ObjectID(); !id.IsZero() {
 		var err error
 		if entries, err = t.src.Tree(ctx, id); err != nil {
-			return block{}, fmt.Errorf("read directory %q: %w", t.table.path(dir), err)
+			return inode.Block{}, fmt.Errorf("read directory %q: %w", t.Table.Path(dir), err)
 		}
 	}
 	// git sorts a directory as if its name ended in a slash; the table searches in plain byte order.
 	sorted := slices.Clone(entries)
 	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
-	b, err := t.table.add(dir, sorted)
+	b, err := t.Table.Add(dir, sorted)
 	if err != nil {
-		return block{}, fmt.Errorf("read directory %q: %w", t.table.path(dir), err)
+		return inode.Block{}, fmt.Errorf("read directory %q: %w", t.Table.Path(dir), err)
 	}
 	return b, nil
 }

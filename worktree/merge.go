@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // upper is the set of read operations on an overlay that merged needs. overlay.Reader implements it.
@@ -42,7 +43,7 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
 	}
-	r, ok := m.tree.table.record(n)
+	r, ok := m.tree.Table.Record(n)
 	if !ok {
 		return overlay.Inode{}, false
 	}
@@ -50,34 +51,34 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 }
 
 // baseInode returns the inode of an unchanged base node.
-func (t *Tree) baseInode(n Node, r *record) overlay.Inode {
+func (t *Tree) baseInode(n Node, r *inode.Record) overlay.Inode {
 	at := t.options.Time.UnixNano()
 	in := overlay.Inode{
-		Node: n, Mode: r.Kind().statMode(), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Atime: at, Mtime: at, Ctime: at,
-		Parent: r.dir(),
+		Node: n, Mode: r.Kind().StatMode(), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Atime: at, Mtime: at, Ctime: at,
+		Parent: r.Dir(),
 	}
-	if !r.Kind().isDir() {
+	if !r.Kind().IsDir() {
 		in.Size = overlay.SizeOfBase
 	}
 	return in
 }
 
 // entry looks up a name in a directory whose block is b.
-func (m merged) entry(dir Node, b block, name string) (Node, bool) {
+func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
 		return n, true
 	case overlay.Hidden:
 		return 0, false
 	}
-	return m.tree.table.search(b, name)
+	return m.tree.Table.Search(b, name)
 }
 
 // empty reports whether a directory, whose block is b, has no entries. Only names of the block can be hidden, so a
 // directory without present entries is empty if the number of hidden names is that of the block.
-func (m merged) empty(dir Node, b block) bool {
+func (m merged) empty(dir Node, b inode.Block) bool {
 	present, hidden := m.Entries(dir)
-	return present == 0 && hidden == b.count
+	return present == 0 && hidden == b.Count
 }
 
 // within reports whether a directory is n or below n.
@@ -132,10 +133,10 @@ func (m merged) path(n Node) (string, bool) {
 // name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original
 // name, all entries of the directory that the overlay has are searched.
 func (m merged) name(n, dir Node) (name string, ok bool) {
-	if r, base := m.tree.table.record(n); base {
-		name = m.tree.table.name(r)
+	if r, base := m.tree.Table.Record(n); base {
+		name = m.tree.Table.Name(r)
 		at, p := m.Entry(dir, name)
-		if p == overlay.Unknown && r.dir() == dir || p == overlay.Present && at == n {
+		if p == overlay.Unknown && r.Dir() == dir || p == overlay.Present && at == n {
 			return name, true
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // Cred is the credentials of the process that a request is made for: the owner and group of files that it creates, and its
@@ -65,7 +66,7 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 		return t.attrOf(made)
 	}
 	named := in.Nlink > 0
-	var b block
+	var b inode.Block
 	if named {
 		var err error
 		if b, err = t.place(ctx, dir, name); err != nil {
@@ -125,12 +126,12 @@ func subdirs(in *overlay.Inode) int {
 }
 
 // place checks that a name is valid for a new entry of a directory, and returns the directory's block.
-func (t *Tree) place(ctx context.Context, dir Node, name string) (block, error) {
+func (t *Tree) place(ctx context.Context, dir Node, name string) (inode.Block, error) {
 	if len(name) > object.MaxNameLen {
-		return block{}, syscall.ENAMETOOLONG
+		return inode.Block{}, syscall.ENAMETOOLONG
 	}
-	if err := checkName(name); err != nil {
-		return block{}, fmt.Errorf("%w: %w", err, syscall.EINVAL)
+	if err := inode.CheckName(name); err != nil {
+		return inode.Block{}, fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
 	return t.children(ctx, dir)
 }
@@ -266,8 +267,8 @@ func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 
 // victim is the node that a change removes.
 type victim struct {
-	node  Node  // 0: the name does not exist
-	block block // set for a directory
+	node  Node        // 0: the name does not exist
+	block inode.Block // set for a directory
 }
 
 // errReplaced is returned by a change whose victim is no longer the node behind the name.
@@ -276,7 +277,7 @@ var errReplaced = errors.New("another node has the name now")
 // replacing calls f with the node behind a name, which f is to remove, and calls it again while f returns errReplaced. The
 // block of a directory must be read before the change: only then is it known whether a base directory is empty, and no
 // change may wait for a tree.
-func (t *Tree) replacing(ctx context.Context, dir Node, b block, name string, f func(v victim) error) error {
+func (t *Tree) replacing(ctx context.Context, dir Node, b inode.Block, name string, f func(v victim) error) error {
 	for {
 		var v victim
 		var in overlay.Inode

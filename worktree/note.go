@@ -63,8 +63,8 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 		}
 		return len(dirs) <= maxNames
 	}
-	if r, ok := m.tree.table.record(n); ok {
-		dir, s := r.dir(), m.tree.table.name(r)
+	if r, ok := m.tree.Table.Record(n); ok {
+		dir, s := r.Dir(), m.tree.Table.Name(r)
 		if _, p := m.Entry(dir, s); p == overlay.Unknown {
 			add(dir, s)
 		}

@@ -97,9 +97,9 @@ func (m merged) namesOf(in *overlay.Inode) (paths []string) {
 		}
 		return paths
 	}
-	if r, ok := m.tree.table.record(in.Node); ok {
-		if _, p := m.Entry(r.dir(), m.tree.table.name(r)); p == overlay.Unknown {
-			add(r.dir(), m.tree.table.name(r))
+	if r, ok := m.tree.Table.Record(in.Node); ok {
+		if _, p := m.Entry(r.Dir(), m.tree.Table.Name(r)); p == overlay.Unknown {
+			add(r.Dir(), m.tree.Table.Name(r))
 		}
 	}
 	r := &m.tree.removed
@@ -135,8 +135,8 @@ func (c *dirNames) budget(n int) int {
 // nameIn returns the name of a file in a directory. Programs often change many files of one directory in turn, so the names
 // found in a search are cached.
 func (m merged) nameIn(n, dir Node) (string, bool) {
-	if r, ok := m.tree.table.record(n); ok && r.dir() == dir {
-		name := m.tree.table.name(r)
+	if r, ok := m.tree.Table.Record(n); ok && r.Dir() == dir {
+		name := m.tree.Table.Name(r)
 		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
 			return name, true
 		}

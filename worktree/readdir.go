@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // ownPosition marks positions behind the block. In a directory listing, position 0 is the start, i+1 is behind the i-th
@@ -39,16 +40,16 @@ func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 
 // list appends the next entries of a directory to the slice, up to its capacity. It returns the position to continue from
 // and whether there may be more entries.
-func (m merged) list(dir Node, b block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
-	t := m.tree.table
+func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
+	t := m.tree.Table
 	present, hidden := m.Entries(dir)
-	for ; from < uint64(b.count); from++ {
+	for ; from < uint64(b.Count); from++ {
 		if len(to) == cap(to) {
 			return to, from, true
 		}
-		n := b.first + Node(from)
-		r := t.rec(n)
-		name := t.name(r)
+		n := b.First + Node(from)
+		r := t.At(n)
+		name := t.Name(r)
 		if present+hidden > 0 {
 			switch at, p := m.Entry(dir, name); p {
 			case overlay.Hidden:
@@ -76,7 +77,7 @@ func (m merged) list(dir Node, b block, from uint64, to []Entry) (entries []Entr
 		if p != overlay.Present {
 			return true
 		}
-		if _, ok := t.search(b, name); ok { // was emitted at its position in the block
+		if _, ok := t.Search(b, name); ok { // was emitted at its position in the block
 			return true
 		}
 		if in, ok := m.inode(n); ok {

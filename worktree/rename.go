@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // Rename moves a name, also over an existing one. flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE of renameat2(2). The node
@@ -67,15 +68,15 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 type renaming struct {
 	*edit
 	dir, newDir   *overlay.Inode // directories of the old and the new name
-	from, to      block          // blocks of dir and newDir
+	from, to      inode.Block    // blocks of dir and newDir
 	name, newName string
 	moved         *overlay.Inode // node behind the old name
 	over          *overlay.Inode // node behind the new name before the rename; nil: none
-	overBlock     block          // block of over, if it is a directory
+	overBlock     inode.Block    // block of over, if it is a directory
 }
 
 // rename looks up the directories and the nodes behind both names.
-func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, newName string) (*renaming, error) {
+func (e *edit) rename(dir Node, from inode.Block, name string, newDir Node, to inode.Block, newName string) (*renaming, error) {
 	r := &renaming{edit: e, from: from, to: to, name: name, newName: newName}
 	var err error
 	if r.dir, err = e.directory(dir); err != nil {
@@ -145,7 +146,7 @@ func (r *renaming) exchange() error {
 }
 
 // settle makes a node an entry of a directory.
-func (r *renaming) settle(in, dir *overlay.Inode, b block, name string) {
+func (r *renaming) settle(in, dir *overlay.Inode, b inode.Block, name string) {
 	r.place(dir.Node, b, name, in.Node)
 	in.Parent, in.Ctime = dir.Node, r.now
 }

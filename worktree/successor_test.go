@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
@@ -125,8 +126,8 @@ func TestTableOfAnotherTree(t *testing.T) {
 	if err := openTable(t, one, table).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(table, other, Options{Root: other.Root}); !errors.Is(err, ErrTable) {
-		t.Errorf("open: %v, want ErrTable", err)
+	if _, err := Open(table, other, Options{Root: other.Root}); !errors.Is(err, inode.ErrTable) {
+		t.Errorf("open: %v, want inode.ErrTable", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // BaseEntry is a path of the base tree.
@@ -28,8 +29,8 @@ func (t *Tree) WalkBase(ctx context.Context, emit func(e BaseEntry) error) error
 
 // walkBase is WalkBase for the node at a path.
 func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e BaseEntry) error) error {
-	r := t.table.rec(n)
-	if err := emit(t.baseEntry(n, r, path)); err != nil || r.Kind() != kindDir {
+	r := t.Table.At(n)
+	if err := emit(t.baseEntry(n, r, path)); err != nil || r.Kind() != inode.KindDir {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -40,13 +41,13 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 		return err
 	}
 	prefix := path + "/"
-	order := t.table.treeOrder(b)
-	for i := range b.count {
-		child := b.first + Node(i)
+	order := t.Table.TreeOrder(b)
+	for i := range b.Count {
+		child := b.First + Node(i)
 		if order != nil {
 			child = order[i]
 		}
-		at := t.table.name(t.table.rec(child))
+		at := t.Table.Name(t.Table.At(child))
 		if n == Root {
 			at = strings.Clone(at) // the name is memory of the table's mapping
 		} else {
@@ -60,16 +61,16 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 }
 
 // baseEntry returns the entry of a base node. It asks the Source only for a size that it knows.
-func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
-	e := BaseEntry{Path: path, ID: r.objectID(), Mode: r.Kind().GitMode()}
+func (t *Tree) baseEntry(n Node, r *inode.Record, path string) BaseEntry {
+	e := BaseEntry{Path: path, ID: r.ObjectID(), Mode: r.Kind().GitMode()}
 	in := t.baseInode(n, r)
-	if r.Kind().isDir() {
+	if r.Kind().IsDir() {
 		e.Attr = t.describe(in)
 		return e
 	}
-	size, ok := r.size()
+	size, ok := r.Size()
 	if !ok {
-		size, ok = t.src.KnownSize(Blob{ID: e.ID, Path: path, Link: r.Kind() == kindSymlink, Tree: t.options.Root})
+		size, ok = t.src.KnownSize(Blob{ID: e.ID, Path: path, Link: r.Kind() == inode.KindSymlink, Tree: t.options.Root})
 	}
 	in.Size = max(size, 0)
 	if e.Attr = t.describe(in); !ok {

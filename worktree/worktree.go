@@ -83,8 +83,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
+
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
+type Node = inode.Node
+
+// Root is the node of the mount's root directory, in every mount.
+const Root = inode.Root
 
 // Blob is a blob together with the place where the mount shows it. The place matters because git attributes, which are
 // selected by path, may convert the contents.
@@ -181,7 +188,7 @@ const dirSize = 4096
 type Tree struct {
 	src      Source
 	options  Options
-	table    *table
+	Table    *inode.Table
 	layer    *overlay.Layer // nil: the mount has no overlay
 	recovery overlay.Recovery
 	tookOver bool             // whether the state of the previous process was continued (Options.TakeOver)
@@ -205,11 +212,11 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.FS == nil {
 		o.FS = disk.OS
 	}
-	table, err := openTable(o.FS, tablePath, o.Root, o.TakeOver)
+	table, err := inode.Open(o.FS, tablePath, o.Root, o.TakeOver)
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := &Tree{src: src, options: o, table: table, tookOver: table.tookOver(), noticed: make(chan struct{}, 1)}
+	t := &Tree{src: src, options: o, Table: table, tookOver: table.TookOver(), noticed: make(chan struct{}, 1)}
 	t.removed.mass = make(chan struct{}, 1)
 	t.removed.on.Store(o.KeepRemoved)
 	if err := t.attach(o, tablePath); err != nil {
@@ -220,16 +227,16 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 
 // attach opens the overlay and the journal, and recovers what the previous process left in them.
 func (t *Tree) attach(o Options, tablePath string) (err error) {
-	table := t.table
+	table := t.Table
 	if o.Overlay == "" {
 		t.recovery.TookOver = t.tookOver
 		return t.openJournal(o, tablePath)
 	}
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
-		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
-		ValidBase: func(n Node) bool { _, ok := table.record(n); return ok },
-		TakeOver:  t.tookOver, Seed: table.seed(),
-		Knows: func(n Node) bool { r, ok := table.record(n); return ok && r.known() },
+		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.Sync,
+		ValidBase: func(n Node) bool { _, ok := table.Record(n); return ok },
+		TakeOver:  t.tookOver, Seed: table.Seed(),
+		Knows: func(n Node) bool { r, ok := table.Record(n); return ok && r.Known() },
 	})
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
@@ -292,7 +299,7 @@ func (t *Tree) close() error {
 			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
 		}
 	}
-	return errors.Join(err, t.writing.close(), t.table.close(), t.journal.Close())
+	return errors.Join(err, t.writing.close(), t.Table.Close(), t.journal.Close())
 }
 
 // Recovery returns what Open found and repaired in the overlay.
@@ -319,4 +326,4 @@ func (t *Tree) Stats() overlay.Stats {
 }
 
 // Counts returns how much of the base tree the table contains.
-func (t *Tree) Counts() Counts { return t.table.counts() }
+func (t *Tree) Counts() inode.Counts { return t.Table.Counts() }

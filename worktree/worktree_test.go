@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
@@ -117,7 +118,7 @@ func TestAttributes(t *testing.T) {
 	if n := stat(t, tree, "").Node; n != Root {
 		t.Errorf("root is node %d", n)
 	}
-	if got := tree.Counts(); got != (Counts{Nodes: 7, Dirs: 2}) {
+	if got := tree.Counts(); got != (inode.Counts{Nodes: 7, Dirs: 2}) {
 		t.Errorf("counts %+v", got)
 	}
 }
@@ -364,7 +365,7 @@ func TestRace(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := tree.Counts(); got != (Counts{Nodes: 211, Dirs: 11}) {
+	if got := tree.Counts(); got != (inode.Counts{Nodes: 211, Dirs: 11}) {
 		t.Errorf("counts %+v", got)
 	}
 }

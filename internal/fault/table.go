@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
-	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
 // row maps a cause to the attributes of its error. An empty attribute is taken from a later row that matches.
@@ -103,7 +103,7 @@ var specific = []row{
 	{in: Mount, match: is(overlay.ErrVersion, statedir.ErrNewer), code: control.CodeUnsupported,
 		hint: text("use the artifactfs that made it, or --session NAME to begin other work")},
 	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy, hint: text("--session NAME begins other work")},
-	{in: Mount, match: is(overlay.ErrDamaged, statedir.ErrRecord, statedir.ErrNoRecord, worktree.ErrTable),
+	{in: Mount, match: is(overlay.ErrDamaged, statedir.ErrRecord, statedir.ErrNoRecord, inode.ErrTable),
 		hint: text("artifactfs mount {remote} DIR --read-only --session {session} shows what can be read; artifactfs doctor --fix repairs it")},
 	{in: Resume, match: is(statedir.ErrNoSession), hint: func(s Subject, _ error) string {
 		if !s.Far {

@@ -1,4 +1,4 @@
-package worktree
+package inode
 
 import (
 	"crypto/rand"
@@ -77,7 +77,7 @@ func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*ke
 
 // start makes the file valid for a table that has been read. The magic is written last: a process killed before leaves no
 // valid file.
-func (k *kernelState) start(t *table, boot [16]byte) error {
+func (k *kernelState) start(t *Table, boot [16]byte) error {
 	if err := k.grow(Node(t.next.Load())); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (k *kernelState) header() *kernelHeader {
 func (k *kernelState) beginAdd() { k.header().adding.Store(1) }
 
 // endAdd records the length of the table.
-func (k *kernelState) endAdd(t *table) {
+func (k *kernelState) endAdd(t *Table) {
 	h := k.header()
 	h.next.Store(t.next.Load())
 	h.nextName.Store(t.nextName)
@@ -133,14 +133,14 @@ func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
-// shown returns the word with the bits of a node, and their position in the word (Tree.Shown).
-func (t *table) shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
+// Shown returns the word with the bits of a node, and their position in the word (Tree.Shown).
+func (t *Table) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
 
-// tookOver reports whether the table continues the kernel state of a previous process.
-func (t *table) tookOver() bool { return t.kernel.continued }
+// TookOver reports whether the table continues the kernel state of a previous process.
+func (t *Table) TookOver() bool { return t.kernel.continued }
 
-// seed returns the seed of the overlay's positions in directory listings. It is the same before and after a takeover.
-func (t *table) seed() [16]byte { return t.kernel.header().seed }
+// Seed returns the seed of the overlay's positions in directory listings. It is the same before and after a takeover.
+func (t *Table) Seed() [16]byte { return t.kernel.header().seed }
 
 // close closes the file. Callers of Shown read zeros from now on.
 func (k *kernelState) close() error { return k.Detach() }
@@ -148,7 +148,7 @@ func (k *kernelState) close() error { return k.Detach() }
 // resumeKilled continues the table of a process that was killed on this boot, without reading all of it: the pages are as
 // that process left them, and the kernel state records their length. done is false if the process died while it changed the
 // length.
-func (t *table) resumeKilled(root object.ID) (done bool, err error) {
+func (t *Table) resumeKilled(root object.ID) (done bool, err error) {
 	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
 		return false, nil
 	}

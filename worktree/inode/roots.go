@@ -1,4 +1,4 @@
-package worktree
+package inode
 
 import (
 	"fmt"
@@ -13,36 +13,36 @@ import (
 // mount; the overlay makes nodes below it visible (graft.go).
 
 // isRoot reports whether a published node is the root of a tree.
-func (t *table) isRoot(n Node) bool { return Node(t.rec(n).parent) == n }
+func (t *Table) isRoot(n Node) bool { return Node(t.At(n).parent) == n }
 
-// treeOf returns the root above a published node.
-func (t *table) treeOf(n Node) Node {
+// TreeOf returns the root above a published node.
+func (t *Table) TreeOf(n Node) Node {
 	for !t.isRoot(n) {
-		n = Node(t.rec(n).parent)
+		n = Node(t.At(n).parent)
 	}
 	return n
 }
 
 // before returns the further root that was added before r, 0 if r was the first.
-func (r *record) before() Node { return Node(r.name >> 8) }
+func (r *Record) before() Node { return Node(r.name >> 8) }
 
-// rootsOf returns the roots of a tree, the latest first, and Root last if it is the base tree.
-func (t *table) rootsOf(tree object.ID) (list []Node) {
+// RootsOf returns the roots of a tree, the latest first, and Root last if it is the base tree.
+func (t *Table) RootsOf(tree object.ID) (list []Node) {
 	t.append.Lock()
 	defer t.append.Unlock()
 	for _, n := range t.roots {
-		if t.rec(n).objectID() == tree {
+		if t.At(n).ObjectID() == tree {
 			list = append(list, n)
 		}
 	}
-	if t.rec(Root).objectID() == tree {
+	if t.At(Root).ObjectID() == tree {
 		list = append(list, Root)
 	}
 	return list
 }
 
-// addRoot adds a root of a tree. A tree may have several roots, because a node can be at one place in the mount only.
-func (t *table) addRoot(tree object.ID) (Node, error) {
+// AddRoot adds a root of a tree. A tree may have several roots, because a node can be at one place in the mount only.
+func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	t.append.Lock()
 	defer t.append.Unlock()
 	n := Node(t.next.Load())
@@ -54,8 +54,8 @@ func (t *table) addRoot(tree object.ID) (Node, error) {
 	if err := t.grow(n + 1); err != nil {
 		return 0, fmt.Errorf("add root %s: %w", tree, err)
 	}
-	h, r := t.header(), t.rec(n)
-	*r = record{name: uint64(h.root) << 8, parent: uint32(n), kind: kindDir}
+	h, r := t.header(), t.At(n)
+	*r = Record{name: uint64(h.root) << 8, parent: uint32(n), kind: KindDir}
 	r.idLen = uint8(copy(r.id[:], tree.Bytes()))
 	r.crc = r.sum("")
 	h.version = versionRoots
@@ -67,7 +67,7 @@ func (t *table) addRoot(tree object.ID) (Node, error) {
 
 // checkRoots reads the further roots of a table that another process wrote. If a power loss destroyed the latest of them,
 // those that were synced remain.
-func (t *table) checkRoots(lossy uint64) error {
+func (t *Table) checkRoots(lossy uint64) error {
 	h := t.header()
 	roots, err := t.readRoots(Node(h.root))
 	if err != nil && uint64(h.root) >= lossy {
@@ -79,14 +79,14 @@ func (t *table) checkRoots(lossy uint64) error {
 }
 
 // readRoots returns the list of further roots from the latest on, each of them checked.
-func (t *table) readRoots(latest Node) (roots []Node, err error) {
+func (t *Table) readRoots(latest Node) (roots []Node, err error) {
 	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {
 			return nil, fmt.Errorf("root %d of %d records: %w", n, limit, ErrTable)
 		}
-		r := t.rec(n)
+		r := t.At(n)
 		id, err := object.FromBytes(r.id[:min(int(r.idLen), len(r.id))])
-		if r.kind != kindDir || Node(r.parent) != n || r.name&maxName != 0 || r.crc != r.sum("") ||
+		if r.kind != KindDir || Node(r.parent) != n || r.name&maxName != 0 || r.crc != r.sum("") ||
 			(err != nil || len(id.Bytes()) != int(r.idLen)) && r.idLen != 0 {
 			return nil, fmt.Errorf("node %d: not a root: %w", n, ErrTable)
 		}

@@ -1,4 +1,4 @@
-package worktree
+package inode
 
 import (
 	"errors"
@@ -14,58 +14,58 @@ import (
 func TestRoots(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	root, other, third := testID("root"), testID("other"), testID("third")
-	open := func() *table {
+	open := func() *Table {
 		t.Helper()
-		table, err := openTable(disk.OS, path, root, false)
+		table, err := Open(disk.OS, path, root, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return table
 	}
 	table := open()
-	if list := table.rootsOf(root); !slices.Equal(list, []Node{Root}) {
+	if list := table.RootsOf(root); !slices.Equal(list, []Node{Root}) {
 		t.Errorf("roots of the base tree: %d", list)
 	}
 	add := func(id string) Node {
 		t.Helper()
-		n, err := table.addRoot(testID(id))
+		n, err := table.AddRoot(testID(id))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	first := add("other")
-	b, err := table.add(first, treeOf("below", 5))
+	b, err := table.Add(first, treeOf("below", 5))
 	if err != nil {
 		t.Fatal(err)
 	}
 	second := add("other")
-	if err := table.sync(); err != nil {
+	if err := table.Sync(); err != nil {
 		t.Fatal(err)
 	}
 	lost := add("third")
-	if table.treeOf(b.first) != first || table.path(first) != "" || table.path(b.first) != table.name(table.rec(b.first)) {
-		t.Errorf("node %d is %q of root %d", b.first, table.path(b.first), table.treeOf(b.first))
+	if table.TreeOf(b.First) != first || table.Path(first) != "" || table.Path(b.First) != table.Name(table.At(b.First)) {
+		t.Errorf("node %d is %q of root %d", b.First, table.Path(b.First), table.TreeOf(b.First))
 	}
-	if err := table.close(); err != nil {
+	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
 
 	table = open()
-	if list := table.rootsOf(other); !slices.Equal(list, []Node{second, first}) {
+	if list := table.RootsOf(other); !slices.Equal(list, []Node{second, first}) {
 		t.Errorf("roots %d, want %d and %d", list, second, first)
 	}
-	if list := table.rootsOf(third); !slices.Equal(list, []Node{lost}) {
+	if list := table.RootsOf(third); !slices.Equal(list, []Node{lost}) {
 		t.Errorf("roots %d, want %d", list, lost)
 	}
-	if n, ok := table.search(b, table.name(table.rec(b.first+2))); !ok || table.treeOf(n) != first {
+	if n, ok := table.Search(b, table.Name(table.At(b.First+2))); !ok || table.TreeOf(n) != first {
 		t.Errorf("a node below a root is lost: %d, %t", n, ok)
 	}
-	table.rec(lost).crc++ // its page did not reach the disk
-	if err := table.close(); err != nil {
+	table.At(lost).crc++ // its page did not reach the disk
+	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if table, err := openTable(disk.OS, path, root, false); !errors.Is(err, ErrTable) {
+	if table, err := Open(disk.OS, path, root, false); !errors.Is(err, ErrTable) {
 		t.Errorf("a damaged root was taken without a power loss: %v, %v", table, err)
 	}
 
@@ -81,16 +81,16 @@ func TestRoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	table = open()
-	if list := table.rootsOf(other); !slices.Equal(list, []Node{second, first}) {
+	if list := table.RootsOf(other); !slices.Equal(list, []Node{second, first}) {
 		t.Errorf("after power loss: roots %d, want %d and %d", list, second, first)
 	}
-	if list := table.rootsOf(third); len(list) != 0 {
+	if list := table.RootsOf(third); len(list) != 0 {
 		t.Errorf("after power loss: roots %d of a tree that was lost", list)
 	}
 	if n := add("third"); n != lost {
 		t.Errorf("a root behind a power loss is %d, want %d", n, lost)
 	}
-	if err := table.close(); err != nil {
+	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

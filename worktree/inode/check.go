@@ -1,4 +1,4 @@
-package worktree
+package inode
 
 import (
 	"cmp"
@@ -14,36 +14,36 @@ import (
 // than their children, so that no path is endless. Records that were never published are not read. lossy is the first
 // record whose pages a power loss may have destroyed: an invalid block that ends behind it is dropped, any other is an
 // error. maxNode means that nothing can be lost.
-func (t *table) check(root object.ID, lossy uint64) error {
+func (t *Table) check(root object.ID, lossy uint64) error {
 	if err := t.checkStart(root); err != nil {
 		return err
 	}
 	if err := t.checkRoots(lossy); err != nil {
 		return err
 	}
-	blocks := []block{{Root, 1}}
+	blocks := []Block{{Root, 1}}
 	queue := []Node{Root}
 	for _, n := range t.roots {
-		blocks, queue = append(blocks, block{n, 1}), append(queue, n)
+		blocks, queue = append(blocks, Block{n, 1}), append(queue, n)
 	}
 	for ; len(queue) > 0; queue = queue[1:] {
 		dir := queue[0]
-		b, ok := t.rec(dir).block()
+		b, ok := t.At(dir).Block()
 		if !ok {
 			continue
 		}
 		if err := t.checkBlock(dir, b); err != nil {
-			if uint64(b.first)+uint64(b.count) <= lossy {
+			if uint64(b.First)+uint64(b.Count) <= lossy {
 				return err
 			}
-			t.rec(dir).state.Store(0)
+			t.At(dir).state.Store(0)
 			continue
 		}
 		blocks = append(blocks, b)
-		for n := b.first; n < b.first+Node(b.count); n++ {
-			r := t.rec(n)
+		for n := b.First; n < b.First+Node(b.Count); n++ {
+			r := t.At(n)
 			t.nextName = max(t.nextName, r.name>>8+r.name&maxName)
-			if r.kind == kindDir {
+			if r.kind == KindDir {
 				queue = append(queue, n)
 			}
 		}
@@ -52,36 +52,36 @@ func (t *table) check(root object.ID, lossy uint64) error {
 }
 
 // checkStart checks that the file is a table, and that it belongs to the base tree.
-func (t *table) checkStart(root object.ID) error {
+func (t *Table) checkStart(root object.ID) error {
 	h := t.header()
 	if h.magic != tableHeader.magic || h.version < versionOneTree || h.version > versionRoots || h.size != tableHeader.size {
 		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
 	}
-	r := t.rec(Root)
+	r := t.At(Root)
 	if err := t.checkRecord(Root, r, Root); err != nil {
 		return err
 	}
-	if r.kind != kindDir || r.name != 0 || r.objectID() != root {
-		return fmt.Errorf("table is of tree %s, want %s: %w", r.objectID(), root, ErrTable)
+	if r.kind != KindDir || r.name != 0 || r.ObjectID() != root {
+		return fmt.Errorf("table is of tree %s, want %s: %w", r.ObjectID(), root, ErrTable)
 	}
 	return nil
 }
 
 // checkBlock checks the records of a directory's children. A record has one parent and is valid only below it, so no two
 // directories share a record.
-func (t *table) checkBlock(dir Node, b block) error {
-	end := uint64(b.first) + uint64(b.count)
-	if b.first <= dir || end > uint64(t.records.Len())/recordSize {
-		return fmt.Errorf("node %d: children %d+%d: %w", dir, b.first, b.count, ErrTable)
+func (t *Table) checkBlock(dir Node, b Block) error {
+	end := uint64(b.First) + uint64(b.Count)
+	if b.First <= dir || end > uint64(t.records.Len())/recordSize {
+		return fmt.Errorf("node %d: children %d+%d: %w", dir, b.First, b.Count, ErrTable)
 	}
 	before := ""
-	for n := b.first; uint64(n) < end; n++ {
-		r := t.rec(n)
+	for n := b.First; uint64(n) < end; n++ {
+		r := t.At(n)
 		if err := t.checkRecord(n, r, dir); err != nil {
 			return err
 		}
-		name := t.name(r)
-		if name <= before || checkName(name) != nil {
+		name := t.Name(r)
+		if name <= before || CheckName(name) != nil {
 			return fmt.Errorf("node %d: name %q behind %q: %w", n, name, before, ErrTable)
 		}
 		before = name
@@ -91,23 +91,23 @@ func (t *table) checkBlock(dir Node, b block) error {
 
 // adopt sets the length of the table to the end of the valid blocks, and clears the records between them, whose directory
 // was lost. Before lossy no directory can have been lost. The lookup counts are reset unless the mount is taken over.
-func (t *table) adopt(blocks []block, lossy uint64) error {
-	slices.SortFunc(blocks, func(a, b block) int { return cmp.Compare(a.first, b.first) })
+func (t *Table) adopt(blocks []Block, lossy uint64) error {
+	slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.First, b.First) })
 	next, nodes := Root, 0
 	for _, b := range blocks {
-		for ; next < b.first; next++ {
-			r := t.rec(next)
+		for ; next < b.First; next++ {
+			r := t.At(next)
 			if r.kind != 0 && uint64(next) < lossy {
 				return fmt.Errorf("node %d: in no directory: %w", next, ErrTable)
 			}
-			*r = record{}
+			*r = Record{}
 		}
-		for ; next < b.first+Node(b.count); next++ {
-			if r := t.rec(next); !t.kernel.continued && r.lookups.Load() != 0 { // a store would make the page dirty
+		for ; next < b.First+Node(b.Count); next++ {
+			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 { // a store would make the page dirty
 				r.lookups.Store(0)
 			}
 		}
-		nodes += b.count
+		nodes += b.Count
 	}
 	t.next.Store(uint64(next))
 	t.nodes.Store(int64(nodes))
@@ -116,9 +116,9 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 }
 
 // checkRecord checks that the numbers of a record point into the files, and that its checksum is right.
-func (t *table) checkRecord(n Node, r *record, parent Node) error {
+func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
-	if r.kind < kindFile || r.kind > kindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
+	if r.kind < KindFile || r.kind > KindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
 		off+length > uint64(t.names.Len()) {
 		return fmt.Errorf("node %d: kind %d, parent %d, name at %d: %w", n, r.kind, r.parent, off, ErrTable)
 	}
@@ -126,10 +126,10 @@ func (t *table) checkRecord(n Node, r *record, parent Node) error {
 	if (err != nil || int(r.idLen) != len(id.Bytes())) && (n != Root || r.idLen != 0) {
 		return fmt.Errorf("node %d: object id of %d bytes: %w", n, r.idLen, ErrTable)
 	}
-	if size, ok := r.size(); ok && !r.kind.isDir() && size < 0 {
+	if size, ok := r.Size(); ok && !r.kind.IsDir() && size < 0 {
 		return fmt.Errorf("node %d: size %d: %w", n, size, ErrTable)
 	}
-	if sum := r.sum(t.name(r)); sum != r.crc {
+	if sum := r.sum(t.Name(r)); sum != r.crc {
 		return fmt.Errorf("node %d: checksum %08x, want %08x: %w", n, sum, r.crc, ErrTable)
 	}
 	return nil
@@ -139,10 +139,10 @@ func (t *table) checkRecord(n Node, r *record, parent Node) error {
 // and unique, and their modes have a kind. Parsed trees satisfy all of that except the order.
 func checkEntries(entries []object.TreeEntry) error {
 	for i, e := range entries {
-		if err := checkName(e.Name); err != nil {
+		if err := CheckName(e.Name); err != nil {
 			return err
 		}
-		if _, ok := kindOf(e.Mode); !ok {
+		if _, ok := KindOf(e.Mode); !ok {
 			return fmt.Errorf("entry %q: unknown mode %o", e.Name, uint32(e.Mode))
 		}
 		if i > 0 && entries[i-1].Name >= e.Name {
@@ -152,8 +152,8 @@ func checkEntries(entries []object.TreeEntry) error {
 	return nil
 }
 
-// checkName returns an error for a name that no file can have.
-func checkName(name string) error {
+// CheckName returns an error for a name that no file can have.
+func CheckName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("entry %.40q: no file can have this name", name)
 	}

@@ -1,4 +1,4 @@
-package worktree
+package inode
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// treeOf gives the entries of a directory; those named d are directories.
+// TreeOf gives the entries of a directory; those named d are directories.
 func treeOf(seed string, n int) []object.TreeEntry {
 	var entries []object.TreeEntry
 	for i := range n {
@@ -26,14 +26,14 @@ func treeOf(seed string, n int) []object.TreeEntry {
 }
 
 // grow adds the children of some directories to a table.
-func grow(t *testing.T, table *table, rng *rand.Rand, dirs int) {
+func grow(t *testing.T, table *Table, rng *rand.Rand, dirs int) {
 	t.Helper()
 	for range dirs {
 		dir := Root
-		for b, ok := table.rec(dir).block(); ok && b.count > 0; b, ok = table.rec(dir).block() {
-			dir = b.first + Node(rng.IntN(b.count))
+		for b, ok := table.At(dir).Block(); ok && b.Count > 0; b, ok = table.At(dir).Block() {
+			dir = b.First + Node(rng.IntN(b.Count))
 		}
-		if _, err := table.add(dir, treeOf(fmt.Sprint(dir), 1+rng.IntN(60))); err != nil {
+		if _, err := table.Add(dir, treeOf(fmt.Sprint(dir), 1+rng.IntN(60))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,12 +46,12 @@ func TestPowerLoss(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		path := filepath.Join(t.TempDir(), "inodes")
-		table, err := openTable(disk.OS, path, testID("root"), false)
+		table, err := Open(disk.OS, path, testID("root"), false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		grow(t, table, rng, 20)
-		if err := table.sync(); err != nil {
+		if err := table.Sync(); err != nil {
 			t.Fatal(err)
 		}
 		synced := Node(table.next.Load())
@@ -61,34 +61,34 @@ func TestPowerLoss(t *testing.T) {
 		after := snapshot(t, path)
 		want := make(map[Node]string)
 		for n := Root; n < last; n++ {
-			want[n] = table.path(n)
+			want[n] = table.Path(n)
 		}
-		if err := table.close(); err != nil {
+		if err := table.Close(); err != nil {
 			t.Fatal(err)
 		}
 		losePages(t, path, rng, before, after)
 		for round := range 2 { // the second time as after a kill
-			table, err = openTable(disk.OS, path, testID("root"), false)
+			table, err = Open(disk.OS, path, testID("root"), false)
 			if err != nil {
 				t.Fatalf("seed %d, round %d: %v", seed, round, err)
 			}
 			for n := Root; n < last; n++ {
-				if _, ok := table.record(n); !ok && n < synced {
+				if _, ok := table.Record(n); !ok && n < synced {
 					t.Errorf("seed %d: node %d was synced and is lost", seed, n)
 				} else if !ok {
 					lost++
-				} else if got := table.path(n); got != want[n] {
+				} else if got := table.Path(n); got != want[n] {
 					t.Errorf("seed %d: node %d is %q, was %q", seed, n, got, want[n])
 				}
 			}
 			grow(t, table, rng, 5)
 			last = Node(table.next.Load())
 			for n := Root; n < last; n++ {
-				if _, ok := table.record(n); ok {
-					want[n] = table.path(n)
+				if _, ok := table.Record(n); ok {
+					want[n] = table.Path(n)
 				}
 			}
-			if err := table.close(); err != nil {
+			if err := table.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -102,11 +102,11 @@ func TestPowerLoss(t *testing.T) {
 func TestPowerLossIsNoExcuse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)
-	if err := table.sync(); err != nil {
+	if err := table.Sync(); err != nil {
 		t.Fatal(err)
 	}
 	table.header().boot[0]++
-	if err := table.close(); err != nil {
+	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := reopenDamaged(t, path, 3*recordSize+4); !errors.Is(err, ErrTable) {
@@ -115,11 +115,11 @@ func TestPowerLossIsNoExcuse(t *testing.T) {
 	if err := reopenDamaged(t, path+".names", 2); !errors.Is(err, ErrTable) {
 		t.Errorf("a synced name is bad: %v", err)
 	}
-	table, err := openTable(disk.OS, path, testID("root"), false)
+	table, err := Open(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	table.close()
+	table.Close()
 }
 
 // snapshot gives the bytes of both files.
@@ -162,12 +162,12 @@ func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byt
 func TestSyncKnowsItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)
-	defer table.close()
+	defer table.Close()
 	if table.header().synced != 0 {
 		t.Errorf("%d records are called synced before the first sync", table.header().synced)
 	}
 	for range 2 {
-		if err := table.sync(); err != nil {
+		if err := table.Sync(); err != nil {
 			t.Fatal(err)
 		}
 		if got := table.header().synced; got != table.next.Load() {

@@ -1,4 +1,4 @@
-package worktree
+package inode
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 
 // resume continues a table that another process wrote. The pages of the mapping belong to the files until the host stops.
 // So records that were not synced can be missing only if the host was restarted since.
-func (t *table) resume(root object.ID, boot [16]byte) error {
+func (t *Table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
 		t.synced = h.synced
@@ -21,17 +21,17 @@ func (t *table) resume(root object.ID, boot [16]byte) error {
 	if err := t.check(root, h.synced); err != nil {
 		return err
 	}
-	if err := t.sync(); err != nil { // makes the result of the check durable
+	if err := t.Sync(); err != nil { // makes the result of the check durable
 		return err
 	}
 	h.boot = boot
 	return nil
 }
 
-// sync writes all nodes allocated so far to disk, so that a log that refers to them may be synced. It does nothing if no
+// Sync writes all nodes allocated so far to disk, so that a log that refers to them may be synced. It does nothing if no
 // node was allocated since the last call. It takes t.syncing, and t.append for a moment. After an error the next call
 // writes everything again.
-func (t *table) sync() error {
+func (t *Table) Sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
 	t.append.Lock()
@@ -62,12 +62,12 @@ func (t *table) sync() error {
 // touch makes every page of the table dirty. The kernel marks a page that it could not write as clean, so that the next
 // sync would succeed without writing it. Records contain counters that change without locks, so touch stores one byte in
 // each page of the records; names never change after they are written.
-func (t *table) touch() error {
+func (t *Table) touch() error {
 	t.append.Lock()
 	next, nextName := Node(t.next.Load()), t.nextName
 	const recordsInPage = 4096 / recordSize
 	for n := Root; n <= next; n += recordsInPage {
-		t.rec(min(n, next-1)).touched++
+		t.At(min(n, next-1)).touched++
 	}
 	t.append.Unlock()
 	return t.names.Rewrite(nextName)

@@ -1,13 +1,13 @@
-package worktree
+package inode
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -24,13 +24,13 @@ func testID(s string) object.ID {
 }
 
 // sampleTable makes a table with two directories and gives it still open.
-func sampleTable(t testing.TB, path string) *table {
+func sampleTable(t testing.TB, path string) *Table {
 	t.Helper()
-	table, err := openTable(disk.OS, path, testID("root"), false)
+	table, err := Open(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := table.add(Root, []object.TreeEntry{
+	b, err := table.Add(Root, []object.TreeEntry{
 		{Name: "dir", Mode: object.ModeDir, ID: testID("dir")},
 		{Name: "file", Mode: object.ModeFile, ID: testID("file")},
 		{Name: "module", Mode: object.ModeGitlink, ID: testID("module")},
@@ -38,12 +38,12 @@ func sampleTable(t testing.TB, path string) *table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := table.add(b.first, []object.TreeEntry{
+	if _, err := table.Add(b.First, []object.TreeEntry{
 		{Name: "link", Mode: object.ModeSymlink, ID: testID("link")}, {Name: "run", Mode: object.ModeExec, ID: testID("run")},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	table.rec(3).setSize(77)
+	table.At(3).SetSize(77)
 	return table
 }
 
@@ -54,10 +54,10 @@ func TestDamage(t *testing.T) {
 	table := sampleTable(t, path)
 	used := int(table.next.Load()) * recordSize
 	namesUsed := int(table.nextName)
-	if err := table.close(); err != nil {
+	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
-	state := int(unsafe.Offsetof(record{}.state))
+	state := int(unsafe.Offsetof(Record{}.state))
 	for at := range used {
 		in := at % recordSize
 		if at < recordSize && in >= 16 || in >= state && in < state+8 || in >= recordSize-6 {
@@ -72,10 +72,10 @@ func TestDamage(t *testing.T) {
 			t.Errorf("byte %d of names: %v, want ErrTable", at, err)
 		}
 	}
-	if table, err := openTable(disk.OS, path, testID("root"), false); err != nil {
+	if table, err := Open(disk.OS, path, testID("root"), false); err != nil {
 		t.Errorf("undamaged: %v", err)
 	} else {
-		table.close()
+		table.Close()
 	}
 }
 
@@ -103,9 +103,9 @@ func reopenDamaged(t *testing.T, path string, at int) error {
 	if filepath.Ext(path) == ".names" {
 		records = path[:len(path)-len(".names")]
 	}
-	table, err := openTable(disk.OS, records, testID("root"), false)
+	table, err := Open(disk.OS, records, testID("root"), false)
 	if err == nil {
-		table.close()
+		table.Close()
 	}
 	return err
 }
@@ -114,25 +114,25 @@ func reopenDamaged(t *testing.T, path string, at int) error {
 func TestTornBlock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	torn := sampleTable(t, path)
-	dir, _ := torn.search(block{2, 3}, "dir")
-	lost, _ := torn.rec(dir).block()
-	torn.rec(dir).state.Store(0) // as if killed before the last store
-	if err := torn.close(); err != nil {
+	dir, _ := torn.Search(Block{2, 3}, "dir")
+	lost, _ := torn.At(dir).Block()
+	torn.At(dir).state.Store(0) // as if killed before the last store
+	if err := torn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	table, err := openTable(disk.OS, path, testID("root"), false)
+	table, err := Open(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer table.close()
-	if _, ok := table.record(lost.first); ok {
+	defer table.Close()
+	if _, ok := table.Record(lost.First); ok {
 		t.Error("a node of the torn block exists")
 	}
-	b, err := table.add(dir, []object.TreeEntry{{Name: "new", Mode: object.ModeFile, ID: testID("new")}})
-	if err != nil || b.first != lost.first {
-		t.Errorf("new block %+v, %v, want it at %d", b, err, lost.first)
+	b, err := table.Add(dir, []object.TreeEntry{{Name: "new", Mode: object.ModeFile, ID: testID("new")}})
+	if err != nil || b.First != lost.First {
+		t.Errorf("new block %+v, %v, want it at %d", b, err, lost.First)
 	}
-	if got := table.path(b.first); got != "dir/new" {
+	if got := table.Path(b.First); got != "dir/new" {
 		t.Errorf("path %q", got)
 	}
 }
@@ -143,26 +143,15 @@ func TestTornStart(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	table, err := openTable(disk.OS, path, testID("root"), false)
+	table, err := Open(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer table.close()
+	defer table.Close()
 	if table.nodes.Load() != 1 {
 		t.Errorf("%d nodes", table.nodes.Load())
 	}
 }
-
-// emptySource has no objects.
-type emptySource struct{}
-
-var errEmpty = errors.New("no objects here")
-
-func (emptySource) Tree(context.Context, object.ID) ([]object.TreeEntry, error) { return nil, errEmpty }
-func (emptySource) Size(context.Context, Blob) (int64, error)                   { return 0, errEmpty }
-func (emptySource) Looked(Blob)                                                 {}
-func (emptySource) KnownSize(Blob) (int64, bool)                                { return 0, false }
-func (emptySource) Open(context.Context, Blob) (Content, error)                 { return nil, errEmpty }
 
 // FuzzTable opens arbitrary bytes as a table. Either they are refused, or everything in them can be walked: every
 // node has a path that leads back to it. Checksums are made right beforehand, or nothing would get past them.
@@ -170,7 +159,7 @@ func FuzzTable(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "inodes")
 	table := sampleTable(f, path)
 	used, namesUsed := int64(table.next.Load())*recordSize, int64(table.nextName)
-	if err := table.close(); err != nil {
+	if err := table.Close(); err != nil {
 		f.Fatal(err)
 	}
 	records, names := head(f, path, used), head(f, path+".names", namesUsed)
@@ -189,33 +178,46 @@ func FuzzTable(f *testing.F) {
 		if err := errors.Join(os.WriteFile(path, records, 0o600), os.WriteFile(path+".names", names, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		tree, err := Open(path, emptySource{}, Options{Root: testID("root")})
+		table, err := Open(disk.OS, path, testID("root"), false)
 		if err != nil {
 			if !errors.Is(err, ErrTable) {
 				t.Fatalf("open: %v, want ErrTable", err)
 			}
 			return
 		}
-		defer tree.Close()
-		for n := Root; n < Node(tree.table.next.Load()); n++ {
-			path, err := tree.Path(n)
-			if err != nil {
-				t.Fatal(err)
+		defer table.Close()
+		for n := Root; n < Node(table.next.Load()); n++ {
+			r, ok := table.Record(n)
+			if !ok {
+				t.Fatalf("node %d has no record", n)
 			}
-			if at, err := tree.Resolve(t.Context(), path); err != nil || at != n {
-				t.Fatalf("%q of node %d resolves to %d, %v", path, n, at, err)
+			path := table.Path(n)
+			if at, ok := resolve(table, table.TreeOf(n), path); !ok || at != n {
+				t.Fatalf("%q of node %d resolves to %d, %t", path, n, at, ok)
 			}
-			if a, ok := tree.KnownAttr(n); ok && a.Size < 0 {
-				t.Fatalf("%q has size %d", path, a.Size)
+			if size, ok := r.Size(); ok && !r.Kind().IsDir() && size < 0 {
+				t.Fatalf("%q has size %d", path, size)
 			}
 		}
 	})
 }
 
+// resolve returns the node at a path below the root of a tree, and false if the table has none.
+func resolve(table *Table, root Node, path string) (n Node, ok bool) {
+	n, ok = root, true
+	for rest := path; ok && rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		b, _ := table.At(n).Block()
+		n, ok = table.Search(b, name)
+	}
+	return n, ok
+}
+
 // mend makes the checksum of every record right, as far as its name lies in names.
 func mend(records, names []byte) {
 	for at := recordSize; at+recordSize <= len(records); at += recordSize {
-		r := (*record)(unsafe.Pointer(&records[at]))
+		r := (*Record)(unsafe.Pointer(&records[at]))
 		if off, n := r.name>>8, r.name&maxName; off+n <= uint64(len(names)) {
 			r.crc = r.sum(string(names[off : off+n]))
 		}
@@ -237,23 +239,23 @@ func head(t testing.TB, path string, n int64) []byte {
 }
 
 func BenchmarkLookup(b *testing.B) {
-	table, err := openTable(disk.OS, filepath.Join(b.TempDir(), "inodes"), testID("root"), false)
+	table, err := Open(disk.OS, filepath.Join(b.TempDir(), "inodes"), testID("root"), false)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer table.close()
+	defer table.Close()
 	entries := make([]object.TreeEntry, 20_000)
 	for i := range entries {
 		entries[i] = object.TreeEntry{Name: fmt.Sprintf("file%05d", i), Mode: object.ModeFile, ID: testID("x")}
 	}
-	dir, err := table.add(Root, entries)
+	dir, err := table.Add(Root, entries)
 	if err != nil {
 		b.Fatal(err)
 	}
 	i := 0
 	for b.Loop() {
 		i = (i + 7919) % len(entries)
-		if _, ok := table.search(dir, entries[i].Name); !ok {
+		if _, ok := table.Search(dir, entries[i].Name); !ok {
 			b.Fatal("lost")
 		}
 	}

@@ -1,0 +1,337 @@
+// Package inode implements the inode table of a mount: it allocates the nodes of the base tree, and stores for each of them the
+// object, the name, the size and the kernel's lookup count.
+//
+// # Files
+//
+// The table consists of two files: records of 64 bytes, whose index is the node, and the bytes of the names. Record 0 is the
+// header, record 1 the root of the base tree. Both files are mapped into memory, are in the byte order of the host and are read
+// only on that host. A third file has the state that is valid only as long as the kernel has the mount (kernelstate.go).
+//
+// The children of a directory are added as one block: first the names, then the records, and last, by one atomic store into the
+// directory's own record, the position of the block. A process that is killed before that store leaves bytes that nothing refers
+// to and that the successor overwrites. No node of such an unpublished block was ever sent to the kernel.
+//
+// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that refers to
+// the nodes, and the header records how many records were synced. Behind these, blocks that did not reach the disk are dropped
+// together with everything below them (check.go). Their numbers are not used again, so the records have gaps.
+//
+// # Further roots
+//
+// Beside the root of the base tree there may be roots of other trees (roots.go). Their nodes are allocated in the same way.
+//
+// # Locks
+//
+// Readers take no lock, because a record does not change once it is published, except for atomic counters. Lock order:
+//
+//	Table.syncing -> Table.append
+package inode
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Counts is how much of the base tree the table contains. Paths below a directory that was never read are not counted.
+type Counts struct {
+	Nodes int64 // paths that have a node, including the root
+	Dirs  int64 // directories whose children have nodes
+}
+
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
+type Node = overlay.Node
+
+// Root is the node of the mount's root directory, in every mount.
+const Root Node = 1
+
+// ErrTable is returned for a file that is not an inode table, a damaged one, or one of another base tree.
+var ErrTable = errors.New("bad inode table")
+
+// Table is an open inode table. Its methods may be called concurrently, except Close, after which only Shown may be called.
+type Table struct {
+	fs             disk.FS
+	records, names *mapped.File
+	kernel         *kernelState
+	unlock         func() // releases the lock file that is held as long as the table is open
+
+	nodes, dirs atomic.Int64  // see Counts
+	next        atomic.Uint64 // index of the first free record
+
+	append   sync.Mutex // held while a block is added: memory copies and growth of the files
+	nextName uint64     // offset of the first free byte of names; guarded by append
+	roots    []Node     // further roots, the latest first; guarded by append
+
+	syncing sync.Mutex // held during sync, which waits only for the disk and takes append for a moment
+	synced  uint64     // value of next up to which all records were synced; guarded by syncing
+}
+
+// header is record 0, in the format of the file.
+type header struct {
+	magic   [8]byte
+	version uint32   // in host byte order: a table of a host with the other byte order has no known version
+	size    uint32   // size of a record, in bytes
+	boot    [16]byte // boot ID of the host when the table was last opened
+	synced  uint64   // lower bound of the number of records that are on disk
+	// root is the latest of the further roots, rootSynced its value at the last sync; 0: no further root.
+	root, rootSynced uint32
+	failed           uint32 // 1: the last sync failed, and the kernel may have marked unwritten pages as clean
+	_                [12]byte
+}
+
+// tableHeader contains the constant fields of a header that this version writes.
+var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: versionRoots, size: recordSize}
+
+const (
+	versionOneTree = 2 // format without further roots, which can still be read
+	versionRoots   = 3 // format with further roots
+)
+
+const (
+	chunkBits      = 20             // binary logarithm of the number of bytes by which the files of the table grow
+	smallChunkBits = 16             // the same for the smaller files beside the table
+	chunkSize      = 1 << chunkBits // in bytes; no name straddles two chunks
+)
+
+const (
+	recordSize = 64        // in bytes
+	maxNode    = 1<<32 - 1 // highest node: nodes are stored in 32 bits
+	maxName    = object.MaxNameLen
+)
+
+// The sizes are part of the file format.
+var (
+	_ [recordSize]byte = [unsafe.Sizeof(Record{})]byte{}
+	_ [recordSize]byte = [unsafe.Sizeof(header{})]byte{}
+)
+
+// Open opens the table of a base tree, or creates it if it does not exist. It returns ErrTable for a file that is not
+// a valid table or is a table of another tree. takeOver means that the kernel still has the mount of the previous process.
+func Open(on disk.FS, path string, root object.ID, takeOver bool) (*Table, error) {
+	boot, err := disk.BootUUID(on)
+	if err != nil {
+		return nil, err
+	}
+	t := &Table{fs: on}
+	if t.records, err = mapped.Open(on, path, chunkBits); err != nil {
+		return nil, err
+	}
+	if t.unlock, err = lock(path, takeOver); err != nil {
+		return nil, errors.Join(err, t.records.Close())
+	}
+	if err := t.open(path, root, boot, takeOver); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// lock takes the lock file of a table, so that no second process allocates the same nodes. The kernel releases the lock
+// when all threads of the process have ended. A takeover waits up to lockWait for the threads of the dead process. One of
+// these threads may be blocked until the mount, which this process serves, answers it (fuse.WithoutDevice). Such a thread
+// has closed the lock file, but keeps the process's memory and all files mapped into it. For that reason the lock is on a
+// separate file, which is never mapped.
+func lock(path string, takeOver bool) (unlock func(), err error) {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		unlock, err := disk.TryLock(path)
+		if err == nil || !takeOver || !errors.Is(err, disk.ErrLocked) || time.Since(start) > lockWait {
+			return unlock, err
+		}
+	}
+}
+
+// lockWait is the longest time that a takeover waits for the lock of the dead process.
+const lockWait = 5 * time.Second
+
+// open opens the remaining files, and continues the table or creates a new one.
+func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
+	if t.names, err = mapped.Open(t.fs, path+".names", chunkBits); err != nil {
+		return err
+	}
+	if t.kernel, err = openKernelState(t.fs, path+".kept", boot, takeOver); err != nil {
+		return err
+	}
+	for _, r := range []*mapped.File{t.records, t.names} {
+		if err := r.Load(t.kernel.continued); err != nil {
+			return err
+		}
+	}
+	if t.fresh() {
+		err = t.start(root, boot)
+	} else {
+		err = t.resume(root, boot)
+	}
+	if err != nil {
+		return err
+	}
+	return t.kernel.start(t, boot)
+}
+
+// fresh reports whether the table was never completely created.
+func (t *Table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
+
+// start creates the table: the root, then the header with its magic last. So a table is complete or has no magic (fresh).
+func (t *Table) start(root object.ID, boot [16]byte) error {
+	if err := t.records.Grow(chunkSize); err != nil {
+		return err
+	}
+	if err := t.names.Grow(chunkSize); err != nil {
+		return err
+	}
+	r := t.At(Root)
+	*r = Record{}
+	r.parent, r.kind, r.idLen = uint32(Root), KindDir, uint8(copy(r.id[:], root.Bytes()))
+	r.crc = r.sum("")
+	h := t.header()
+	h.version, h.size, h.boot = tableHeader.version, tableHeader.size, boot
+	h.magic = tableHeader.magic
+	t.nodes.Store(1)
+	t.next.Store(uint64(Root) + 1)
+	return nil
+}
+
+// Close closes all files and releases the lock. It must work after a failed open as well.
+func (t *Table) Close() error {
+	errs := []error{t.records.Close()}
+	if t.names != nil {
+		errs = append(errs, t.names.Close())
+	}
+	if t.kernel != nil {
+		errs = append(errs, t.kernel.close())
+	}
+	t.unlock()
+	return errors.Join(errs...)
+}
+
+// Counts returns how much of the base tree the table contains.
+func (t *Table) Counts() Counts { return Counts{t.nodes.Load(), t.dirs.Load()} }
+
+// header returns record 0 as a header.
+func (t *Table) header() *header { return (*header)(unsafe.Pointer(t.At(0))) }
+
+// At returns the record of a node that is known to lie in the file.
+func (t *Table) At(n Node) *Record {
+	return (*Record)(unsafe.Pointer(&t.records.At(uint64(n)*recordSize, recordSize)[0]))
+}
+
+// Record returns the record of a node, and false if the node is not in the table.
+func (t *Table) Record(n Node) (*Record, bool) {
+	if n < Root || uint64(n) >= t.next.Load() {
+		return nil, false
+	}
+	r := t.At(n)
+	return r, r.kind != 0
+}
+
+// Name returns the name of a record. The string is memory of the mapping and is valid until Close.
+func (t *Table) Name(r *Record) string {
+	n := r.name & maxName
+	if n == 0 {
+		return ""
+	}
+	return unsafe.String(&t.names.At(r.name>>8, n)[0], int(n))
+}
+
+// Path returns the path of a published node, relative to the root of its tree.
+func (t *Table) Path(n Node) string {
+	size := 0
+	for at := n; !t.isRoot(at); at = Node(t.At(at).parent) {
+		size += int(t.At(at).name&maxName) + 1
+	}
+	if size == 0 {
+		return ""
+	}
+	b := make([]byte, size-1)
+	end := len(b)
+	for at := n; !t.isRoot(at); at = Node(t.At(at).parent) {
+		name := t.Name(t.At(at))
+		end -= len(name)
+		copy(b[end:], name)
+		if end > 0 {
+			end--
+			b[end] = '/'
+		}
+	}
+	return string(b)
+}
+
+// Search looks up a name in a block, by binary search.
+func (t *Table) Search(b Block, name string) (Node, bool) {
+	i, ok := sort.Find(b.Count, func(i int) int {
+		return strings.Compare(name, t.Name(t.At(b.First+Node(i))))
+	})
+	if !ok {
+		return 0, false
+	}
+	return b.First + Node(i), true
+}
+
+// Add publishes the children of a directory. entries must be in byte order of their names. If the directory has a block
+// already, because another goroutine was faster, that block is returned.
+func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
+	if err := checkEntries(entries); err != nil {
+		return Block{}, err
+	}
+	t.append.Lock()
+	defer t.append.Unlock()
+	parent := t.At(dir)
+	if b, ok := parent.Block(); ok {
+		return b, nil
+	}
+	t.kernel.beginAdd()
+	defer t.kernel.endAdd(t)
+	b, nextName := Block{Node(t.next.Load()), len(entries)}, t.nextName
+	if uint64(b.First)+uint64(b.Count) > maxNode {
+		return Block{}, fmt.Errorf("add %d nodes to %d: table is full", b.Count, b.First)
+	}
+	if err := t.grow(b.First + Node(b.Count)); err != nil {
+		return Block{}, err
+	}
+	for i, e := range entries {
+		at, err := t.addName(e.Name)
+		if err != nil {
+			t.nextName = nextName // otherwise every attempt on a full disk would leave unused names
+			return Block{}, err
+		}
+		r := t.At(b.First + Node(i))
+		*r = Record{name: at<<8 | uint64(len(e.Name)), parent: uint32(dir)}
+		r.kind, _ = KindOf(e.Mode)
+		r.idLen = uint8(copy(r.id[:], e.ID.Bytes()))
+		r.crc = r.sum(e.Name)
+	}
+	t.next.Store(uint64(b.First) + uint64(b.Count))
+	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count)) // publishes the block
+	t.nodes.Add(int64(b.Count))
+	t.dirs.Add(1)
+	return b, nil
+}
+
+// grow makes the files large enough for all nodes before next.
+func (t *Table) grow(next Node) error {
+	if err := t.kernel.grow(next); err != nil {
+		return err
+	}
+	return t.records.Grow(int64(next) * recordSize)
+}
+
+// addName appends a name and returns its offset. A name never straddles two chunks. t.append is held.
+func (t *Table) addName(name string) (uint64, error) {
+	at := t.nextName
+	if at%chunkSize+uint64(len(name)) > chunkSize {
+		at += chunkSize - at%chunkSize
+	}
+	if err := t.names.Grow(int64(at) + int64(len(name))); err != nil {
+		return 0, err
+	}
+	copy(t.names.At(at, uint64(len(name))), name)
+	t.nextName = at + uint64(len(name))
+	return at, nil
+}
