@@ -19,7 +19,7 @@ var (
 	overLines = map[string]int{
 		"daemon":   11400,
 		"fetch":    5120,
-		"worktree": 6240,
+		"worktree": 5270,
 	}
 	overFields = map[string]int{
 		"control.MountRequest":    34,
