@@ -221,7 +221,7 @@ func (w *world) open() {
 	w.tree = tree
 	w.Cleanup(func() { tree.Close() })
 	top := filepath.Join(w.dir, "top")
-	w.git = gitdir.GoOn(filepath.Join(top, ".git"), gitdir.Options{Format: object.SHA1, WorkTree: top})
+	w.git = gitdir.Reopen(filepath.Join(top, ".git"), gitdir.Options{Format: object.SHA1, WorkTree: top})
 }
 
 // clone returns the world as it is on the disk, as a process finds it that comes after a kill in this moment.

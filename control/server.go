@@ -224,7 +224,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 	// Even an invalid request is begun, so that CloseIdle does not close the server before the
 	// error is sent.
-	if !s.begin(ctx, conn, o) {
+	if !s.beginRequest(ctx, conn, o) {
 		return false
 	}
 	defer s.finish()
@@ -286,10 +286,10 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// begin counts a request as in progress. While a Shutdown is in progress, a mount waits for its
+// beginRequest counts a request as in progress. While a Shutdown is in progress, a mount waits for its
 // result: either the mount is created after all, or its caller sees ErrNoServer and can start
 // another server. begin returns false if the server has closed.
-func (s *Server) begin(ctx context.Context, conn *net.UnixConn, o op) bool {
+func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// mu is released while this request waits, because decide needs it.

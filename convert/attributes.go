@@ -116,7 +116,7 @@ func (s Settings) Parse(content []byte, root bool) *File {
 	p := parser{macrosMay: root, fold: s.IgnoreCase}
 	p.read(content)
 	if root {
-		f.define(s.Outside.around(p.macros))
+		f.define(s.Outside.mergeMacros(p.macros))
 	}
 	for _, r := range p.rules {
 		if root {

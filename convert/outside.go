@@ -35,8 +35,8 @@ func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	return o
 }
 
-// around merges the macros of the root's file with those outside the tree, in the order of their rank.
-func (o *Outside) around(root map[string][]assignment) map[string][]assignment {
+// mergeMacros merges the macros of the root's file with those outside the tree, in the order of their rank.
+func (o *Outside) mergeMacros(root map[string][]assignment) map[string][]assignment {
 	if o == nil || len(o.macros[0])+len(o.macros[1]) == 0 {
 		return root
 	}

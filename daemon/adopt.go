@@ -186,7 +186,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 	if ids = m.owned.Missing(ids); err != nil || len(ids) == 0 {
 		return err
 	}
-	if m.second != nil && m.second.URL() == remote.URL() {
+	if m.sessionRemote != nil && m.sessionRemote.URL() == remote.URL() {
 		m.owned.Expect(ids)
 		return nil
 	}

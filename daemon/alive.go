@@ -16,7 +16,7 @@ import (
 func (m *mount) beginHandover() {
 	h := takeover.State{Phase: takeover.Preparing, ID: m.id, Dir: m.dir, Since: m.since, Request: m.request}
 	if m.parent != nil {
-		h.Around = m.parent.dir
+		h.ParentDir = m.parent.dir
 	}
 	m.handover = takeover.Begin(m.daemon.keeper, h, m.daemon.log)
 }

@@ -55,7 +55,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		m.afterOthers(ctx)
 		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
 			if before.GitReady {
-				git, err = m.goOnWithGit(ctx)
+				git, err = m.reopenGitDir(ctx)
 			} else {
 				git, err = m.makeGitDir(ctx)
 			}
@@ -100,7 +100,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		} else {
 			// All contents may be on this host. Then only the walk of the tree remains, and no caller waits for that.
 			if m.snapshot().Local && m.request.Wait != control.WaitAll {
-				m.daemon.turns.calm(ctx, nil, nil)
+				m.daemon.backgroundTurns.calm(ctx, nil, nil)
 			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
 		}
@@ -116,7 +116,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 			m.persist(ctx, "prefetch", nil, hydrate)
 		}
 	})
-	if m.taking != nil {
+	if m.takeoverDone != nil {
 		// Bind mounts look up paths in the mount, where a program may hold a lock, so this must not delay the takeover.
 		m.behind("mount redirected directories", func() {
 			m.note("mount the git directory", m.inside.Bind())
@@ -139,7 +139,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 // system calls in those mounts block until then, so serving them is more urgent than background work. It returns at once if
 // this mount was not taken over.
 func (m *mount) afterOthers(ctx context.Context) {
-	if m.taking == nil {
+	if m.takeoverDone == nil {
 		return
 	}
 	select {

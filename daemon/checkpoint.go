@@ -79,11 +79,11 @@ func (m *mount) lend() error {
 	r := m.requestNow()
 	r.SessionOptions = m.agent.Options()
 	r.Session = cmp.Or(m.session, r.Session)
-	var second *thin.Remote
+	var remote *thin.Remote
 	// A mount that looked up its mounted remote on the session remote has opened the session remote already.
 	if at, _ := remotes.SessionURL(r); at != "" {
 		var l *remotes.Login
-		if second = m.known.take(m.daemon.remotes, at, remotes.GivenForSession(r, at)); second != nil {
+		if remote = m.known.take(m.daemon.remotes, at, remotes.GivenForSession(r, at)); remote != nil {
 			l = m.known.login
 			m.daemon.remotes.HoldLogin(m, l)
 		} else {
@@ -94,38 +94,38 @@ func (m *mount) lend() error {
 		m.sessionLogin = l
 		m.mu.Unlock()
 	}
-	if second == nil {
+	if remote == nil {
 		var err error
-		if second, _, err = m.daemon.remotes.Session(r); err != nil {
+		if remote, _, err = m.daemon.remotes.Session(r); err != nil {
 			return err
 		}
 	}
-	if second != nil {
-		second.Keep(thinDir(m.sessionRepoDir()))
-		m.second = second
-		m.owned.SetSessionRemote(second)
+	if remote != nil {
+		remote.Keep(thinDir(m.sessionRepoDir()))
+		m.sessionRemote = remote
+		m.owned.SetSessionRemote(remote)
 	}
 	if p := m.record.Checkpoint; p != nil && p.From != "" {
-		return m.lendElder(p.From)
+		return m.addForkRemote(p.From)
 	}
 	return nil
 }
 
-// lendElder lets the store also fetch from at, the session remote of the parent session. The session token is used only
+// addForkRemote lets the store also fetch from at, the session remote of the parent session. The session token is used only
 // if at is on the same host as the mount's own session remote.
-func (m *mount) lendElder(at string) error {
+func (m *mount) addForkRemote(at string) error {
 	r := m.requestNow()
 	// A token for one host must not be sent to another.
 	if own, _ := remotes.SessionURL(r); !remotes.SameHost(at, own) {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
 	r.SessionOptions.Remote = at
-	elder, _, err := m.daemon.remotes.Session(r)
-	if err != nil || elder == nil {
+	remote, _, err := m.daemon.remotes.Session(r)
+	if err != nil || remote == nil {
 		return err
 	}
-	m.forkRemote, m.forkObjects = elder, m.store.OpenLocal(m.sessionObjects())
-	m.forkObjects.SetSessionRemote(elder)
+	m.forkRemote, m.forkObjects = remote, m.store.OpenLocal(m.sessionObjects())
+	m.forkObjects.SetSessionRemote(remote)
 	return nil
 }
 
@@ -136,12 +136,12 @@ func (m *mount) takeBack() (err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}
-	for _, r := range []*thin.Remote{m.second, m.forkRemote} {
+	for _, r := range []*thin.Remote{m.sessionRemote, m.forkRemote} {
 		if r != nil {
 			err = errors.Join(err, r.Close())
 		}
 	}
-	m.local, m.owned, m.forkObjects, m.second, m.forkRemote = nil, nil, nil, nil, nil
+	m.local, m.owned, m.forkObjects, m.sessionRemote, m.forkRemote = nil, nil, nil, nil, nil
 	return err
 }
 
@@ -149,21 +149,21 @@ func (m *mount) takeBack() (err error) {
 func (m *mount) acquireCheckpoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
 	var s *resume.Start
 	var err error
-	begins := func() { progress(control.Progress{Phase: "session"}) }
+	reportStart := func() { progress(control.Progress{Phase: "session"}) }
 	switch {
 	// The mount continues from the base of an earlier mount, which was a commit.
 	case m.base != nil && m.base.Checkpoint == nil:
 		return false, nil
 	// The session is on this host.
 	case m.from != nil:
-		s, err = m.target().Link(ctx, m.from.local(m.second))
+		s, err = m.target().Link(ctx, m.from.local(m.sessionRemote))
 	// The parent session is on a session remote.
 	case m.far != nil:
-		begins()
+		reportStart()
 		s, err = m.target().Fork(ctx, m.far.Parent, m.far.at)
 	// The mount shows one checkpoint of a session that only the session remote has.
 	case m.request.At != "":
-		if s, err = m.resumeSession(ctx, m.request.Session, begins); err == nil && s == nil {
+		if s, err = m.resumeSession(ctx, m.request.Session, reportStart); err == nil && s == nil {
 			err = statedir.ErrNoSession
 		}
 		if err != nil {
@@ -173,35 +173,36 @@ func (m *mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 		return false, nil
 	// The session may exist on the session remote, from another machine.
 	default:
-		s, err = m.resumeSession(ctx, m.session, begins)
+		s, err = m.resumeSession(ctx, m.session, reportStart)
 	}
 	if err != nil || s == nil {
 		return false, err
 	}
-	return true, m.beginAt(ctx, s)
+	return true, m.startAt(ctx, s)
 }
 
 // target returns the mount as package resume sees it. The caller must hold the lock of the home and have called lend.
 func (m *mount) target() *resume.Target {
 	return &resume.Target{
-		Session: m.session, Mounted: m.store.URL(), RepoDir: m.sessionRepoDir(), Remote: m.second, Since: m.since, RepoOptions: m.repoOptions,
+		Session: m.session, Mounted: m.store.URL(), RepoDir: m.sessionRepoDir(), Remote: m.sessionRemote,
+		Since: m.since, RepoOptions: m.repoOptions,
 		Objects: m.owned, Store: m.store, Claims: m.agent,
 	}
 }
 
 // resumeSession fetches a session from the session remote. It returns nil if the session remote does not have the
 // session, or if the session has no checkpoint.
-func (m *mount) resumeSession(ctx context.Context, name string, begins func()) (*resume.Start, error) {
+func (m *mount) resumeSession(ctx context.Context, name string, reportStart func()) (*resume.Start, error) {
 	var known *resume.Known
 	if m.known != nil {
 		known = m.known.Known
 	}
 	m.known = nil // it is used once: its list of refs is out of date afterwards
-	return m.target().Resume(ctx, name, m.request.At, known, begins)
+	return m.target().Resume(ctx, name, m.request.At, known, reportStart)
 }
 
-// beginAt records the checkpoint that the mount starts from, and acquires the rest of its snapshot. It sets m.snap.
-func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
+// startAt records the checkpoint that the mount starts from, and acquires the rest of its snapshot. It sets m.snap.
+func (m *mount) startAt(ctx context.Context, a *resume.Start) error {
 	// Resume acquires the snapshot concurrently with its own requests; Link does not.
 	if a.Snapshot == nil {
 		if err := m.target().Acquire(ctx, a); err != nil {
@@ -228,12 +229,12 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 		p.Parent, p.ParentRemote = m.from.session, m.from.record.Checkpoint.ParentRemote
 	case m.from != nil:
 		p.Parent, p.ParentRemote = m.from.session, statedir.ShownRemote(m.from.carried.Remote, m.from.home, m.from.record)
-	case m.request.At != "" && m.second != nil:
-		p.Parent, p.ParentRemote = m.request.Session, m.second.URL()
+	case m.request.At != "" && m.sessionRemote != nil:
+		p.Parent, p.ParentRemote = m.request.Session, m.sessionRemote.URL()
 	}
 	if a.ContentsFrom != "" {
 		m.record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
-		if err := m.lendElder(a.ContentsFrom); err != nil {
+		if err := m.addForkRemote(a.ContentsFrom); err != nil {
 			return err
 		}
 	}
@@ -262,7 +263,7 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 // cameFromElsewhere reports whether this mount is the first one of its session on this host, resumed from the session
 // remote.
 func (m *mount) cameFromElsewhere() bool {
-	return !m.resumed && m.session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.second != nil
+	return !m.resumed && m.session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.sessionRemote != nil
 }
 
 // shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.
@@ -277,7 +278,7 @@ func (m *mount) shownCheckpoint() []string {
 // the store does not ask the mounted remote for them. It waits until the trees are fetched.
 func (m *mount) expect(ctx context.Context) {
 	base, err := m.record.Base()
-	if err != nil || base.Shown.IsZero() || m.second == nil && m.forkRemote == nil {
+	if err != nil || base.Shown.IsZero() || m.sessionRemote == nil && m.forkRemote == nil {
 		return
 	}
 	var ids []object.ID

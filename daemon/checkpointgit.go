@@ -175,7 +175,7 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 			AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
 	}
 	err := diffTrees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
-		if _, told := special[path]; told {
+		if _, isSpecial := special[path]; isSpecial {
 			return nil
 		}
 		c := index.Change{Entry: index.Entry{Path: path, Mode: to.Mode, ID: to.ID}, Gone: to.Mode == 0}

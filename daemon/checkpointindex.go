@@ -40,15 +40,15 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 		return nil, err
 	}
 	x := &gitdir.Staged{}
-	told := map[string]bool{}
+	listed := map[string]bool{}
 	for _, c := range s.Changes {
-		told[c.Entry.Path] = true
+		listed[c.Entry.Path] = true
 		if w.Wants(c.Entry.Path) {
 			x.Changes = append(x.Changes, c)
 		}
 	}
 	for _, e := range s.Others {
-		told[e.Path] = true
+		listed[e.Path] = true
 		if w.Wants(e.Path) {
 			x.Others = append(x.Others, e)
 		}
@@ -56,10 +56,10 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 	entry := entriesOf(ctx, w.m.view.Tree, then.Index.Tree)
 	// Entries with flags that the target's index does not have, and that therefore return to the entry of its tree.
 	for _, e := range now.Index.Special {
-		if told[e.Path] || !w.Wants(e.Path) {
+		if listed[e.Path] || !w.Wants(e.Path) {
 			continue
 		}
-		told[e.Path] = true
+		listed[e.Path] = true
 		was, err := entry(e.Path)
 		if err != nil {
 			return nil, err

@@ -31,7 +31,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	} else if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
-	b := beginning{}
+	b := mountStart{}
 	h, p, err := d.checkpointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
@@ -212,8 +212,8 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 	return h.origin(p), nil
 }
 
-// beginning is the start of a mount, if the request alone does not name it.
-type beginning struct {
+// mountStart is the start of a mount, if the request alone does not name it.
+type mountStart struct {
 	parent *mount           // parent of a submodule
 	base   *statedir.Record // record of an earlier mount without changes, whose base is used again
 	from   *origin          // checkpoint of a session on this host
@@ -223,7 +223,7 @@ type beginning struct {
 
 // complete fills in the remote of a request, and the start of a mount that shows one checkpoint, from the session on
 // this host or on the session remote.
-func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *beginning) (err error) {
+func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mountStart) (err error) {
 	// A mount that shows one checkpoint cannot be changed.
 	if r.At != "" && b.from == nil {
 		r.ReadOnly = true

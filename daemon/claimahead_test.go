@@ -184,7 +184,7 @@ func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	}
 	w.host.unmount(w.request.Dir)
 	other.until("nothing is left", func() bool {
-		kept, err := Kept(other.state)
+		kept, err := Unmounted(other.state)
 		return err == nil && len(kept) == 0
 	})
 }

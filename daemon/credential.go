@@ -40,12 +40,12 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	reply.Dir = m.dir
 	// ssh and local remotes take no token.
-	if l == nil || r.Session && m.second == nil || !l.IsWeb() {
+	if l == nil || r.Session && m.sessionRemote == nil || !l.IsWeb() {
 		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir,
 			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
 	if r.Session {
-		at = m.second.URL()
+		at = m.sessionRemote.URL()
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
 	err := d.remotes.TryToken(ctx, remotes.WithUser(at, l.User()), remotes.Environment(m.request), string(r.Token), r.TokenFile)

@@ -49,20 +49,20 @@ type Config struct {
 	State string      // state directory: stores/, mounts/, blobs/ (see DESIGN)
 	Log   *zap.Logger // log of the whole daemon; must be set
 
-	Keeper    takeover.Keeper // holds descriptors for a successor; nil: the mounts end with this process
-	Kept      []keeper.Kept   // descriptors that the predecessor left with the keeper
-	Reason    string          // why the predecessor ended; "": there was no predecessor
-	Takeovers int             // number of predecessors since the first mount
+	Keeper      takeover.Keeper     // holds descriptors for a successor; nil: the mounts end with this process
+	Descriptors []keeper.Descriptor // descriptors that the predecessor left with the keeper
+	Reason      string              // why the predecessor ended; "": there was no predecessor
+	Takeovers   int                 // number of predecessors since the first mount
 }
 
 // take removes the file with that name from Kept and returns it. It returns nil if Kept has no such file.
 func (c *Config) take(name string) *os.File {
-	at := slices.IndexFunc(c.Kept, func(k keeper.Kept) bool { return k.Name == name })
+	at := slices.IndexFunc(c.Descriptors, func(k keeper.Descriptor) bool { return k.Name == name })
 	if at < 0 {
 		return nil
 	}
-	f := c.Kept[at].File
-	c.Kept = slices.Delete(slices.Clone(c.Kept), at, at+1)
+	f := c.Descriptors[at].File
+	c.Descriptors = slices.Delete(slices.Clone(c.Descriptors), at, at+1)
 	return f
 }
 
@@ -74,10 +74,10 @@ type Daemon struct {
 	sampled *zap.Logger    // log for messages that file system requests may cause very often; it drops repetitions
 	homes   statedir.Homes // directories of mounts and sessions below the state directory
 
-	keeper   takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
-	failures statedir.Failures // mounts that ended without an unmount, and the causes
-	departed departed          // mounts that ended lately, for repeated unmount requests
-	watch    *watch.Watcher    // inotify descriptor of all mounts
+	keeper      takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
+	failures    statedir.Failures // mounts that ended without an unmount, and the causes
+	endedMounts endedMounts       // mounts that ended lately, for repeated unmount requests
+	watch       *watch.Watcher    // inotify descriptor of all mounts
 
 	ctx      context.Context    // context of the background work of the daemon itself; ends with Close
 	end      context.CancelFunc // cancels ctx
@@ -93,8 +93,8 @@ type Daemon struct {
 	latencies fuse.Latencies   // durations of the kernel requests of all mounts
 	taken     int              // number of predecessors whose mounts were taken over; see Config.Takeovers
 
-	turns       turns // schedules background work around the start of mounts
-	memoryLimit int64 // soft memory limit of the Go runtime without any mount, in bytes
+	backgroundTurns backgroundTurns // schedules background work around the start of mounts
+	memoryLimit     int64           // soft memory limit of the Go runtime without any mount, in bytes
 
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
@@ -130,13 +130,13 @@ func New(c Config) (*Daemon, error) {
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: statedir.Homes{State: c.State, Log: c.Log}, memory: memory, blobs: blobs,
 		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: watch.New(c.Keeper, c.take(watch.Kept)),
 		served: make(chan struct{}), mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
-		turns: turns{turn: make(chan struct{}, 1)}, remotes: remotes.New(c.State, c.Log, memory, blobs),
+		backgroundTurns: backgroundTurns{token: make(chan struct{}, 1)}, remotes: remotes.New(c.State, c.Log, memory, blobs),
 	}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
 	d.ctx, d.end = context.WithCancel(context.Background())
-	if len(c.Kept) > 0 {
-		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
-		d.takeOverAll(c.Kept)
+	if len(c.Descriptors) > 0 {
+		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Descriptors)))
+		d.takeOverAll(c.Descriptors)
 		d.behind.Go(func() { // only after the takeover: file system calls block until their mount is served again
 			d.resuming.Wait()
 			if err := d.homes.RemoveLeftovers(); err != nil {

@@ -17,10 +17,10 @@ import (
 // when it gives up starting workers, since no process would serve those mounts afterwards. GiveUp records reason as the cause
 // for each mount that was served, for later status requests. Overlays and sessions stay in the state directory. It continues
 // after errors and returns all of them.
-func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) error {
+func GiveUp(state string, descriptors []keeper.Descriptor, reason string, log *zap.Logger) error {
 	var errs []error
 	f := statedir.Failures{State: state, Log: log}
-	for _, in := range takeover.Inherit(kept) {
+	for _, in := range takeover.Inherit(descriptors) {
 		h, err := in.State()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("abandon mount %s: %w", in.Key, err))

@@ -192,7 +192,7 @@ func (m *mount) finish() {
 	m.outcome = o
 	m.mu.Unlock()
 	m.point.Remove()
-	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.Paths))
+	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.unsaved.Paths))
 	m.handover.Drop()
 	m.daemon.remove(m) // before gone is closed, since a mount request that waits for gone then needs the directory
 	close(m.gone)

@@ -39,7 +39,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 			if here := m.view.Counts(ctx).Fetched; here == last {
 				arrived = now
 			} else {
-				done := m.daemon.turns.take(ctx, nil, nil)
+				done := m.daemon.backgroundTurns.take(ctx, nil, nil)
 				filled := m.fillIndexOnce(ctx)
 				done()
 				if filled {

@@ -47,7 +47,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
-	_, reply, err := d.mount(ctx, to, beginning{far: from}, progress)
+	_, reply, err := d.mount(ctx, to, mountStart{far: from}, progress)
 	return reply, err
 }
 

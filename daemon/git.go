@@ -63,7 +63,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 		m.wantGit()
 	}
 	if !m.hasIndex() {
-		done := m.daemon.turns.take(ctx, m.gitWanted, m.tree.Noticed())
+		done := m.daemon.backgroundTurns.take(ctx, m.gitWanted, m.tree.Noticed())
 		defer done()
 	}
 	if ctx.Err() != nil {
@@ -118,15 +118,15 @@ func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexO
 	return err
 }
 
-// goOnWithGit serves the git directory that the predecessor served. It changes nothing in the directory, since git commands may
+// reopenGitDir serves the git directory that the predecessor served. It changes nothing in the directory, since git commands may
 // be using it, and waits for no request.
-func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
+func (m *mount) reopenGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	snap := m.snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit}
 	if m.record.Checkpoint != nil {
 		o.Ref = ""
 	}
-	dir := gitdir.GoOn(m.gitPath(), o)
+	dir := gitdir.Reopen(m.gitPath(), o)
 	return dir, m.openToGit(ctx, dir)
 }
 
@@ -356,7 +356,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	m.passes.let(pid, argv)
 	m.agent.BeforeGit(ctx, pid, argv)
 	if gitdir.NeedsHistory(argv) {
-		m.hurry.Store(true)
+		m.historyWanted.Store(true)
 		if !m.tried(ctx, m.historyTried) {
 			return false
 		}
@@ -383,7 +383,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 
 // hurried reports whether a git command or the mount request waits for history.
 func (m *mount) hurried() bool {
-	return m.hurry.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
+	return m.historyWanted.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
 }
 
 // triedGit waits until the mount has tried to create the git directory. It makes the mount do that before background work that

@@ -39,8 +39,8 @@ type logins struct{ mount *mount }
 // remotes returns the remotes that git commands may log in to: the mounted remote and the session remote.
 func (l logins) remotes() []*transport.Remote {
 	all := []*transport.Remote{l.mount.store.Remote()}
-	if l.mount.second != nil {
-		all = append(all, l.mount.second.Remote)
+	if l.mount.sessionRemote != nil {
+		all = append(all, l.mount.sessionRemote.Remote)
 	}
 	return all
 }

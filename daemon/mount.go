@@ -71,8 +71,8 @@ type starting struct {
 	reply   control.MountReply // reply to the mount request, valid once started is closed; guarded by mu
 	before  fetch.Stats        // statistics of the store at the start of the mount
 
-	taking    chan struct{}      // closed when the takeover has ended; nil: the mount was started in this process
-	inherited takeover.Inherited // descriptors of the predecessor that no part of the mount has taken yet
+	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started in this process
+	inherited    takeover.Inherited // descriptors of the predecessor that no part of the mount has taken yet
 
 	// base is the record of an earlier mount whose base commit is mounted again; nil: the request names the commit.
 	base       *statedir.Record
@@ -88,19 +88,19 @@ type starting struct {
 
 // acquired holds the resources of a mount other than those of the kernel: its home, the store, and what is read from both.
 type acquired struct {
-	home        *statedir.Home   // directory of the mount below the state directory; locked
-	record      statedir.Record  // record of the session, as stored in the home
-	store       *fetch.Store     // shared with other mounts of the remote
-	release     func()           // releases the store
-	local       *fetch.Local     // objects in the git directory of the mount
-	owned       *fetch.Local     // objects in the repository of the session
-	second      *thin.Remote     // session remote; nil: none
-	forkObjects *fetch.Local     // objects fetched from forkRemote; nil: none
-	forkRemote  *thin.Remote     // session remote of the parent session; nil: none
-	snap        *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
-	view        *fetch.View      // converted contents of the trees
-	filters     *filter.Programs // programs that convert contents
-	shown       chan struct{}    // holds a value if the displayed tree has changed since the last prefetch
+	home          *statedir.Home   // directory of the mount below the state directory; locked
+	record        statedir.Record  // record of the session, as stored in the home
+	store         *fetch.Store     // shared with other mounts of the remote
+	release       func()           // releases the store
+	local         *fetch.Local     // objects in the git directory of the mount
+	owned         *fetch.Local     // objects in the repository of the session
+	sessionRemote *thin.Remote     // session remote; nil: none
+	forkObjects   *fetch.Local     // objects fetched from forkRemote; nil: none
+	forkRemote    *thin.Remote     // session remote of the parent session; nil: none
+	snap          *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
+	view          *fetch.View      // converted contents of the trees
+	filters       *filter.Programs // programs that convert contents
+	shown         chan struct{}    // holds a value if the displayed tree has changed since the last prefetch
 }
 
 // serving holds the parts of a mount that work while the kernel has it.
@@ -131,11 +131,11 @@ type gitSide struct {
 	// if it failed.
 	gitTried, historyTried, hydrateTried chan struct{}
 
-	passes    gitPass       // running git commands
-	hurry     atomic.Bool   // a git command waits for history
-	indexed   int64         // contents that the store had fetched when this process wrote git's index; negative: it did not
-	gitWanted chan struct{} // closed when a process waits for the git directory
-	wantGit   func()        // closes gitWanted; may be called several times
+	passes        gitPass       // running git commands
+	historyWanted atomic.Bool   // a git command waits for history
+	indexed       int64         // contents that the store had fetched when this process wrote git's index; negative: it did not
+	gitWanted     chan struct{} // closed when a process waits for the git directory
+	wantGit       func()        // closes gitWanted; may be called several times
 }
 
 // ending holds how a mount is to end, and the result.
@@ -152,18 +152,18 @@ type ending struct {
 // fetched. If it returns an error, or ctx ends, it has undone the mount. A repeated request with the same r.Nonce waits for the
 // first and returns its reply. Mount is safe for concurrent use.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-	_, reply, err := d.mount(ctx, r, beginning{}, progress)
+	_, reply, err := d.mount(ctx, r, mountStart{}, progress)
 	return reply, err
 }
 
 // mount is Mount with the additional input b: the parent mount of a submodule, or the checkpoint or earlier record that the
 // mount starts from. It returns the mount, too.
-func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart,
 	progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	ended := d.turns.begins() // background work of other mounts waits until ended is called
+	ended := d.backgroundTurns.startMount() // background work of other mounts waits until ended is called
 	defer ended()
 	defer func() { b.known.close() }()
 	m, err := d.awaitEarlier(ctx, r)
@@ -215,7 +215,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 
 // reserve adds a new mount to the registry in state preparing, so that no other request can mount its directory meanwhile. It
 // returns mountpoint.ErrAlreadyMounted if the directory has a mount. abort cancels the start.
-func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.CancelFunc) (*mount, error) {
+func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
 		id = "" // a mount of a checkpoint has a home of its own, since the session may be mounted too
@@ -320,11 +320,11 @@ func (m *mount) isEnding(served bool) bool {
 // awaitTakeover waits until the takeover of the mount has ended, whether it succeeded or not. It returns the error of ctx if
 // ctx ends before. It returns at once if the mount was started in this process.
 func (m *mount) awaitTakeover(ctx context.Context) error {
-	if m.taking == nil {
+	if m.takeoverDone == nil {
 		return nil
 	}
 	select {
-	case <-m.taking:
+	case <-m.takeoverDone:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -337,7 +337,7 @@ func (m *mount) awaitTakeover(ctx context.Context) error {
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
-		if m, ok = d.departed.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
+		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
 			if d.failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
@@ -368,8 +368,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	}
 	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard, r.Trash),
 		Trashed: o.trashed, Until: o.until}
-	if o.kept.Any() {
-		reply.Session, reply.Kept = m.session, o.kept.Paths
+	if o.unsaved.Any() {
+		reply.Session, reply.Kept = m.session, o.unsaved.Paths
 	}
 	if r.Discard {
 		reply.NotRemoved = m.discardThere(ctx)

@@ -17,7 +17,7 @@ func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	ready := m.triedGit(ctx)
 	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {
 		// The history, which is otherwise fetched in the background, becomes urgent.
-		m.hurry.Store(true)
+		m.historyWanted.Store(true)
 		ready = m.tried(ctx, m.historyTried)
 	}
 	m.mu.Lock()

@@ -165,7 +165,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	_, _, err = d.mount(ctx, r.Request, beginning{base: &r.Record}, func(control.Progress) {})
+	_, _, err = d.mount(ctx, r.Request, mountStart{base: &r.Record}, func(control.Progress) {})
 	if err == nil {
 		return true
 	}

@@ -50,12 +50,12 @@ var (
 
 // takeOverAll registers the mounts of the predecessor and takes them over in the background. Mounts during whose
 // takeover processes died are taken over last, one at a time. It closes d.served when all others were tried.
-func (d *Daemon) takeOverAll(kept []keeper.Kept) {
+func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	if d.keeper == nil {
 		return
 	}
 	var mounts, later []*mount
-	for _, in := range takeover.Inherit(kept) {
+	for _, in := range takeover.Inherit(descriptors) {
 		k, err := takeover.Resume(d.keeper, in, d.log)
 		// A kept mount without a readable state cannot be taken over; Resume has dropped its files.
 		if err != nil {
@@ -64,7 +64,7 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 		}
 		h := k.State()
 		m := d.newMount(h.Request, h.ID, h.Dir, h.Since)
-		m.taking, m.inherited = make(chan struct{}), in
+		m.takeoverDone, m.inherited = make(chan struct{}), in
 		m.handover = k
 		m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
 		m.agent = m.newAgent()
@@ -88,10 +88,10 @@ func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 	// particular order.
 	for _, m := range mounts {
 		h := m.handover.State()
-		if around, ok := d.mountAt(h.Around); ok && h.Around != "" {
-			m.parent = around
-			outmost := around
-			for dir := outmost.handover.State().Around; dir != ""; dir = outmost.handover.State().Around {
+		if parent, ok := d.mountAt(h.ParentDir); ok && h.ParentDir != "" {
+			m.parent = parent
+			outmost := parent
+			for dir := outmost.handover.State().ParentDir; dir != ""; dir = outmost.handover.State().ParentDir {
 				next, ok := d.mountAt(dir)
 				if !ok {
 					break
@@ -150,7 +150,7 @@ func (d *Daemon) Resumed(ctx context.Context) error {
 
 // succeed takes over the mount, or removes it if that is not possible. It closes taking.
 func (m *mount) succeed() {
-	defer close(m.taking)
+	defer close(m.takeoverDone)
 	h := m.handover.State()
 	log := m.daemon.log.With(zap.String("dir", m.dir))
 	switch {
@@ -191,7 +191,7 @@ func (m *mount) succeed() {
 	case m.server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
-		m.daemon.departed.add(m)
+		m.daemon.endedMounts.add(m)
 	default:
 		// The takeover succeeded, so the deaths before it do not count any more.
 		m.handover.Update(func(h *takeover.State) { h.Died = 0 })

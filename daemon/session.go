@@ -50,7 +50,7 @@ func (m *mount) enter(ctx context.Context) error {
 	case errors.Is(err, fs.ErrNotExist) && m.request.ReadOnly:
 		return statedir.ErrNoSession
 	case errors.Is(err, fs.ErrNotExist):
-		return m.begin()
+		return m.initRecord()
 	case err != nil:
 		return err
 	case m.record.Session != m.session:
@@ -61,7 +61,7 @@ func (m *mount) enter(ctx context.Context) error {
 	// Reading a large log twice would delay the mount.
 	if !m.record.Counted && !m.request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) {
 		if _, w, err := m.home.Inspect(); err == nil && !w.Any() {
-			return m.beginAnew(ctx)
+			return m.recreateHome(ctx)
 		}
 	}
 	m.resumed = true
@@ -71,8 +71,8 @@ func (m *mount) enter(ctx context.Context) error {
 	return nil
 }
 
-// begin fills in the record of a new session. acquire adds the commit, and open saves the record.
-func (m *mount) begin() error {
+// initRecord fills in the record of a new session. acquire adds the commit, and open saves the record.
+func (m *mount) initRecord() error {
 	m.record = statedir.Record{
 		Session: m.session, Remote: m.store.URL(), Dir: m.dir, Asked: m.request.Ref, UID: m.request.UID, GID: m.request.GID, Began: m.since,
 	}
@@ -80,8 +80,8 @@ func (m *mount) begin() error {
 	return nil
 }
 
-// beginAnew replaces the home that a process left when it was killed before the session had any change.
-func (m *mount) beginAnew(ctx context.Context) error {
+// recreateHome replaces the home that a process left when it was killed before the session had any change.
+func (m *mount) recreateHome(ctx context.Context) error {
 	if err := m.home.Remove(); err != nil {
 		m.home = nil
 		return err
@@ -90,7 +90,7 @@ func (m *mount) beginAnew(ctx context.Context) error {
 	if m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir); err != nil {
 		return err
 	}
-	return m.begin()
+	return m.initRecord()
 }
 
 // acquire acquires the snapshot to mount: the commit that the request names, or the base commit of a resumed session
@@ -98,7 +98,7 @@ func (m *mount) beginAnew(ctx context.Context) error {
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
 		// A session on the session remote, or a checkpoint of it, takes precedence over the requested ref.
-		if began, err := m.acquireCheckpoint(ctx, progress); began || err != nil {
+		if found, err := m.acquireCheckpoint(ctx, progress); found || err != nil {
 			return err
 		}
 		snap, err := m.acquireFirst(ctx)
@@ -168,7 +168,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 // without one.
 func (m *mount) open() error {
 	o := worktree.Options{
-		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.taking != nil, UID: m.request.UID, GID: m.request.GID,
+		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.request.UID, GID: m.request.GID,
 		Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
@@ -180,7 +180,7 @@ func (m *mount) open() error {
 	default: // the overlay holds nothing but .git
 		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.Wanted(), true
 	}
-	if m.writable() && m.taking == nil {
+	if m.writable() && m.takeoverDone == nil {
 		// A killed mount left the directories that it had created; this mount removes them when it ends.
 		if m.record.Dir == m.dir && len(m.point.Created) == 0 {
 			m.point.Created = m.record.Made
@@ -206,7 +206,7 @@ func (m *mount) announce(progress func(control.Progress)) {
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
-			m.session, m.second.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
+			m.session, m.sessionRemote.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
 		// Commits on the session remote that the checkpoint lacks are not in the mount; the user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := agent.AheadText(ref, m.newer[ref].String())
@@ -237,8 +237,8 @@ func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.Pla
 
 // outcome is the result of the end of a mount for its work.
 type outcome struct {
-	kept statedir.Unsaved // work that was kept; zero if there was none
-	err  error            // error that left the work in the home unfinished
+	unsaved statedir.Unsaved // work that was kept; zero if there was none
+	err     error            // error that left the work in the home unfinished
 
 	trashed string    // name of the session that was moved to the trash; "" if none was
 	until   time.Time // when the trashed or kept session expires; zero if it does not
@@ -282,10 +282,10 @@ func (m *mount) leave() (o outcome) {
 		m.removeHome()
 		return o
 	}
-	o.kept = w
+	o.unsaved = w
 	m.record.Made = nil // the caller of leave removes these directories
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
-	m.record.Until = m.keptUntil(time.Now())
+	m.record.Until = m.expiry(time.Now())
 	o.until = m.record.Until
 	if err := m.record.Save(m.home.Dir); err != nil { // without the counts, they are computed when a caller lists the session
 		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
@@ -307,8 +307,8 @@ func (m *mount) leave() (o outcome) {
 	return o
 }
 
-// keptUntil returns when the session is to be moved to the trash; zero if it is not moved automatically.
-func (m *mount) keptUntil(now time.Time) time.Time {
+// expiry returns when the session is to be moved to the trash; zero if it is not moved automatically.
+func (m *mount) expiry(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.keepFor <= 0 {

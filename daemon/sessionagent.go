@@ -97,21 +97,21 @@ func (a agentMount) Exists() bool { return a.gitWasTried() || a.hasIndex() }
 
 // Untouched reports whether git's refs and index are as they were when the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
-	b := a.beginning()
+	b := a.mountedGitState()
 	if b == nil {
 		return true, nil // the mount started from a checkpoint, and differences from that are found elsewhere
 	}
 	return b.Untouched(a.gitPath(), a.snapshot().Format)
 }
 
-// beginning returns the state of git at the time when the base commit was mounted; nil if the mount started from a
+// mountedGitState returns the state of git at the time when the base commit was mounted; nil if the mount started from a
 // checkpoint.
-func (m *mount) beginning() *capture.Beginning {
+func (m *mount) mountedGitState() *capture.InitialState {
 	base, err := m.record.Base()
 	if err != nil || !base.Shown.IsZero() {
 		return nil
 	}
-	b := &capture.Beginning{Commit: base.Commit, Tree: base.Tree, Refs: m.store.Refs}
+	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: m.store.Refs}
 	if strings.HasPrefix(base.Ref, "refs/heads/") {
 		b.Branch = base.Ref
 	}
@@ -142,7 +142,8 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 	}
 	c, err := capture.New(capture.Options{
 		Tree: a.tree, WriteBack: a.writeBack, GitDir: a.gitPath(), Repo: r.Repo, Memory: filepath.Join(a.home.Dir, captureMemory),
-		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.snapshot().Tree, Beginning: a.beginning(), Rules: r.Rules,
+		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.snapshot().Tree,
+		InitialState: a.mountedGitState(), Rules: r.Rules,
 		Converts: a.view.Returns, Blob: a.rawBlob, Trees: a.view.Tree, OthersNotes: r.MergedNotes,
 		Log: a.daemon.log.With(zap.String("session", a.session)),
 	})
@@ -233,7 +234,7 @@ func (a agentMount) Meta() session.Meta {
 }
 
 // Session returns the session remote; nil if the session has no other than the embedded one.
-func (a agentMount) Session() *thin.Remote { return a.second }
+func (a agentMount) Session() *thin.Remote { return a.sessionRemote }
 
 // Parent returns the parent session and the remote that it is stored on; nil if this mount has no connection to that
 // remote.
@@ -243,8 +244,8 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 		return "", nil
 	}
 	switch {
-	case a.second != nil && a.second.URL() == p.ParentRemote:
-		return p.Parent, a.second.Remote
+	case a.sessionRemote != nil && a.sessionRemote.URL() == p.ParentRemote:
+		return p.Parent, a.sessionRemote.Remote
 	case a.forkRemote != nil && a.forkRemote.URL() == p.ParentRemote:
 		return p.Parent, a.forkRemote.Remote
 	}
@@ -266,7 +267,7 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 
 // FetchMeta fetches version want of the session's meta. have is the version that this host has.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
-	_, err := a.owned.Fetch(ctx, fetch.FetchRequest{From: a.second, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
+	_, err := a.owned.Fetch(ctx, fetch.FetchRequest{From: a.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
 	return err
 }
 

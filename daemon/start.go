@@ -201,7 +201,7 @@ func (m *mount) fuseOptions() fuse.Options {
 	if m.writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook
 		// A successor also has to bind the directories that its predecessor did not bind.
-		if m.taking != nil {
+		if m.takeoverDone != nil {
 			o.Unbound = m.redirects.Unbound()
 		}
 	}

@@ -52,11 +52,11 @@ type submodule struct {
 
 // enter mounts the submodules and their submodules. For one that cannot be mounted, it adds a note.
 func (s *submodules) enter(ctx context.Context) {
-	around := []*mount{s.mount}
+	level := []*mount{s.mount}
 	// Each round mounts the submodules of the mounts of the round before.
-	for len(around) > 0 && ctx.Err() == nil {
+	for len(level) > 0 && ctx.Err() == nil {
 		var wanted []submodule
-		for _, m := range around {
+		for _, m := range level {
 			wanted = append(wanted, s.find(ctx, m)...)
 		}
 		s.mu.Lock()
@@ -65,7 +65,7 @@ func (s *submodules) enter(ctx context.Context) {
 			wanted = wanted[:room]
 		}
 		s.mu.Unlock()
-		around = s.mountAll(ctx, wanted)
+		level = s.mountAll(ctx, wanted)
 	}
 }
 
@@ -182,21 +182,21 @@ func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 // mountOne mounts a submodule over the empty directory that the parent shows for the gitlink. A submodule on this host
 // is refused if the parent is not on this host, as git does.
 func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) {
-	around := w.parent
-	remote, err := gitdir.ResolveURL(around.request.Remote, w.URL)
+	parent := w.parent
+	remote, err := gitdir.ResolveURL(parent.request.Remote, w.URL)
 	if err != nil {
 		return nil, err
 	}
 	// Git refuses such a URL too (protocol.file.allow).
-	if remotes.IsLocal(remote) && !remotes.IsLocal(around.request.Remote) {
+	if remotes.IsLocal(remote) && !remotes.IsLocal(parent.request.Remote) {
 		return nil, errors.New("a remote repository names a directory of this host")
 	}
-	if err := around.plain(ctx, w.Path); err != nil {
+	if err := parent.plain(ctx, w.Path); err != nil {
 		return nil, err
 	}
 	// The submodule inherits the request of its parent, without the parts that concern only the parent.
-	r := around.requestNow()
-	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(around.dir, w.Path), w.commit.String()
+	r := parent.requestNow()
+	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	r.At = ""
@@ -204,15 +204,15 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}
 	// The name depends on the parent's session and the path, so that a later mount resumes the session.
-	if around.session != "" {
-		name := statedir.SessionName(around.session, w.Path)
-		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
+	if parent.session != "" {
+		name := statedir.SessionName(parent.session, w.Path)
+		r.Session = parent.session[:min(len(parent.session), maxSessionName-len(name)-1)] + "." + name
 	}
-	if !remotes.SameHost(remote, around.request.Remote) { // the host of the submodule must not receive the parent's token
+	if !remotes.SameHost(remote, parent.request.Remote) { // the host of the submodule must not receive the parent's token
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""
-	m, _, err := s.mount.daemon.mount(ctx, r, beginning{parent: around}, func(control.Progress) {})
+	m, _, err := s.mount.daemon.mount(ctx, r, mountStart{parent: parent}, func(control.Progress) {})
 	return m, err
 }
 
@@ -274,16 +274,16 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 		o := m.outcome
 		m.mu.Unlock()
 		// The mount has ended, so its session can be discarded like any unmounted one.
-		if discard && o.kept.Any() {
+		if discard && o.unsaved.Any() {
 			if err := m.daemon.homes.Discard(m.session, trash); err != nil {
 				m.daemon.log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
 			} else {
-				o.kept = statedir.Unsaved{}
+				o.unsaved = statedir.Unsaved{}
 			}
 		}
 		reply := control.UnmountReply{ID: m.id, Dir: m.dir}
-		if o.kept.Any() || o.err != nil {
-			reply.Session, reply.Kept = m.session, o.kept.Paths
+		if o.unsaved.Any() || o.err != nil {
+			reply.Session, reply.Kept = m.session, o.unsaved.Paths
 		}
 		replies = append(replies, reply)
 	}

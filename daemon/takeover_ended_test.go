@@ -111,11 +111,11 @@ func TestGivingUpLeavesNothingMounted(t *testing.T) {
 	k.mount(k.request(repo.Path, dir))
 	k.sh(dir, "echo 1 >new")
 	k.kill()
-	var kept []keeper.Kept
+	var descriptors []keeper.Descriptor
 	for name, f := range k.kept {
-		kept = append(kept, keeper.Kept{Name: name, File: f})
+		descriptors = append(descriptors, keeper.Descriptor{Name: name, File: f})
 	}
-	if err := GiveUp(k.state, kept, "it died ten times", zap.NewNop()); err != nil {
+	if err := GiveUp(k.state, descriptors, "it died ten times", zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}
 	clear(k.kept)
@@ -161,11 +161,11 @@ func TestRegisteredMountsAreRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.kill()
-	var kept []keeper.Kept
+	var descriptors []keeper.Descriptor
 	for name, f := range k.kept {
-		kept = append(kept, keeper.Kept{Name: name, File: f})
+		descriptors = append(descriptors, keeper.Descriptor{Name: name, File: f})
 	}
-	if err := GiveUp(k.state, kept, "power cut", zap.NewNop()); err != nil {
+	if err := GiveUp(k.state, descriptors, "power cut", zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}
 	clear(k.kept)

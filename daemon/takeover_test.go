@@ -62,12 +62,12 @@ func serveTest(state string) error {
 	if err != nil {
 		return err
 	}
-	start, kept, err := conn.AwaitStart("test")
+	start, descriptors, err := conn.AwaitStart("test")
 	if err != nil {
 		return err
 	}
 	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zap.DebugLevel))
-	d, err := New(Config{State: state, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
+	d, err := New(Config{State: state, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason, Takeovers: start.Count})
 	if err != nil {
 		return err
 	}
@@ -142,11 +142,11 @@ func newKeep(t *testing.T) *testKeeper {
 	t.Cleanup(func() {
 		defer k.log.Close()
 		k.kill()
-		var kept []keeper.Kept
+		var descriptors []keeper.Descriptor
 		for name, f := range k.kept {
-			kept = append(kept, keeper.Kept{Name: name, File: f})
+			descriptors = append(descriptors, keeper.Descriptor{Name: name, File: f})
 		}
-		GiveUp(k.state, kept, "the test is over", zap.NewNop())
+		GiveUp(k.state, descriptors, "the test is over", zap.NewNop())
 		if t.Failed() {
 			t.Log("the daemons' log:\n" + k.said())
 		}

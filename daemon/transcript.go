@@ -26,7 +26,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 	}
 	// The checkpoint precedes the prompt, so that the user can return to the files as they were at that time.
-	if m.agent.Automatic() && transcript.BeginTurn(r.Lines) {
+	if m.agent.Automatic() && transcript.HasPrompt(r.Lines) {
 		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 		}
@@ -99,7 +99,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 func shownRecord(l transcript.Line) control.TranscriptRecord {
 	s := control.TranscriptRecord{
 		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Checkpoint), Session: l.Session, Lane: l.Lane, Actor: l.Actor,
-		Turn: l.Turn, Begins: l.Begins, Record: l.Record,
+		Turn: l.Turn, Begins: l.StartsTurn, Record: l.Record,
 	}
 	if l.Erased != nil {
 		s.Erased = &control.Erased{Time: l.Erased.Time, By: l.Erased.By, Why: l.Erased.Why}

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Kept returns the status of the sessions that hold work and are not mounted.
-func Kept(state string) ([]control.MountStatus, error) {
+// Unmounted returns the status of the sessions that hold work and are not mounted.
+func Unmounted(state string) ([]control.MountStatus, error) {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	ids, _, err := h.IDs()
 	if err != nil {

@@ -21,7 +21,7 @@ func TestListWaitsForLooking(t *testing.T) {
 	statedirtest.Add(t, h, "work", 1, true)
 	lists := map[string]func() int{
 		"Kept": func() int {
-			all, err := Kept(h.State)
+			all, err := Unmounted(h.State)
 			if err != nil {
 				t.Error(err)
 			}
@@ -83,7 +83,7 @@ func TestDeadMountIsWaitedFor(t *testing.T) {
 		time.AfterFunc(3*statedir.LookPause, m.Unlock)
 	}
 	die()
-	if kept, err := Kept(h.State); err != nil || len(kept) != 1 {
+	if kept, err := Unmounted(h.State); err != nil || len(kept) != 1 {
 		t.Errorf("sessions listed after the end of the process that had one mounted: got %+v, %v, want session work", kept, err)
 	}
 	die()
@@ -131,7 +131,7 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	if r, err := statedir.ReadRecord(filepath.Join(h.Dir(), "killed")); err != nil || !r.Counted || r.Changed != 3 {
 		t.Errorf("a killed session's changes are not counted: %+v, %v", r, err)
 	}
-	kept, err := Kept(h.State)
+	kept, err := Unmounted(h.State)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func (g *program) Read(b []byte) (int, error) {
 // standard output and exit with 0.
 func (p *Programs) OneShot(command string, f File) error {
 	p.mu.Lock()
-	g, err := p.begin()
+	g, err := p.beginWork()
 	if err == nil {
 		p.shots[&f] = true
 	}
@@ -245,7 +245,7 @@ var encodingName = regexp.MustCompile(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
 // order, and returns false if none is known or the content cannot be encoded.
 func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	p.mu.Lock()
-	g, err := p.begin()
+	g, err := p.beginWork()
 	p.mu.Unlock()
 	if err != nil {
 		return nil, false, err

@@ -144,8 +144,8 @@ func private(entry string) bool {
 	return gitcmd.IsLocal(name)
 }
 
-// begin adds work that Close waits for. p.mu is held.
-func (p *Programs) begin() (*generation, error) {
+// beginWork adds work that Close waits for. p.mu is held.
+func (p *Programs) beginWork() (*generation, error) {
 	if p.closed {
 		return nil, ErrStopped
 	}
@@ -158,7 +158,7 @@ func (p *Programs) begin() (*generation, error) {
 func (p *Programs) Process(command string, f File) error {
 	j := &job{file: f, done: make(chan struct{})}
 	p.mu.Lock()
-	g, err := p.begin()
+	g, err := p.beginWork()
 	if err == nil {
 		p.pool(command).push(g, j)
 	}

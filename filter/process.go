@@ -123,9 +123,9 @@ func (c *process) collect(f *File) (answer, error) {
 func (c *process) head(f *File) {
 	c.in.line("command=smudge")
 	c.in.line("pathname=" + f.Path)
-	for _, told := range []struct{ key, value string }{{"ref", f.Ref}, {"treeish", f.Treeish}, {"blob", f.BlobID}} {
-		if told.value != "" {
-			c.in.line(told.key + "=" + told.value)
+	for _, field := range []struct{ key, value string }{{"ref", f.Ref}, {"treeish", f.Treeish}, {"blob", f.BlobID}} {
+		if field.value != "" {
+			c.in.line(field.key + "=" + field.value)
 		}
 	}
 }
@@ -144,13 +144,13 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	if err != nil {
 		return broken, err
 	}
-	var kept error
+	var outputErr error
 	if status == "success" {
-		if kept = f.Out.Reset(); kept != nil {
-			kept = fmt.Errorf("%w: %w", errOutput, kept)
+		if outputErr = f.Out.Reset(); outputErr != nil {
+			outputErr = fmt.Errorf("%w: %w", errOutput, outputErr)
 		}
 		if err := c.out.copyTo(f.Out); errors.Is(err, errOutput) {
-			kept = err
+			outputErr = err
 		} else if err != nil {
 			return broken, err
 		}
@@ -161,7 +161,7 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case status == "success":
 		c.served++
-		return answered, kept
+		return answered, outputErr
 	case status == "delayed" && mayDelay:
 		return delayed, nil
 	case status == "abort":

@@ -27,12 +27,12 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 // attr waits for a size only if the kernel does not have it and the caller may see it.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
-	untold := f.sizes.state(n) == sizeUntold
-	if a, known := f.tree.KnownAttr(n); a.Node == n && (untold || !known) && !needsSize(in.Pid, a.Mode) {
+	unknown := f.sizes.state(n) == sizeUnknown
+	if a, known := f.tree.KnownAttr(n); a.Node == n && (unknown || !known) && !needsSize(in.Pid, a.Mode) {
 		return a, nil
 	}
-	if untold {
-		return f.tell(w, n)
+	if unknown {
+		return f.sendSize(w, n)
 	}
 	return f.tree.Attr(w, n)
 }
@@ -44,10 +44,10 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	defer w.finish()
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
-	if resize && c.Size != 0 && f.sizes.state(n) == sizeUntold {
+	if resize && c.Size != 0 && f.sizes.state(n) == sizeUnknown {
 		// The contents are needed anyway. If the kernel still had size 0, a stat between our change
 		// and the kernel's update would return it.
-		if _, err := f.tell(w, n); err != nil {
+		if _, err := f.sendSize(w, n); err != nil {
 			return f.fail(opSetAttr, &in.InHeader, err)
 		}
 	}
@@ -56,7 +56,7 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 		return f.fail(opSetAttr, &in.InHeader, err)
 	}
 	if resize {
-		f.sizes.told(n)
+		f.sizes.markKnown(n)
 	}
 	f.fillAttr(out, a)
 	return raw.OK

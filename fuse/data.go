@@ -63,10 +63,10 @@ func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status 
 // ensureSize makes sure that the kernel has the size of a file that was opened only for writing,
 // before an operation for which it does not request the size.
 func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
-	if f.sizes.state(n) != sizeUntold {
+	if f.sizes.state(n) != sizeUnknown {
 		return nil
 	}
-	_, err := f.tell(w, n)
+	_, err := f.sendSize(w, n)
 	return err
 }
 

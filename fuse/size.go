@@ -40,7 +40,7 @@ import (
 // (resized).
 type sizes struct {
 	tree    *worktree.Tree
-	telling [64]sync.Mutex // by node: held while a size is stored in the kernel
+	sending [64]sync.Mutex // by node: held while a size is stored in the kernel
 }
 
 const (
@@ -55,15 +55,15 @@ const (
 type sizeState uint32
 
 const (
-	sizeFresh  sizeState = iota // no answer has shown the file
-	sizeUntold                  // the kernel has 0, or will have
-	sizeTold
+	sizeUnseen  sizeState = iota // no answer has shown the file
+	sizeUnknown                  // the kernel has 0, or will have
+	sizeKnown
 )
 
 // state returns the kernel's knowledge of a node's size.
 func (s *sizes) state(n worktree.Node) sizeState {
 	if n.Own() {
-		return sizeTold // the size of an overlay file is always known
+		return sizeKnown // the size of an overlay file is always known
 	}
 	w, shift := s.tree.Shown(n)
 	return sizeState(w.Load() >> shift & sizeBits)
@@ -84,35 +84,35 @@ func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	}
 }
 
-// untold reports whether a reply must show a file without its size. The first reply decides: known
+// hidesSize reports whether a reply must show a file without its size. The first reply decides: known
 // is true if it has the size.
-func (s *sizes) untold(n worktree.Node, known bool) bool {
+func (s *sizes) hidesSize(n worktree.Node, known bool) bool {
 	if n.Own() {
 		return false
 	}
-	first := sizeUntold
+	first := sizeUnknown
 	if known {
-		first = sizeTold
+		first = sizeKnown
 	}
-	s.set(n, sizeFresh, first)
-	return s.state(n) == sizeUntold
+	s.set(n, sizeUnseen, first)
+	return s.state(n) == sizeUnknown
 }
 
-// told records that the kernel has the size of a file.
-func (s *sizes) told(n worktree.Node) {
-	if !n.Own() && !s.set(n, sizeUntold, sizeTold) {
-		s.set(n, sizeFresh, sizeTold)
+// markKnown records that the kernel has the size of a file.
+func (s *sizes) markKnown(n worktree.Node) {
+	if !n.Own() && !s.set(n, sizeUnknown, sizeKnown) {
+		s.set(n, sizeUnseen, sizeKnown)
 	}
 }
 
-// tell waits for a file's size and stores it in the kernel. It returns the attributes with that
+// sendSize waits for a file's size and stores it in the kernel. It returns the attributes with that
 // size.
-func (f *writable) tell(w *waiter, n worktree.Node) (worktree.Attr, error) {
+func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 	return f.tree.Told(w, n, func(size int64, last func() (byte, error)) error {
-		turn := &f.sizes.telling[n%worktree.Node(len(f.sizes.telling))]
-		turn.Lock()
-		defer turn.Unlock()
-		if f.sizes.state(n) == sizeTold {
+		lock := &f.sizes.sending[n%worktree.Node(len(f.sizes.sending))]
+		lock.Lock()
+		defer lock.Unlock()
+		if f.sizes.state(n) == sizeKnown {
 			return nil // by another request, and before it was answered
 		}
 		if size > 0 {
@@ -129,7 +129,7 @@ func (f *writable) tell(w *waiter, n worktree.Node) (worktree.Attr, error) {
 				return fmt.Errorf("tell size: %w", syscall.Errno(status))
 			}
 		}
-		f.sizes.told(n)
+		f.sizes.markKnown(n)
 		return nil
 	})
 }

@@ -349,23 +349,23 @@ func TestSizeStates(t *testing.T) {
 	const far = 1 << 14
 	s := sizes{tree: edit(t, nil).tree}
 	for _, n := range []worktree.Node{1, 15, 16, far - 1, far, 5 * far} {
-		if s.state(n) != sizeFresh || !s.untold(n, false) || !s.untold(n, true) || s.state(n) != sizeUntold {
+		if s.state(n) != sizeUnseen || !s.hidesSize(n, false) || !s.hidesSize(n, true) || s.state(n) != sizeUnknown {
 			t.Errorf("node %d: not untold", n)
 		}
-		s.told(n)
-		if s.untold(n, false) || s.state(n) != sizeTold {
+		s.markKnown(n)
+		if s.hidesSize(n, false) || s.state(n) != sizeKnown {
 			t.Errorf("node %d: not told", n)
 		}
 	}
-	if s.untold(2, true) || s.untold(2, false) || s.state(3) != sizeFresh || s.untold(1<<40|7, false) {
+	if s.hidesSize(2, true) || s.hidesSize(2, false) || s.state(3) != sizeUnseen || s.hidesSize(1<<40|7, false) {
 		t.Error("states are mixed up")
 	}
 	var all sync.WaitGroup
 	for n := worktree.Node(100); n < 3*far; n += 7 {
 		if n%50 == 0 {
-			all.Go(func() { s.untold(n, n%2 == 0) })
+			all.Go(func() { s.hidesSize(n, n%2 == 0) })
 		}
-		s.told(n)
+		s.markKnown(n)
 	}
 	all.Wait()
 }

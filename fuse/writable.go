@@ -42,7 +42,7 @@ func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 	if !isFile(a.Mode) {
 		return a, a.Size >= 0 // the kernel accepts a symbolic link's size at any time
 	}
-	if f.sizes.untold(a.Node, a.Size >= 0) {
+	if f.sizes.hidesSize(a.Node, a.Size >= 0) {
 		a.Size = 0
 		return a, false
 	}

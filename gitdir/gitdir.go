@@ -41,7 +41,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Options are the properties of a git directory, for Create, Open and GoOn.
+// Options are the properties of a git directory, for Create, Open and Reopen.
 type Options struct {
 	Format   object.Format // object format of the repository
 	WorkTree string        // absolute path of the mount's root
@@ -166,9 +166,9 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	return d, true, nil
 }
 
-// GoOn returns the git directory at path after a takeover. Another process has opened it for the same mount and git
+// Reopen returns the git directory at path after a takeover. Another process has opened it for the same mount and git
 // commands may be using it, so nothing in it is changed.
-func GoOn(path string, o Options) *Dir { return o.dir(path) }
+func Reopen(path string, o Options) *Dir { return o.dir(path) }
 
 // HasOwnObjects reports whether a git directory holds objects that were not fetched from a remote: loose objects, or
 // packs without a .promisor file.

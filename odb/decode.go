@@ -153,7 +153,7 @@ func (d *decoder) missing() error {
 // next decodes the entry at off, which is the next one in the stream, and delivers the object. A delta without its
 // base is postponed.
 func (d *decoder) next(off int64) error {
-	if err := d.in.begin(); err != nil {
+	if err := d.in.startEntry(); err != nil {
 		return err
 	}
 	e, err := readEntry(d.in, d.format, off)

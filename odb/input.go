@@ -110,8 +110,8 @@ func (in *input) total() {
 	in.summed = in.pos
 }
 
-// begin starts the CRC of an entry at the next byte.
-func (in *input) begin() error {
+// startEntry starts the CRC of an entry at the next byte.
+func (in *input) startEntry() error {
 	err := in.settle()
 	in.crc = 0
 	return err

@@ -85,15 +85,15 @@ func (f *File) prepare() error {
 	case f.place == inBase:
 		return ErrBase
 	case f.place == nowhere:
-		return f.begin(0)
+		return f.createContents(0)
 	case f.marked.Load():
 		return nil
 	}
 	return f.note()
 }
 
-// begin creates an empty contents file for the file. f.mu is held exclusively.
-func (f *File) begin(flags uint32) error {
+// createContents creates an empty contents file for the file. f.mu is held exclusively.
+func (f *File) createContents(flags uint32) error {
 	number, err := f.l.newNumber()
 	if err != nil {
 		return err
@@ -198,13 +198,13 @@ func (f *File) Truncate(size int64) error {
 	err := f.load()
 	switch {
 	case size == 0 && errors.Is(err, ErrDamaged):
-		return f.begin(f.fresh()) // the contents file is missing, and its bytes are no longer needed
+		return f.createContents(f.fresh()) // the contents file is missing, and its bytes are no longer needed
 	case err != nil:
 		return err
 	case f.place == inBase && size > 0:
 		return ErrBase
 	case f.place == inBase:
-		return f.begin(f.fresh())
+		return f.createContents(f.fresh())
 	case f.place == nowhere && size == 0:
 		return nil
 	}

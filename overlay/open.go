@@ -145,7 +145,7 @@ func (l *Layer) open() (Recovery, error) {
 	if err != nil || l.o.ReadOnly {
 		return rec, err
 	}
-	if err := l.begin(rec.TookOver); err != nil {
+	if err := l.markInUse(rec.TookOver); err != nil {
 		return rec, err
 	}
 	if rec.Kept, err = l.keptNow(rec.Start); err != nil {
@@ -168,9 +168,9 @@ func (l *Layer) open() (Recovery, error) {
 	return rec, nil
 }
 
-// begin records that the layer is in use. During a takeover the log has that record already: a takeover must need no
+// markInUse records that the layer is in use. During a takeover the log has that record already: a takeover must need no
 // space in the log, because the disk may be full.
-func (l *Layer) begin(tookOver bool) error {
+func (l *Layer) markInUse(tookOver bool) error {
 	return l.update(func(tx *Tx) error {
 		if l.state.Counter(counterBoot) != l.bootMark() {
 			tx.batch.SetCounter(counterBoot, l.bootMark())

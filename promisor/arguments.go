@@ -125,7 +125,7 @@ func (q *question) expand(word string) []string {
 	if word == "" || word[0] == '-' {
 		return nil
 	}
-	out, err := q.lens.output(q.ctx, "rev-parse", "--revs-only", "--end-of-options", word)
+	out, err := q.quarantine.output(q.ctx, "rev-parse", "--revs-only", "--end-of-options", word)
 	if err != nil {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (q *question) alias(name string, args []string) (string, []string) {
 	if name == "" || strings.ContainsAny(name, "\n\x00.") {
 		return name, args
 	}
-	value, err := q.lens.userConfig(q.ctx, "alias."+name)
+	value, err := q.quarantine.userConfig(q.ctx, "alias."+name)
 	words := strings.Fields(value)
 	// An alias that starts with "!" is a command of the shell.
 	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {

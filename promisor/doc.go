@@ -15,7 +15,7 @@
 //   - A question ends when git does, at the latest after a deadline. Its requests continue in the background.
 //   - A failure is one line on git's standard error and makes git ask the origin; it is never retried here.
 //   - A wrong or hostile hint costs one download at most. Of its arguments only those known to be harmless
-//     are passed to git commands, and these run in a git directory of our own, the *shadow*: it has the refs
+//     are passed to git commands, and these run in a git directory of our own, the *quarantine directory*: it has the refs
 //     and objects of the mount's git directory, but none of its configuration that could start programs,
 //     and no promisor: a command that lists missing objects must never request them.
 //

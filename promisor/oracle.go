@@ -31,11 +31,11 @@ const (
 
 // oracle predicts the objects that git commands will want.
 type oracle struct {
-	provider Provider
-	log      *zap.Logger
-	lens     *shadow
-	own      *odb.Store // objects of the git directory itself: commits created there, which no remote has
-	loose    *odb.Loose // the same objects before they are packed
+	provider   Provider
+	log        *zap.Logger
+	quarantine *quarantineDir
+	own        *odb.Store // objects of the git directory itself: commits created there, which no remote has
+	loose      *odb.Loose // the same objects before they are packed
 
 	mu       sync.Mutex
 	askers   map[string]asker // processes that have sent questions, by Command.Process
@@ -55,7 +55,7 @@ func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &oracle{provider: p, log: log, lens: newLens(gitDir, p.Objects(), p.Format()), own: own,
+	return &oracle{provider: p, log: log, quarantine: newQuarantineDir(gitDir, p.Objects(), p.Format()), own: own,
 		loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
 }
 
@@ -104,7 +104,7 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	}
 	ctx, cancel := context.WithTimeout(ctx, predictTime)
 	defer cancel()
-	if err := errors.Join(o.lens.update(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
+	if err := errors.Join(o.quarantine.update(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
 		o.log.Warn("predict what git wants", zap.Error(err))
 		return nil
 	}
@@ -212,7 +212,7 @@ func (q *question) addSides(c change) error {
 
 // rev returns the commit, or other object, that a name means.
 func (q *question) rev(name string) (string, error) {
-	if id := q.lens.rev(q.ctx, name); id != "" {
+	if id := q.quarantine.rev(q.ctx, name); id != "" {
 		return id, nil
 	}
 	return "", fmt.Errorf("find %q: no such revision", name)

@@ -157,7 +157,7 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 		gone, come = gone[:0], come[:0]
 		return err
 	}
-	err := q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	err := q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return flush() }, func(c change) error {
 			switch {
 			case what == everything:
@@ -270,7 +270,7 @@ func (q *question) trees(revs, paths []string) error {
 // compare lists the differences between two trees; either may be named by a commit.
 func (q *question) compare(a, b string, paths []string, each func(change) error) error {
 	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
-	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, each)
 	})
 }
@@ -278,7 +278,7 @@ func (q *question) compare(a, b string, paths []string, each func(change) error)
 // index takes all files of the index.
 func (q *question) index(paths []string) error {
 	args := append([]string{"ls-files", "--stage", "-z", "--"}, paths...)
-	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readStages(r, func(_ string, s side) error { return q.add(s) })
 	})
 }

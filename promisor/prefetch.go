@@ -31,7 +31,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
 	// git and other processes may have added commits and packs since the last question.
-	if err := errors.Join(s.oracle.lens.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
+	if err := errors.Join(s.oracle.quarantine.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
 		return done, err
 	}
 	q := &question{oracle: s.oracle, ctx: ctx, seen: map[object.ID]bool{}, limit: math.MaxInt}
@@ -89,7 +89,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	// With -m, log lists the changes of a merge against each parent.
 	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes",
 		"--no-show-signature", logFormat, "^" + first, last, "--"}
-	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, add)
 	})
 }
@@ -99,7 +99,7 @@ func (q *question) commit(name string) (string, error) {
 	if name == "" {
 		name = "HEAD"
 	}
-	id := q.lens.rev(q.ctx, name+"^{commit}")
+	id := q.quarantine.rev(q.ctx, name+"^{commit}")
 	if id == "" {
 		return "", fmt.Errorf("find %q: %w", name, ErrRevision)
 	}

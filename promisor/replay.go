@@ -90,7 +90,7 @@ func (q *question) merge(args []string) error {
 			return err
 		}
 	}
-	base, err := q.lens.output(q.ctx, "merge-base", "HEAD", theirs)
+	base, err := q.quarantine.output(q.ctx, "merge-base", "HEAD", theirs)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (q *question) pick(args []string) error {
 	}
 	commits := revs
 	if slices.ContainsFunc(revs, isLeftOut) {
-		out, err := q.lens.output(q.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
+		out, err := q.quarantine.output(q.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (q *question) replay(commits []string, onto string) error {
 	}
 	touched := map[string]bool{}
 	args := []string{"diff-tree", "--stdin", "-r", "-c", "--root", "--raw", "-z", "--no-renames", "--no-abbrev"}
-	err := q.lens.stream(q.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
+	err := q.quarantine.stream(q.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, func(c change) error {
 			touched[c.path] = true
 			return q.addSides(c)
@@ -243,7 +243,7 @@ func (q *question) rebase(args []string) error {
 		}
 	}
 	// Merges are left out, as rebase does without --rebase-merges.
-	out, err := q.lens.output(q.ctx, "rev-list", "--no-merges", tip, "^"+from)
+	out, err := q.quarantine.output(q.ctx, "rev-list", "--no-merges", tip, "^"+from)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (q *question) onto(commits []string, onto, tip string) error {
 // note reads a file of the state that an interrupted command keeps in the git directory. It returns
 // "" if there is none, or if it contains something other than an id.
 func (q *question) note(dir, name string) string {
-	text, err := os.ReadFile(filepath.Join(q.lens.gitDir, dir, name))
+	text, err := os.ReadFile(filepath.Join(q.quarantine.gitDir, dir, name))
 	// git writes an id and a newline. A file of another size was written by another program.
 	if err != nil || len(text) > 1<<20 {
 		return ""
@@ -281,7 +281,7 @@ func (q *question) todo(dir string) []string {
 	if dir == "sequencer" {
 		name = "todo"
 	}
-	text, err := os.ReadFile(filepath.Join(q.lens.gitDir, dir, name))
+	text, err := os.ReadFile(filepath.Join(q.quarantine.gitDir, dir, name))
 	if err != nil || len(text) > 1<<20 {
 		return nil
 	}
@@ -305,7 +305,7 @@ func (q *question) todo(dir string) []string {
 		return nil
 	}
 	// The ids in the file are abbreviated.
-	out, err := q.lens.output(q.ctx, append([]string{"rev-parse"}, short...)...)
+	out, err := q.quarantine.output(q.ctx, append([]string{"rev-parse"}, short...)...)
 	if err != nil {
 		return nil
 	}

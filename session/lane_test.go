@@ -56,7 +56,7 @@ func faraway(t *testing.T) session.Writer {
 func begun(t *testing.T) *session.Repo {
 	t.Helper()
 	r := open(t, filepath.Join(t.TempDir(), "s.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
-	m, err := session.Begin(t.Context(), r, session.Meta{Session: "s", Remote: "https://example.org/app", Ref: "refs/heads/main"}, "joe")
+	m, err := session.CreateMeta(t.Context(), r, session.Meta{Session: "s", Remote: "https://example.org/app", Ref: "refs/heads/main"}, "joe")
 	if err != nil || m.State != session.Open {
 		t.Fatalf("%+v, %v", m, err)
 	}

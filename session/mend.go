@@ -91,11 +91,11 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 			}
 		}
 	}
-	told := -1
+	most := -1
 	// Every version keeps the transitions of its parent. Not every version adds one, so parents are skipped.
 	for id, transitions := range metas {
-		if !passed[id] && transitions > told {
-			told, newest[MetaRef(r.session)] = transitions, id
+		if !passed[id] && transitions > most {
+			most, newest[MetaRef(r.session)] = transitions, id
 		}
 	}
 	return newest, nil

@@ -313,9 +313,9 @@ func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now 
 	return id, nil
 }
 
-// Begin writes the first version of a session's metadata and returns it. If the session has metadata already, Begin
+// CreateMeta writes the first version of a session's metadata and returns it. If the session has metadata already, CreateMeta
 // returns that instead.
-func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
+func CreateMeta(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	if known, _, err := ReadMeta(r, m.Session); !errors.Is(err, ErrNoMeta) {
 		return known, err
 	}

@@ -92,9 +92,9 @@ func fakeDaemon(dir string) int {
 	return Run(ctx, Config{
 		Executable: exe, WorkerArgs: []string{"worker", dir}, Args: []string{"supervisor", dir}, Watchdog: watchdog,
 		Spare: os.Getenv("FAKE_SPARE") != "",
-		GiveUp: func(kept []keeper.Kept, reason string) error {
+		GiveUp: func(descriptors []keeper.Descriptor, reason string) error {
 			h := happening{What: "gave up", Reason: reason}
-			for _, k := range kept {
+			for _, k := range descriptors {
 				h.Names = append(h.Names, k.Name)
 			}
 			tell(dir, h)
@@ -124,13 +124,13 @@ func fakeWorker(dir string) int {
 		return 4
 	}
 	tell(dir, happening{What: "waiting"})
-	start, kept, err := conn.AwaitStart(version)
+	start, descriptors, err := conn.AwaitStart(version)
 	if err != nil {
 		return 0
 	}
 	h := happening{What: "crashed", Start: start, Version: version}
 	files := map[string]*os.File{}
-	for _, k := range kept {
+	for _, k := range descriptors {
 		h.Names = append(h.Names, k.Name)
 		files[k.Name] = k.File
 	}

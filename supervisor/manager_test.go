@@ -27,7 +27,7 @@ type standIn struct {
 	path   string
 
 	mu    sync.Mutex
-	store []keeper.Kept // as systemd's: of one name there may be two
+	store []keeper.Descriptor // as systemd's: of one name there may be two
 	heard []keeper.Message
 }
 
@@ -78,10 +78,10 @@ func (m *standIn) read() {
 		m.heard = append(m.heard, msg)
 		switch name := msg[keeper.Name]; {
 		case msg[keeper.Store] != "" && len(fds) == 1:
-			m.store = append(m.store, keeper.Kept{Name: name, File: os.NewFile(uintptr(fds[0]), name)})
+			m.store = append(m.store, keeper.Descriptor{Name: name, File: os.NewFile(uintptr(fds[0]), name)})
 			fds = nil
 		case msg[keeper.Remove] != "":
-			m.store = slices.DeleteFunc(m.store, func(k keeper.Kept) bool {
+			m.store = slices.DeleteFunc(m.store, func(k keeper.Descriptor) bool {
 				if k.Name == name {
 					k.File.Close()
 				}

@@ -20,29 +20,29 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// handedVariable is set if this supervisor continues another: "self:N", the same process before
+// handoverVariable is set if this supervisor continues another: "self:N", the same process before
 // exec(2), with a handover in descriptor N; or "worker:N", a worker without a supervisor hands over
 // its descriptors through descriptor N.
-const handedVariable = "ARTIFACTFS_HANDED"
+const handoverVariable = "ARTIFACTFS_HANDED"
 
 // handover is the state that a supervisor passes to itself across exec(2).
 type handover struct {
-	Kept    store  `json:"kept"`
-	Conn    int    `json:"conn"` // connection to the worker
-	PID     int    `json:"pid"`  // process id of the worker
-	Version string `json:"version"`
-	Count   int    `json:"count"`
-	Reason  string `json:"reason"`
+	Descriptors store  `json:"kept"`
+	Conn        int    `json:"conn"` // connection to the worker
+	PID         int    `json:"pid"`  // process id of the worker
+	Version     string `json:"version"`
+	Count       int    `json:"count"`
+	Reason      string `json:"reason"`
 }
 
 // inherit continues a previous supervisor, if there was one.
 func (s *supervisor) inherit() error {
-	how, number, _ := strings.Cut(os.Getenv(handedVariable), ":")
+	how, number, _ := strings.Cut(os.Getenv(handoverVariable), ":")
 	// A later supervisor must not inherit the variable.
-	os.Unsetenv(handedVariable)
+	os.Unsetenv(handoverVariable)
 	fd, err := strconv.Atoi(number)
 	if how != "" && err != nil {
-		return fmt.Errorf("read %s: %w", handedVariable, err)
+		return fmt.Errorf("read %s: %w", handoverVariable, err)
 	}
 	switch how {
 	case "self":
@@ -65,13 +65,13 @@ func (s *supervisor) inheritSelf(fd int) error {
 	if err := json.NewDecoder(f).Decode(&h); err != nil {
 		return fmt.Errorf("read handover: %w", err)
 	}
-	for _, fd := range h.Kept {
+	for _, fd := range h.Descriptors {
 		// The descriptors survived exec(2) because replace had cleared the flag. Workers must not
 		// inherit them.
 		unix.CloseOnExec(fd)
 	}
 	unix.CloseOnExec(h.Conn)
-	s.store, s.count, s.reason, s.begun, s.served = h.Kept, h.Count, h.Reason, true, true
+	s.store, s.count, s.reason, s.begun, s.served = h.Descriptors, h.Count, h.Reason, true, true
 	conn, err := keeper.Open(h.Conn)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *supervisor) inheritSelf(fd int) error {
 		return fmt.Errorf("find worker: %w", err)
 	}
 	now := time.Now()
-	s.worker = &worker{process: process, conn: conn, version: h.Version, waiting: true, beganAt: now, readyAt: now}
+	s.worker = &worker{process: process, conn: conn, version: h.Version, waiting: true, orderedAt: now, readyAt: now}
 	s.watch(s.worker)
 	s.Log.Info("the supervisor is replaced", zap.Int("worker", h.PID))
 	s.wantSpare()
@@ -106,7 +106,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		case m[keeper.Store] != "" && len(fds) == 1:
 			s.store.put(m[keeper.Name], fds[0])
 			continue
-		case m[keeper.Begin] == "":
+		case m[keeper.StartServing] == "":
 			closeAll(fds)
 			continue
 		}
@@ -121,7 +121,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
 		return err
 	}
-	s.worker = &worker{conn: conn, killed: "its supervisor was lost", beganAt: time.Now(), readyAt: time.Now(), exited: true}
+	s.worker = &worker{conn: conn, killed: "its supervisor was lost", orderedAt: time.Now(), readyAt: time.Now(), exited: true}
 	s.watch(s.worker)
 	return nil
 }
@@ -169,7 +169,7 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	}
 	f := os.NewFile(uintptr(state), "handover")
 	defer f.Close()
-	h := handover{Kept: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Reason: s.reason}
+	h := handover{Descriptors: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Reason: s.reason}
 	if err := json.NewEncoder(f).Encode(h); err != nil {
 		return fmt.Errorf("replace supervisor: %w", err)
 	}
@@ -188,7 +188,7 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		}
 		defer unix.CloseOnExec(fd)
 	}
-	env := append(os.Environ(), handedVariable+"=self:"+strconv.Itoa(state))
+	env := append(os.Environ(), handoverVariable+"=self:"+strconv.Itoa(state))
 	// The path is that of the open file, which exec(2) can start even if the path was replaced or
 	// removed meanwhile.
 	err = syscall.Exec(proc.FDPath(file), append([]string{s.Executable}, s.Args...), env)
@@ -204,7 +204,7 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 	}
 	cmd := &exec.Cmd{
 		Path: proc.Self.ExecutablePath(), Args: append([]string{executable}, args...), Dir: "/",
-		Env:    append(os.Environ(), handedVariable+"=worker:"+strconv.Itoa(WorkerFD)),
+		Env:    append(os.Environ(), handoverVariable+"=worker:"+strconv.Itoa(WorkerFD)),
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}

@@ -40,7 +40,7 @@ func (w *watched) serve(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(); peer.Close() })
-	w.worker = &worker{conn: conn, beganAt: w.now, readyAt: w.now}
+	w.worker = &worker{conn: conn, orderedAt: w.now, readyAt: w.now}
 }
 
 // replacedAfter lets time pass until the worker is killed, and returns how much that was; limit: it was not killed by then.

@@ -43,10 +43,10 @@ func (s store) hasMounts() bool {
 }
 
 // files moves the descriptors into os.Files. The store must not be used afterwards.
-func (s store) files() []keeper.Kept {
-	var all []keeper.Kept
+func (s store) files() []keeper.Descriptor {
+	var all []keeper.Descriptor
 	for name, fd := range s {
-		all = append(all, keeper.Kept{Name: name, File: os.NewFile(uintptr(fd), name)})
+		all = append(all, keeper.Descriptor{Name: name, File: os.NewFile(uintptr(fd), name)})
 	}
 	return all
 }

@@ -74,7 +74,7 @@ type Config struct {
 	Spare      bool          // have a worker wait while there is a mount
 
 	// GiveUp detaches those of kept that are mounts, and stores the reason where a user can read it.
-	GiveUp func(kept []keeper.Kept, reason string) error
+	GiveUp func(descriptors []keeper.Descriptor, reason string) error
 	// Leave reports whether the mounts are to survive in the service manager's store when the
 	// supervisor is asked to exit. It is called only if there is such a store. If Leave is nil, they are not.
 	Leave func() bool
@@ -149,7 +149,7 @@ func Run(ctx context.Context, c Config) int {
 // process.
 func (s *supervisor) run(ctx context.Context) int {
 	if s.worker == nil {
-		if err := s.begin(); err != nil && !s.store.hasMounts() {
+		if err := s.orderStart(); err != nil && !s.store.hasMounts() {
 			return 1
 		}
 	}
@@ -173,7 +173,7 @@ func (s *supervisor) run(ctx context.Context) int {
 			if s.failures >= giveUpAfter {
 				return s.giveUp("no worker can be started: " + s.reason)
 			}
-			s.begin()
+			s.orderStart()
 		case <-s.spare:
 			s.spare = nil
 			s.prepare()
@@ -272,7 +272,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 func (s *supervisor) ready(w *worker) {
 	w.readyAt, w.silence, w.starved = time.Now(), 0, 0
 	s.failures = 0
-	took := w.readyAt.Sub(w.beganAt)
+	took := w.readyAt.Sub(w.orderedAt)
 	if s.count > 0 {
 		s.Log.Info("the mounts are served again", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
 	}
@@ -323,8 +323,8 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	// successor has twice the time.
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
-		if w.starting >= limit || now.Sub(w.beganAt) >= starvedFactor*limit {
-			s.hangs(w, "it did not get ready in "+now.Sub(w.beganAt).Round(tick/5).String())
+		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
+			s.hangs(w, "it did not get ready in "+now.Sub(w.orderedAt).Round(tick/5).String())
 		}
 		return
 	}

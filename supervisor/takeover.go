@@ -18,15 +18,15 @@ import (
 type upgrade struct {
 	path     string   // path of the new executable
 	file     *os.File // the same file, even if the path is replaced or removed
-	told     bool     // whether a worker of the new executable was sent the order to serve
+	ordered  bool     // whether a worker of the new executable was sent the order to serve
 	failures int      // number of such workers that ended before they served
 }
 
 // exe returns a path that opens the executable even if the file was replaced or removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
-// begin sends the order to serve to the worker that waits, or to a new one.
-func (s *supervisor) begin() error {
+// orderStart sends the order to serve to the worker that waits, or to a new one.
+func (s *supervisor) orderStart() error {
 	w, err := s.successor()
 	if err != nil {
 		s.Log.Error("start worker", zap.Error(err))
@@ -35,7 +35,7 @@ func (s *supervisor) begin() error {
 		s.retry()
 		return err
 	}
-	s.worker, w.beganAt, w.silence = w, time.Now(), 0
+	s.worker, w.orderedAt, w.silence = w, time.Now(), 0
 	if s.begun {
 		s.count++
 	}
@@ -44,7 +44,7 @@ func (s *supervisor) begin() error {
 		Reason: s.reason, Count: s.count, Managed: s.manager.keeps(), Supervisor: os.Getpid(), UpgradeFailed: s.upgradeFailed,
 	}
 	// The descriptors precede the order: the worker has all of them when it starts to serve.
-	err = w.conn.SendKept(s.store)
+	err = w.conn.SendDescriptors(s.store)
 	if err == nil {
 		err = w.conn.Send(start.Message())
 	}
@@ -63,7 +63,7 @@ func (s *supervisor) successor() (*worker, error) {
 	if w := s.next; w != nil && w.killed == "" {
 		s.next = nil
 		if s.upgrade != nil {
-			s.upgrade.told = true
+			s.upgrade.ordered = true
 		}
 		return w, nil
 	}
@@ -101,7 +101,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	default:
 		s.countHaste(w)
 	}
-	if s.upgrade != nil && !s.upgrade.told && (s.next == nil || !s.next.waiting) {
+	if s.upgrade != nil && !s.upgrade.ordered && (s.next == nil || !s.next.waiting) {
 		s.abandonUpgrade("the daemon had to be started again meanwhile: " + s.reason)
 	}
 	if s.stopping {
@@ -149,7 +149,7 @@ func (s *supervisor) retry() {
 	// meanwhile.
 	n := max(s.failures, s.hasty-hastyFree)
 	if n <= 0 {
-		s.begin()
+		s.orderStart()
 		return
 	}
 	s.pause = time.After(min(firstPause<<min(n-1, 10), longestPause))
@@ -263,7 +263,7 @@ func (s *supervisor) tellFailed(why string) {
 // of them the old executable is used again at once.
 func (s *supervisor) failUpgrade() {
 	u := s.upgrade
-	if u == nil || !u.told {
+	if u == nil || !u.ordered {
 		return
 	}
 	if u.failures++; u.failures >= upgradeTries {
@@ -276,7 +276,7 @@ func (s *supervisor) failUpgrade() {
 // serves.
 func (s *supervisor) finishUpgrade(w *worker) {
 	u := s.upgrade
-	if u == nil || !u.told {
+	if u == nil || !u.ordered {
 		return
 	}
 	s.upgrade = nil

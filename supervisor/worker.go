@@ -24,11 +24,11 @@ type worker struct {
 	conn    *keeper.Conn
 	status  *os.ProcessState // exit status; nil: not known, because it runs or is not a child of this process
 
-	version string
-	waiting bool      // whether it is ready for the order to serve
-	beganAt time.Time // time of the order to serve
-	readyAt time.Time // time at which it began to serve; zero: it does not serve yet
-	endedAt time.Time // time at which the search for its successor began
+	version   string
+	waiting   bool      // whether it is ready for the order to serve
+	orderedAt time.Time // time of the order to serve
+	readyAt   time.Time // time at which it began to serve; zero: it does not serve yet
+	endedAt   time.Time // time at which the search for its successor began
 
 	silence      time.Duration // time since its last sign of life
 	starved      time.Duration // part of silence in which the host did not let it run
@@ -46,7 +46,7 @@ func workerEnvironment(all []string) []string {
 	for _, e := range all {
 		name, _, _ := strings.Cut(e, "=")
 		switch name {
-		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", handedVariable:
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", handoverVariable:
 		default:
 			env = append(env, e)
 		}

@@ -91,7 +91,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
 	}
-	c, err := r.carrierFor(ctx) // before the discovery starts, which holds the turn
+	c, err := r.carrierFor(ctx) // before the discovery starts, which holds discoveryToken
 	if err != nil {
 		return
 	}
@@ -102,7 +102,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	base, _ := h.at()
 	// Servers differ by host, so a refusal is recorded for the host and not for each repository.
 	e.place += " " + base.Scheme + "://" + base.Host
-	if !r.opts.Ahead.mayTry(e.place) || r.begin() != nil {
+	if !r.opts.Ahead.mayTry(e.place) || r.startTask() != nil {
 		return
 	}
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the exchange may outlive the discovery

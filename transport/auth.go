@@ -38,13 +38,13 @@ type login struct {
 // authenticator finds logins for one origin, in this order: the URL's own password, the token, git
 // credential. The first two are used only for the host that the user named (own).
 type authenticator struct {
-	remote *Remote
-	url    *url.URL // without user
-	user   string
-	secret string
-	pass   bool // the URL has a password
-	own    bool
-	turn   chan struct{} // token: one goroutine at a time runs credential helpers
+	remote      *Remote
+	url         *url.URL // without user
+	user        string
+	secret      string
+	pass        bool // the URL has a password
+	own         bool
+	helperToken chan struct{} // token: one goroutine at a time runs credential helpers
 
 	mu       sync.Mutex
 	current  *login
@@ -55,7 +55,9 @@ type authenticator struct {
 // newAuthenticator returns the authenticator for the origin at. own reports whether that is the host that the user
 // named; otherwise the login of the URL is not used.
 func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
-	a := &authenticator{remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, turn: make(chan struct{}, 1)}
+	a := &authenticator{
+		remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, helperToken: make(chan struct{}, 1),
+	}
 	if !own {
 		a.user, a.secret, a.pass = "", "", false
 	}
@@ -135,8 +137,8 @@ func basic(user, password string) string {
 // ErrAuth when no login is left.
 func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
 	select {
-	case a.turn <- struct{}{}:
-		defer func() { <-a.turn }()
+	case a.helperToken <- struct{}{}:
+		defer func() { <-a.helperToken }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -190,7 +192,7 @@ func (a *authenticator) accepted(l *login) {
 	news := a.current == l && !a.approved
 	a.approved = a.approved || news
 	a.mu.Unlock()
-	if !news || a.remote.begin() != nil {
+	if !news || a.remote.startTask() != nil {
 		return
 	}
 	go func() {

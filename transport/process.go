@@ -51,8 +51,8 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
 	cmd.WaitDelay = exitGrace // a grandchild may hold stderr open
-	// begin fails once the Remote is closed; otherwise Close waits for the child.
-	if err = r.begin(); err == nil {
+	// startTask fails once the Remote is closed; otherwise Close waits for the child.
+	if err = r.startTask(); err == nil {
 		if err = cmd.Start(); err != nil {
 			err = fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 			r.tasks.Done()

@@ -15,13 +15,13 @@ func TestPushOfWhatWasTold(t *testing.T) {
 			eachWay(t, f, func(t *testing.T, dir string, r *Remote) {
 				results, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/afs/x", New: fx.first}}, Pack: packing(fx.dir, fx.first.String())})
 				wantKinds(t, results, err, done)
-				told, err := r.Refs(t.Context(), []string{"refs/afs/"})
-				if err != nil || len(told.List) != 1 {
-					t.Fatalf("%+v, %v", told, err)
+				reported, err := r.Refs(t.Context(), []string{"refs/afs/"})
+				if err != nil || len(reported.List) != 1 {
+					t.Fatalf("%+v, %v", reported, err)
 				}
 				for _, want := range []RejectKind{done, RejectMoved} {
 					before := r.Stats()
-					p, err := r.OpenPushOf(t.Context(), told.List)
+					p, err := r.OpenPushOf(t.Context(), reported.List)
 					if err != nil {
 						t.Fatal(err)
 					}

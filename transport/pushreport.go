@@ -267,7 +267,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 	for i, u := range updates {
 		index[u.Name] = i
 	}
-	results, told := make([]error, len(updates)), make([]bool, len(updates))
+	results, reported := make([]error, len(updates)), make([]bool, len(updates))
 	for {
 		kind, line, err := p.line()
 		if err != nil {
@@ -284,9 +284,9 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		}
 		switch word {
 		case "ok":
-			told[i] = true
+			reported[i] = true
 		case "ng":
-			told[i] = true
+			reported[i] = true
 			results[i] = &Rejected{Ref: name, Kind: rejectKind(reason), Text: plain([]byte(reason))}
 		case "option": // of report-status-v2, which was not requested
 		default:
@@ -304,7 +304,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
 			results[i] = rejected
 		// Every update must have a result: a missing one could be taken for success.
-		case !told[i]:
+		case !reported[i]:
 			return nil, fmt.Errorf("%w: report lacks %s", errProtocol, u.Name)
 		}
 		// The reason is in the output of the hook, the unpacker or the lock that failed; the report

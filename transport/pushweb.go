@@ -68,13 +68,13 @@ func (h *web) openBlind() pushLine { return webPush{h} }
 
 // filterRefs keeps the refs below the prefixes. It overwrites refs.
 func filterRefs(refs []Ref, prefixes []string) []Ref {
-	kept := refs[:0]
+	filtered := refs[:0]
 	for _, r := range refs {
 		if wanted(r.Name, prefixes) {
-			kept = append(kept, r)
+			filtered = append(filtered, r)
 		}
 	}
-	return kept
+	return filtered
 }
 
 // list is Remote.Refs without retries.

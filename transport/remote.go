@@ -78,8 +78,8 @@ type Remote struct {
 	stats    counters
 	watches  watches
 	tasks    sync.WaitGroup // helpers and child processes, for which Close waits
-	// turn holds the token of the discovery.
-	turn chan struct{}
+	// discoveryToken holds the token of the discovery.
+	discoveryToken chan struct{}
 
 	mu      sync.Mutex
 	carrier carrier
@@ -99,7 +99,7 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	return &Remote{endpoint: ep, opts: o, log: o.Log, turn: make(chan struct{}, 1)}
+	return &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1)}
 }
 
 // Stats returns the counts since Open.
@@ -125,8 +125,8 @@ func (r *Remote) Close() error {
 	return nil
 }
 
-// begin counts a task that Close waits for. The task must call tasks.Done.
-func (r *Remote) begin() error {
+// startTask counts a task that Close waits for. The task must call tasks.Done.
+func (r *Remote) startTask() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -183,12 +183,12 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 		return c, deref(caps), err
 	}
 	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
+	case r.discoveryToken <- struct{}{}:
+		defer func() { <-r.discoveryToken }()
 	case <-ctx.Done():
 		return nil, Capabilities{}, context.Cause(ctx)
 	}
-	// The goroutine that held the turn may have finished the discovery.
+	// The goroutine that held discoveryToken may have finished the discovery.
 	c, caps, err = r.known()
 	if err != nil || caps != nil {
 		return c, deref(caps), err
@@ -211,7 +211,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	return c, found, nil
 }
 
-// createCarrier creates the carrier. The caller holds the turn.
+// createCarrier creates the carrier. The caller holds discoveryToken.
 func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	c, err := r.newCarrier(ctx)
 	if err != nil {
@@ -235,8 +235,8 @@ func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 		return c, err
 	}
 	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
+	case r.discoveryToken <- struct{}{}:
+		defer func() { <-r.discoveryToken }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

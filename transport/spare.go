@@ -25,7 +25,7 @@ const spareAge = 10 * time.Second
 // used. On other carriers it is a lane, which is kept as long as any other.
 func (r *Remote) OpenSpare() {
 	c, caps, err := r.known()
-	if err != nil || caps == nil || r.begin() != nil {
+	if err != nil || caps == nil || r.startTask() != nil {
 		return
 	}
 	open := c.spare()

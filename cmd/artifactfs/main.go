@@ -58,7 +58,7 @@ func run(a *cli.App, args []string) int {
 	if err == nil {
 		return control.ExitDone
 	}
-	if !a.Began {
+	if !a.Running {
 		err = cli.Usage(cmd, err)
 	}
 	var exit cli.ExitCode
@@ -67,7 +67,7 @@ func run(a *cli.App, args []string) int {
 	}
 	e := control.AsError(err)
 	cli.PrintError(a.Stderr, e)
-	if a.JSON || !a.Began && asksForJSON(args) {
+	if a.JSON || !a.Running && asksForJSON(args) {
 		if err := cli.PrintJSON(a.Stdout, e.Report()); err != nil {
 			cli.PrintError(a.Stderr, control.AsError(err))
 		}
@@ -133,7 +133,7 @@ session; 5 success, but not everything is on the session remote yet. With --json
 			}
 			return cmd.Help()
 		},
-		PersistentPreRunE: a.Begin,
+		PersistentPreRunE: a.Init,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},

@@ -237,7 +237,7 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 		return err
 	}
 	if reply.Session != "" {
-		sayKeptByRun(a, m, reply)
+		reportChangesOfRun(a, m, reply)
 	}
 	warnDiverged(a, "run", m.Dir, reply.SessionRemote, reply.DivergedRefs)
 	if reply.Pending > 0 && !o.discard {
@@ -252,8 +252,8 @@ func mountedAt(dir string) bool {
 	return err != nil || cli.HasMount(table, dir)
 }
 
-// sayKeptByRun prints how to resume the session: by its name, because the temporary directory is gone.
-func sayKeptByRun(a *cli.App, m control.MountReply, reply control.UnmountReply) {
+// reportChangesOfRun prints how to resume the session: by its name, because the temporary directory is gone.
+func reportChangesOfRun(a *cli.App, m control.MountReply, reply control.UnmountReply) {
 	what := cli.Plural(reply.Kept, "changed path")
 	if reply.Kept == 0 {
 		what = "git objects"

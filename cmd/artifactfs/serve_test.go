@@ -180,7 +180,7 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	if err := await(t, w.ended); err != nil || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
 	}
-	for _, want := range []string{serving.KeptSocket, serving.KeptLock} { // in this order: who waits at the socket must not wait for us
+	for _, want := range []string{serving.SocketDescriptor, serving.LockDescriptor} { // in this order: who waits at the socket must not wait for us
 		if m := w.hears(t, keeper.Remove); m[keeper.Name] != want {
 			t.Errorf("let go of %s before %s", m[keeper.Name], want)
 		}

@@ -97,8 +97,8 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
-		if kept, ok := cli.FindKept(all, dir); ok {
-			return kept, nil
+		if session, ok := cli.FindUnmounted(all, dir); ok {
+			return session, nil
 		}
 	}
 	return m, err

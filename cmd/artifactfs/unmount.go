@@ -141,11 +141,11 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			sayTrashed(a, reply.Trashed, reply.Until)
 		}
 		if reply.Session != "" {
-			cli.SayKept(a, m.MountStatus, reply.Kept)
+			cli.ReportChanges(a, m.MountStatus, reply.Kept)
 		}
 		for _, sub := range reply.Submodules {
 			if sub.Session != "" {
-				sayKeptInside(a, m.MountStatus, sub)
+				reportChangesOfSubmodule(a, m.MountStatus, sub)
 			}
 			late = append(late, sub)
 		}
@@ -178,8 +178,8 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 			e.Hint = "it lies in the mount at " + m.Dir
 			err = e
 		}
-		if kept, ok := cli.FindKept(mounts, dir); ok && err != nil && o.discard {
-			m, err = kept, nil
+		if session, ok := cli.FindUnmounted(mounts, dir); ok && err != nil && o.discard {
+			m, err = session, nil
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -216,7 +216,7 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 // unmountOne unmounts one mount, or discards one unmounted session.
 func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions) (unmounted, error) {
 	if !m.Mounted() {
-		until, err := discardKept(ctx, a, m.Session.Name)
+		until, err := discardUnmounted(ctx, a, m.Session.Name)
 		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir, Trashed: m.Session.Name, Until: until}, true}, err
 	}
 	reply, err := m.Client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard,
@@ -224,9 +224,9 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 	return unmounted{reply, o.discard}, err
 }
 
-// discardKept moves a session that is not mounted to the trash, and returns when the trash is emptied. If the session
+// discardUnmounted moves a session that is not mounted to the trash, and returns when the trash is emptied. If the session
 // has a remote, the daemon does it. A session without a remote is discarded directly in the state directory.
-func discardKept(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
+func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !daemon.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), daemon.Discard(a.State, name)
 	}
@@ -254,14 +254,14 @@ func unmountWait(t time.Duration) time.Duration {
 	return t
 }
 
-// sayKeptInside prints which session has the changes of a submodule.
-func sayKeptInside(a *cli.App, around control.MountStatus, sub control.UnmountReply) {
+// reportChangesOfSubmodule prints which session has the changes of a submodule.
+func reportChangesOfSubmodule(a *cli.App, parent control.MountStatus, sub control.UnmountReply) {
 	what := cli.Plural(sub.Kept, "changed path")
 	if sub.Kept == 0 {
 		what = "git objects"
 	}
 	fmt.Fprintf(a.Stderr, "artifactfs: kept %s of submodule %s in session %s (%s --recurse-submodules resumes it)\n",
-		what, sub.Dir, sub.Session, cli.ResumeCommand(around))
+		what, sub.Dir, sub.Session, cli.ResumeCommand(parent))
 }
 
 // endDaemon ends the shared daemon, if it runs. Daemons in the foreground end with their mount.

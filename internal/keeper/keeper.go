@@ -61,7 +61,7 @@ const (
 	Status        = "STATUS"           // text for people
 	Stopping      = "STOPPING"         // "1": the worker has unmounted everything and ends
 	Upgrade       = "X_UPGRADE"        // absolute path of the executable of a successor
-	Begin         = "START"            // "1": the worker has to serve; see Start
+	StartServing  = "START"            // "1": the worker has to serve; see Start
 	Reason        = "X_REASON"         // Start.Reason
 	Count         = "X_COUNT"          // Start.Count
 	Managed       = "X_MANAGED"        // Start.Managed, "1"
@@ -71,8 +71,8 @@ const (
 	Adopted       = "X_ADOPTED"        // reply to HandOver: the descriptors have been taken
 )
 
-// Kept is a held descriptor with its name.
-type Kept struct {
+// Descriptor is a held descriptor with its name.
+type Descriptor struct {
 	Name string   // see ValidName
 	File *os.File // owned by the receiver
 }
@@ -123,7 +123,7 @@ type Conn struct {
 	buf, rights []byte // buffers of Receive
 
 	mu   sync.Mutex
-	kept map[string]*os.File // copies of the descriptors passed to Keep or received by AwaitStart, by name; guarded by mu
+	held map[string]*os.File // copies of the descriptors passed to Keep or received by AwaitStart, by name; guarded by mu
 }
 
 // Pair returns the two ends of a new connection. peer is to be passed to a child process, and then closed by the
@@ -159,7 +159,7 @@ func Open(fd int) (*Conn, error) {
 	}
 	return &Conn{
 		c: u, buf: make([]byte, maxMessage+1), rights: make([]byte, unix.CmsgSpace(4*maxFiles)),
-		kept: map[string]*os.File{},
+		held: map[string]*os.File{},
 	}, nil
 }
 
@@ -180,13 +180,13 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	return nil
 }
 
-// SendKept sends held descriptors, by name, with many in each message: one message for each would take longer than
+// SendDescriptors sends held descriptors, by name, with many in each message: one message for each would take longer than
 // the rest of a takeover.
-func (c *Conn) SendKept(kept map[string]int) error {
-	for names := range slices.Chunk(slices.Sorted(maps.Keys(kept)), maxFiles) {
+func (c *Conn) SendDescriptors(descriptors map[string]int) error {
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(descriptors)), maxFiles) {
 		fds := make([]int, len(names))
 		for i, name := range names {
-			fds[i] = kept[name]
+			fds[i] = descriptors[name]
 		}
 		if err := c.Send(Message{Name: strings.Join(names, ":")}, fds...); err != nil {
 			return err
@@ -261,9 +261,9 @@ func parseRights(b []byte) (fds []int, err error) {
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range c.kept {
+	for _, f := range c.held {
 		f.Close()
 	}
-	clear(c.kept)
+	clear(c.held)
 	return c.c.Close()
 }

@@ -88,14 +88,14 @@ func TestWhatTheDeadHaveSentArrives(t *testing.T) {
 func TestStartBringsEverything(t *testing.T) {
 	const many = 600
 	s, w := pair(t)
-	kept := map[string]int{}
+	descriptors := map[string]int{}
 	for i := range many {
-		kept[fmt.Sprintf("%08x.state", i)] = int(memory(t, fmt.Sprint(i)).Fd())
+		descriptors[fmt.Sprintf("%08x.state", i)] = int(memory(t, fmt.Sprint(i)).Fd())
 	}
 	sent := make(chan error, 1)
 	want := Start{Reason: "it\nfell", Count: 7, Managed: true, Supervisor: 4, UpgradeFailed: "why = not"}
 	go func() {
-		err := s.SendKept(kept)
+		err := s.SendDescriptors(descriptors)
 		if err == nil {
 			err = s.Send(want.Message())
 		}
@@ -145,11 +145,11 @@ func TestKeeperThatIsGoneIsFollowedByAnother(t *testing.T) {
 				if m[Store] != "" {
 					all[m[Name]] = contents(t, fds[0])
 				}
-				if m[Begin] != "" && takes {
+				if m[StartServing] != "" && takes {
 					next.Tell(Adopted, "1")
 					break
 				}
-				if m[Begin] != "" {
+				if m[StartServing] != "" {
 					next.Close()
 				}
 			}

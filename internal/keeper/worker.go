@@ -57,12 +57,12 @@ func isGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err
 
 // remember replaces the local copy of a descriptor; nil removes it. The caller holds mu.
 func (c *Conn) remember(name string, f *os.File) {
-	if old := c.kept[name]; old != nil {
+	if old := c.held[name]; old != nil {
 		old.Close()
 	}
-	delete(c.kept, name)
+	delete(c.held, name)
 	if f != nil {
-		c.kept[name] = f
+		c.held[name] = f
 	}
 }
 
@@ -104,22 +104,22 @@ func dup(raw syscall.RawConn) (int, error) {
 // AwaitStart reports to the supervisor that the worker waits, and blocks until it has to serve. It returns the Start
 // and all held descriptors, which the caller owns. The error is io.EOF if the supervisor has closed the connection:
 // the worker is not needed.
-func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
+func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
 		if isGone(err) {
 			err = io.EOF
 		}
 		return Start{}, nil, err
 	}
-	var kept []Kept
+	var descriptors []Descriptor
 	for {
 		m, fds, err := c.Receive()
 		if err != nil {
 			return Start{}, nil, err
 		}
-		if m[Begin] != "" {
+		if m[StartServing] != "" {
 			closeAll(fds)
-			return StartOf(m), kept, nil
+			return StartOf(m), descriptors, nil
 		}
 		names := strings.Split(m[Name], ":")
 		if len(names) != len(fds) {
@@ -128,7 +128,7 @@ func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
 		}
 		for i, fd := range fds {
 			f := os.NewFile(uintptr(fd), names[i])
-			kept = append(kept, Kept{names[i], f})
+			descriptors = append(descriptors, Descriptor{names[i], f})
 			dup, err := duplicate(names[i], f)
 			if err != nil {
 				return Start{}, nil, fmt.Errorf("receive %s: %w", names[i], err)
@@ -142,7 +142,7 @@ func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
 
 // Message returns the message that sends s.
 func (s Start) Message() Message {
-	m := Message{Begin: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
+	m := Message{StartServing: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
 	if s.Managed {
 		m[Managed] = "1"
 	}
@@ -167,7 +167,7 @@ func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}
 func (c *Conn) HandOver(to *Conn, s Start) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, f := range c.kept {
+	for name, f := range c.held {
 		if err := to.send(Message{Store: "1", Name: name}, f); err != nil {
 			return fmt.Errorf("hand over %s: %w", name, err)
 		}

@@ -28,8 +28,8 @@ func Copies(dir string) ([]Copy, error) {
 	}
 	tables := others()
 	tables[0] = own
-	around, _ := own.byID(it.Parent)
-	reached := reach(around.Shared, tables)
+	parentMount, _ := own.byID(it.Parent)
+	reached := reach(parentMount.Shared, tables)
 	var copies []Copy
 	for _, pid := range slices.Sorted(maps.Keys(tables)) {
 		t := tables[pid]
@@ -39,7 +39,7 @@ func Copies(dir string) ([]Copy, error) {
 			}
 			// An unmount is one of the same place in every mount that it reaches.
 			parent, _ := t.byID(m.Parent)
-			if (reached[parent.Shared] || reached[parent.Master]) && parent.place(m) == around.place(it) {
+			if (reached[parent.Shared] || reached[parent.Master]) && parent.place(m) == parentMount.place(it) {
 				continue
 			}
 			copies = append(copies, Copy{m.Point, pid})

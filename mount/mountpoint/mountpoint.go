@@ -66,13 +66,13 @@ type Point struct {
 //
 // It reads the mount table first, because a stat of a mount point may wait for the process that serves it, and because
 // the kernel may answer the stat of a dead mount from its cache.
-func Prepare(ctx context.Context, dir, around string) (Point, error) {
+func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	p := Point{Dir: dir}
 	err := CheckDevice()
 	if err != nil {
 		return p, err
 	}
-	if err = clearDead(ctx, dir, around); err != nil {
+	if err = clearDead(ctx, dir, parentDir); err != nil {
 		return p, err
 	}
 	if err = p.make(); err == nil {
@@ -107,7 +107,7 @@ func CheckDevice() error {
 
 // clearDead removes dead artifactfs mounts from dir. It returns an error for any other mount at dir, and for an
 // artifactfs mount above dir that is not at around.
-func clearDead(ctx context.Context, dir, around string) error {
+func clearDead(ctx context.Context, dir, parentDir string) error {
 	for range maxStacked {
 		mounts, err := mountinfo.Self()
 		if err != nil {
@@ -119,7 +119,7 @@ func clearDead(ctx context.Context, dir, around string) error {
 			return errAutomount
 		case kind != FUSEType && at == dir && dir != "/":
 			return ErrTaken
-		case kind != FUSEType, at != dir && at == around:
+		case kind != FUSEType, at != dir && at == parentDir:
 			return nil
 		case at != dir:
 			return fmt.Errorf("%w at %s", ErrInside, at)

@@ -145,8 +145,8 @@ type Inherited struct {
 }
 
 // Inherit groups kept files by mount. It leaves out files that belong to no mount.
-func Inherit(kept []keeper.Kept) (list []Inherited) {
-	for _, k := range kept {
+func Inherit(descriptors []keeper.Descriptor) (list []Inherited) {
+	for _, k := range descriptors {
 		key, name, ok := strings.Cut(k.Name, ".")
 		if !ok || !slices.Contains(parts, part(name)) {
 			continue

@@ -39,11 +39,11 @@ type State struct {
 
 	SessionToken string `json:"session_token,omitempty"` // session token of Request
 	Environment  []byte `json:"environment,omitempty"`   // environment of Request
-	// Around is the directory of the parent of a submodule; "" for other mounts.
-	Around  string             `json:"around,omitempty"`
-	Resumed bool               `json:"resumed,omitempty"` // the session existed before the mount
-	Notes   []string           `json:"notes,omitempty"`   // notes on redirects
-	Reply   control.MountReply `json:"reply"`             // reply to the request for the mount
+	// ParentDir is the directory of the parent of a submodule; "" for other mounts.
+	ParentDir string             `json:"around,omitempty"`
+	Resumed   bool               `json:"resumed,omitempty"` // the session existed before the mount
+	Notes     []string           `json:"notes,omitempty"`   // notes on redirects
+	Reply     control.MountReply `json:"reply"`             // reply to the request for the mount
 
 	Record statedir.Record `json:"record"`          // base of the mount, also of one without a session
 	Hello  []byte          `json:"hello,omitempty"` // state of fuse.Device

@@ -70,8 +70,8 @@ const (
 	putForgotten
 	putEntryAt
 	putHiddenAt
-	putKept
-	putUnkept
+	putPreserved
+	putReleased
 )
 
 // Bits of the fields in a putInode, in the order in which they are encoded.

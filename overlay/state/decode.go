@@ -26,7 +26,7 @@ type put struct {
 	number uint64
 	// nth is the number of an entry among those with the same hash.
 	nth uint16
-	// last is the last ID of a putUnkept.
+	// last is the last ID of a putReleased.
 	last uint64
 	kept Kept
 }
@@ -80,9 +80,9 @@ func (d *decoder) next(p *put) bool {
 	case putHiddenAt:
 		p.node, p.name, p.child = d.node(), d.entryName(), 0
 		p.nth = uint16(d.uint(1<<nthBits - 1))
-	case putKept:
+	case putPreserved:
 		p.kept = d.kept()
-	case putUnkept:
+	case putReleased:
 		p.number, p.last = d.uint(1<<64-1), d.uint(1<<64-1)
 		d.bad = d.bad || p.number == 0
 	default:
@@ -200,7 +200,7 @@ func Nodes(batch []byte, visit func(Node) bool) error {
 	}
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
-		if p.code == putKept || p.code == putUnkept {
+		if p.code == putPreserved || p.code == putReleased {
 			continue
 		}
 		entry := p.code == putEntryAt || p.code == putHiddenAt

@@ -32,7 +32,7 @@ const (
 
 // Keep adds a Kept record, or replaces the one with the same ID.
 func (b *Batch) Keep(k Kept) {
-	b.number(putKept, k.ID)
+	b.number(putPreserved, k.ID)
 	b.uint(k.Content)
 	b.uint(uint64(k.Size))
 	b.uint(uint64(k.Mode))
@@ -54,7 +54,7 @@ func (b *Batch) Keep(k Kept) {
 
 // Unkeep removes all Kept records with IDs from first to last, inclusively.
 func (b *Batch) Unkeep(first, last uint64) {
-	b.number(putUnkept, first)
+	b.number(putReleased, first)
 	b.uint(last)
 }
 

@@ -108,9 +108,9 @@ func (t *Table) apply(p *put) {
 		t.requests = requests{}
 	case putEntryAt, putHiddenAt:
 		t.setEntryAt(t.need(p.node), p.name, p.child, p.nth)
-	case putKept:
+	case putPreserved:
 		t.keep(p.kept)
-	case putUnkept:
+	case putReleased:
 		t.unkeep(p.number, p.last)
 	}
 }

@@ -13,7 +13,7 @@
 //
 // The Agent does not depend on the type of the mount. It uses the mount through the interfaces of Config.
 //
-// Lock order: the turn of Lock, then Agent.opening, then Agent.mu. The mutexes of laneClaim, gitSigns, mergedNotes, lastLook
+// Lock order: checkpointLock, then Agent.opening, then Agent.mu. The mutexes of laneClaim, gitSigns, mergedNotes, lastLook
 // and problems are leaves.
 package agent
 
@@ -46,8 +46,8 @@ type Agent struct {
 	config Config
 	log    *zap.Logger
 
-	// turn serializes making and removing checkpoints.
-	turn
+	// checkpointLock serializes making and removing checkpoints.
+	checkpointLock
 	opening  sync.Mutex // held while the repository is opened
 	git      gitSigns
 	claim    laneClaim
@@ -109,7 +109,7 @@ type Figures struct {
 
 // New returns the agent of a mount. It must be configured before it is used.
 func New(c Config) *Agent {
-	a := &Agent{config: c, log: c.Log, turn: make(turn, 1), followed: make(chan struct{}), git: newGitSigns()}
+	a := &Agent{config: c, log: c.Log, checkpointLock: make(checkpointLock, 1), followed: make(chan struct{}), git: newGitSigns()}
 	a.claim.agent = a
 	a.problems = problems{log: c.Log.With(zap.String("dir", c.Dir)), failed: map[string]error{}}
 	return a

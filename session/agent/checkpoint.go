@@ -94,11 +94,11 @@ func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	return err
 }
 
-// turn is a lock that can be waited for with a context. It holds one token while locked.
-type turn chan struct{}
+// checkpointLock is a lock that can be waited for with a context. It holds one token while locked.
+type checkpointLock chan struct{}
 
 // Lock waits until no other caller makes or removes checkpoints. It returns the cause of ctx if that ends first.
-func (t turn) Lock(ctx context.Context) error {
+func (t checkpointLock) Lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -108,7 +108,7 @@ func (t turn) Lock(ctx context.Context) error {
 }
 
 // Unlock releases the lock.
-func (t turn) Unlock() { <-t }
+func (t checkpointLock) Unlock() { <-t }
 
 // Newest returns the newest checkpoint that this process made or found, and the lane that the next one goes to.
 func (a *Agent) Newest() (p session.Checkpoint, lane string) {
@@ -179,7 +179,7 @@ func isEmpty(repo *session.Repo) bool {
 }
 
 // KeepAll stores all work in the repository: the refs of the git directory, and a checkpoint unless the policy is off.
-// An UnkeptError reports that some work is in neither.
+// An UnsavedError reports that some work is in neither.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // no program has changed anything
 		return nil
@@ -187,16 +187,16 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	off := a.policy() == control.PolicyOff
 	err := a.Flush(ctx)
 	if off && reason != session.Manual || !a.unsaved() {
-		return unkept(err)
+		return unsavedError(err)
 	}
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
-		return errors.Join(err, unkept(captureErr))
+		return errors.Join(err, unsavedError(captureErr))
 	}
 	// The checkpoint has the commits; only contents, which clones need, may be missing.
 	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}
-	return unkept(err)
+	return unsavedError(err)
 }
 
 // Flush copies the refs of the git directory, as they are now, into the repository.
@@ -208,19 +208,19 @@ func (a *Agent) Flush(ctx context.Context) error {
 	return copier.Flush(ctx)
 }
 
-// UnkeptError reports why the latest work is neither in a checkpoint nor in the session's repository.
-type UnkeptError struct{ cause error }
+// UnsavedError reports why the latest work is neither in a checkpoint nor in the session's repository.
+type UnsavedError struct{ cause error }
 
-// unkept wraps an error in an UnkeptError. It returns nil for nil.
-func unkept(err error) error {
+// unsavedError wraps an error in an UnsavedError. It returns nil for nil.
+func unsavedError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return UnkeptError{err}
+	return UnsavedError{err}
 }
 
 // Error returns the text of the cause.
-func (e UnkeptError) Error() string { return e.cause.Error() }
+func (e UnsavedError) Error() string { return e.cause.Error() }
 
 // Unwrap returns the cause.
-func (e UnkeptError) Unwrap() error { return e.cause }
+func (e UnsavedError) Unwrap() error { return e.cause }

@@ -138,7 +138,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	if err != nil {
 		return session.Claimed{}, err
 	}
-	meta, err := session.Begin(ctx, repo, c.Repository.Meta(), session.Actor())
+	meta, err := session.CreateMeta(ctx, repo, c.Repository.Meta(), session.Actor())
 	if err != nil {
 		return session.Claimed{}, err
 	}

@@ -30,7 +30,7 @@ type ending struct {
 	patience time.Duration // wait for the session remote; SyncTime if 0, none if negative
 	tried    bool          // BeforeUnmount has run
 	why      error         // reason why the session remote does not have everything
-	unkept   error         // reason why the latest work is in no checkpoint
+	unsaved  error         // reason why the latest work is in no checkpoint
 	pending  int64         // number of refs that are not pushed
 	diverged []control.DivergedRef
 	empty    bool // the repository holds nothing but metadata
@@ -141,10 +141,10 @@ func (a *Agent) endWork(reason session.Reason) {
 	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
 	defer cancel()
 	err := a.KeepAll(ctx, reason)
-	var lost UnkeptError
+	var lost UnsavedError
 	a.mu.Lock()
 	if errors.As(err, &lost) {
-		a.ending.unkept = lost
+		a.ending.unsaved = lost
 	}
 	repo, lane, tried := a.work.repo, a.lane.Name, a.ending.tried
 	before, wait := a.ending.why, a.ending.patience
@@ -199,8 +199,8 @@ func (a *Agent) Left() Left {
 	defer a.mu.Unlock()
 	l := Left{Diverged: a.ending.diverged}
 	switch {
-	case a.ending.unkept != nil: // at least 1, for the ref that the missing checkpoint would have moved
-		l.Pending, l.Why = max(1, a.ending.pending), "the last changes are in no checkpoint: "+control.AsError(a.ending.unkept).Error()
+	case a.ending.unsaved != nil: // at least 1, for the ref that the missing checkpoint would have moved
+		l.Pending, l.Why = max(1, a.ending.pending), "the last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:
 		l.Pending, l.Why = a.ending.pending, "it was not waited for"

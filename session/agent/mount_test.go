@@ -190,7 +190,7 @@ func TestALaneOfAnotherWriterIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := session.Writer{Machine: "another", Host: "elsewhere", PID: 1}
-	if _, err := session.Begin(t.Context(), repo, m.Meta(), "a"); err != nil {
+	if _, err := session.CreateMeta(t.Context(), repo, m.Meta(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: other, Actor: "a", Reason: "mounted"}); err != nil {
@@ -264,7 +264,7 @@ func TestWorkThatCannotBeKeptIsReported(t *testing.T) {
 	m.change()
 	m.fails = errors.New("no space")
 	err := a.KeepAll(t.Context(), session.Idle)
-	var lost UnkeptError
+	var lost UnsavedError
 	if !errors.As(err, &lost) || !errors.Is(err, m.fails) {
 		t.Errorf("keep: %v", err)
 	}

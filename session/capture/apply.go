@@ -53,7 +53,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	if len(e.ignore) > 0 {
 		for dir := range e.ignore {
 			for at := join(dir, ignoreName); at != ""; at = parent(at) {
-				if _, ok := v.told[at]; ok {
+				if _, ok := v.entries[at]; ok {
 					delete(e.ignore, dir)
 				}
 			}
@@ -300,7 +300,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	candidate := func(path string) {
 		// A path below an entry of this view was judged together with that entry.
 		for at := path; at != ""; at = parent(at) {
-			if _, ok := e.v.told[at]; ok { // entry has judged it
+			if _, ok := e.v.entries[at]; ok { // entry has judged it
 				return
 			}
 		}

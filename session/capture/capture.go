@@ -23,7 +23,7 @@
 // Terms: a tracked path is in the index, as for git. Each path that is left out is listed with a reason; a directory is
 // listed once.
 //
-// Locks: a goroutine holds Capturer.turn while it makes a checkpoint. turn guards all fields except those that
+// Locks: a goroutine holds Capturer.token while it makes a checkpoint. token guards all fields except those that
 // Capturer.mu guards.
 package capture
 
@@ -77,9 +77,9 @@ type Options struct {
 	Base object.ID
 	// BaseTree is the base tree of Tree; zero: empty.
 	BaseTree object.ID
-	// Beginning is the state of git in a mount of a plain commit, before any work; nil: not known.
-	Beginning *Beginning
-	Rules     Rules
+	// InitialState is the state of git in a mount of a plain commit, before any work; nil: not known.
+	InitialState *InitialState
+	Rules        Rules
 	// Converts reports whether the mounted attributes may make git convert the file at path, so that its blob differs
 	// from its contents; nil: never.
 	Converts func(ctx context.Context, path string) (bool, error)
@@ -122,8 +122,8 @@ type Capturer struct {
 	format object.Format
 	refs   *session.RefDir // refs of the mount's git directory
 
-	// turn holds one token. Its holder makes a checkpoint and owns the fields down to settled.
-	turn chan struct{}
+	// token holds one token. Its holder makes a checkpoint and owns the fields down to settled.
+	token chan struct{}
 	// mem is the state from which the next checkpoint continues; left are the paths that its tree does not hold.
 	mem      memory
 	left     *leftSet
@@ -136,8 +136,8 @@ type Capturer struct {
 	// pinned is FreezeOptions.MaxPinned: larger contents are not frozen; 0: no limit.
 	pinned int64
 	// treeCache holds the trees that were read for the checkpoint in progress.
-	treeCache map[object.ID][]object.TreeEntry
-	treesKept int // number of entries in treeCache
+	treeCache     map[object.ID][]object.TreeEntry
+	treeCacheSize int // number of entries in treeCache
 	// pending are encoded trees that are not in the Repo yet.
 	pending map[object.ID][]byte
 	// tracking determines the tracked paths, as far as they are known.
@@ -175,7 +175,7 @@ func New(o Options) (*Capturer, error) {
 	}
 	c := &Capturer{
 		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()),
-		turn: make(chan struct{}, 1), lane: o.Lane, least: o.Segment,
+		token: make(chan struct{}, 1), lane: o.Lane, least: o.Segment,
 		pinned: r.max, ignoreFiles: map[object.ID]globs{}, settled: map[object.ID]bool{}, left: newLeftSet(nil),
 	}
 	last, err := o.Repo.Newest(o.Lane)
@@ -191,11 +191,11 @@ func New(o Options) (*Capturer, error) {
 		c.mem = recall(o.Memory, last.Commit)
 		c.left = newLeftSet(c.mem.Left)
 	}
-	if began := c.began(); c.mem.Index == nil {
-		c.mem.Index = began
+	if startIndex := c.startIndex(); c.mem.Index == nil {
+		c.mem.Index = startIndex
 	}
 	c.sweepClean()
-	c.turn <- struct{}{}
+	c.token <- struct{}{}
 	return c, nil
 }
 
@@ -223,14 +223,14 @@ func (c *Capturer) SetLane(lane string, segment int) {
 func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	began := time.Now()
 	select {
-	case <-c.turn:
+	case <-c.token:
 	case <-ctx.Done():
 		return session.Checkpoint{}, Report{}, ctx.Err()
 	}
-	defer func() { c.turn <- struct{}{} }()
+	defer func() { c.token <- struct{}{} }()
 	c.steps = steps{last: began}
 	c.steps.done("turn")
-	c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
+	c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
 	// The checkpoint below does not have the files of a mass removal: make one that has them first.
 	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal {
@@ -238,7 +238,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 			c.o.Log.Warn("make a checkpoint of removed files", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)
 		}
-		c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
+		c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 		c.tracking = c.mem.tracking()
 	}
 	p, report, err := c.checkpoint(ctx, reason, message)
@@ -271,7 +271,7 @@ type shot struct {
 	at     time.Time // time at which the Tree was frozen
 }
 
-// checkpoint makes a checkpoint. The caller holds turn.
+// checkpoint makes a checkpoint. The caller holds token.
 func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	// With a write-back cache the kernel holds written data that the Tree has not received yet.
 	if c.o.WriteBack != nil {

@@ -29,11 +29,11 @@ func (e *edit) rememberDirs() {
 		before = e.c.baseDirs
 	}
 	for dir, perm := range before {
-		told := false
-		for at := dir; at != "" && !told; at = parent(at) {
-			_, told = e.v.told[at]
+		covered := false
+		for at := dir; at != "" && !covered; at = parent(at) {
+			_, covered = e.v.entries[at]
 		}
-		if !told {
+		if !covered {
 			e.dirs[dir] = perm
 		}
 	}

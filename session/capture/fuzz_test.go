@@ -59,8 +59,8 @@ func FuzzKeptConfig(f *testing.F) {
 	f.Add([]byte("[branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n[user]\n\tname = a\n[core]\n\tsshCommand = evil\n"))
 	f.Add([]byte("[remote \"o\"]\n\turl = https://a:b@c\n[branch \"x\"]\n\tremote = https://a:b@c\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		kept := keptConfig(text)
-		if again := keptConfig(kept); !bytes.Equal(again, kept) {
+		kept := portableConfig(text)
+		if again := portableConfig(kept); !bytes.Equal(again, kept) {
 			t.Errorf("%q became %q, then %q", text, kept, again)
 		}
 	})

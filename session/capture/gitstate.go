@@ -138,7 +138,7 @@ func parseStashLog(f object.Format, text []byte) []session.Stash {
 	return list
 }
 
-// readFiles reads the files of operation, and the part of the configuration that keptConfig returns.
+// readFiles reads the files of operation, and the part of the configuration that portableConfig returns.
 func (c *Capturer) readFiles() (map[string]session.File, error) {
 	files := map[string]session.File{}
 	read := func(name string) error {
@@ -191,7 +191,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 		return nil, err
 	}
 	// The rest of the configuration may hold credentials and names of commands.
-	if kept := keptConfig(text); len(kept) > 0 {
+	if kept := portableConfig(text); len(kept) > 0 {
 		files["config"] = session.File{Content: kept}
 	}
 	return files, nil
@@ -200,9 +200,9 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 // branchKeys are the settings of a branch that are recorded; others may name commands to run.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// keptConfig returns the branch settings in branchKeys and the user's name and email of a git configuration; nil if it
+// portableConfig returns the branch settings in branchKeys and the user's name and email of a git configuration; nil if it
 // cannot be parsed.
-func keptConfig(text []byte) []byte {
+func portableConfig(text []byte) []byte {
 	all := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(all); err != nil {
 		return nil

@@ -68,9 +68,9 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// began returns the index of the checkpoint that the mount started from; nil if it started from a plain commit, or the
+// startIndex returns the index of the checkpoint that the mount started from; nil if it started from a plain commit, or the
 // checkpoint cannot be read. It sets c.baseDirs.
-func (c *Capturer) began() *indexMemory {
+func (c *Capturer) startIndex() *indexMemory {
 	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
 	if err != nil || ref.IsZero() {
 		return nil

@@ -18,7 +18,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 		case session.Manual, session.Forking, session.Restore:
 			return false, nil
 		}
-		if c.o.Beginning != nil && !c.o.Beginning.like(s.state.State) {
+		if c.o.InitialState != nil && !c.o.InitialState.like(s.state.State) {
 			return false, nil
 		}
 		base, err := c.baseTree()

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Beginning is the state of git after a commit was mounted, before any work.
-type Beginning struct {
+// InitialState is the state of git after a commit was mounted, before any work.
+type InitialState struct {
 	// Branch is the full name of the ref that HEAD named; "": HEAD was detached.
 	Branch string
 	// Commit is the mounted commit.
@@ -29,7 +29,7 @@ type Beginning struct {
 
 // Untouched reports whether git is still in its initial state, as far as cheap checks show. false is only a reason to
 // make a checkpoint, not a proof of changes.
-func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
+func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	c := &Capturer{o: Options{GitDir: gitDir}, format: f, refs: session.NewRefDir(gitDir, f)}
 	s, err := c.readRefs()
 	if err == nil {
@@ -67,7 +67,7 @@ func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
 }
 
 // like reports whether HEAD, refs, stashes and files of operations are as in the initial state.
-func (b Beginning) like(s session.State) bool {
+func (b InitialState) like(s session.State) bool {
 	if s.Branch != b.Branch || s.Head != b.Commit || len(s.Stashes) > 0 {
 		return false
 	}

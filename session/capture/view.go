@@ -30,8 +30,8 @@ type view struct {
 	tracking object.ID
 	// special has the paths of index entries that the tree lacks (true), and the directories above them (false).
 	special map[string]bool
-	// told has the paths of all entries, with the tree's id for a FrozenTree, else zero.
-	told map[string]object.ID
+	// entries has the paths of all entries, with the tree's id for a FrozenTree, else zero.
+	entries map[string]object.ID
 	// changed has the texts of the ignore files among the entries, by directory.
 	changed map[string][]byte
 	parsed  map[string]globs // parsed ignore files, by directory
@@ -70,7 +70,7 @@ func (v *view) readRules(dir string) globs {
 	}
 	root, rel := v.from, path
 	for at := path; at != ""; at = parent(at) {
-		if id, ok := v.told[at]; ok {
+		if id, ok := v.entries[at]; ok {
 			if id.IsZero() {
 				return nil
 			}
@@ -221,13 +221,13 @@ func (v *view) track(by tracking) {
 // are not among entries, so that those have to be read again; differs reports that ignore files changed since the last
 // call.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
-	v.told = make(map[string]object.ID, len(entries))
+	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		v.told[e.Path] = object.ID{}
+		v.entries[e.Path] = object.ID{}
 		// The paths below such a directory are found in its tree.
 		if e.Kind == worktree.FrozenTree {
-			v.told[e.Path] = e.ID
+			v.entries[e.Path] = e.ID
 		}
 	}
 	before := v.changed
@@ -261,7 +261,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 // within reports whether entries contain everything below dir.
 func (v *view) within(dir string) bool {
 	for at := dir; at != ""; at = parent(at) {
-		if _, ok := v.told[at]; ok {
+		if _, ok := v.entries[at]; ok {
 			return true
 		}
 	}
@@ -284,7 +284,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			token = ""
 		}
-		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, told: map[string]object.ID{}, changed: map[string][]byte{},
+		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, entries: map[string]object.ID{}, changed: map[string][]byte{},
 			parsed: map[string]globs{}, needs: map[string]object.ID{}, skipped: map[string]bool{}}
 		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf, cached: map[string]bool{}}
 		if whole {
@@ -431,8 +431,8 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 	}
 }
 
-// treesKept is the maximum number of entries in Capturer.treeCache.
-const treesKept = 500_000
+// maxTreeCache is the maximum number of entries in Capturer.treeCache.
+const maxTreeCache = 500_000
 
 // readTree returns the entries of a tree from the cache, the objects to be written, the Repo or Options.Trees; the zero
 // id is an empty tree. The caller must not change the result.
@@ -448,9 +448,9 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 		return nil, err
 	}
 	// The cache is simply emptied: one checkpoint rarely needs so many trees.
-	if c.treesKept += len(list); c.treesKept > treesKept {
+	if c.treeCacheSize += len(list); c.treeCacheSize > maxTreeCache {
 		clear(c.treeCache)
-		c.treesKept = len(list)
+		c.treeCacheSize = len(list)
 	}
 	c.treeCache[id] = list
 	return list, nil

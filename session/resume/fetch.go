@@ -21,7 +21,7 @@ import (
 // checkpoint that at stands for ("" is the newest). It claims the lane concurrently. known is what was read of the
 // session before, or nil. begins is called once the session remote is known to have the session. The result is nil if
 // the session remote does not have the session, or if the session has no checkpoint.
-func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begins func()) (*Start, error) {
+func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {
 		return nil, nil
 	}
@@ -38,7 +38,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 		return nil, nil
 	}
 	// The session exists, so the caller can report that it is being resumed.
-	begins()
+	reportStart()
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(k.Format, name))
 	if err != nil {
 		return nil, err

@@ -78,8 +78,8 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 }
 
 // OpenPushOf is transport.Remote.OpenPushOf for ordinary refs.
-func (r *Remote) OpenPushOf(ctx context.Context, told []transport.Ref) (*Push, error) {
-	push, err := r.Remote.OpenPushOf(ctx, told)
+func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, error) {
+	push, err := r.Remote.OpenPushOf(ctx, refs)
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +89,13 @@ func (r *Remote) OpenPushOf(ctx context.Context, told []transport.Ref) (*Push, e
 // Thin reports whether the push goes to a container.
 func (p *Push) Thin() bool { return p.thin }
 
-// Begin makes the session use a container, beginning with this push.
-func (p *Push) Begin() error {
+// UseContainer makes the session use a container, beginning with this push.
+func (p *Push) UseContainer() error {
 	owner, err := p.remote.owner(p.Format)
 	if err != nil {
 		return err
 	}
-	p.remote.Begin()
+	p.remote.UseContainer()
 	p.thin, p.Atomic, p.Delete = true, true, true
 	p.Refs = slices.DeleteFunc(slices.Clone(p.Refs), func(ref transport.Ref) bool { return !direct(ref.Name, p.remote.session) })
 	p.Refs = append(p.Refs, owner)

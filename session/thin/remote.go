@@ -30,15 +30,15 @@ type Remote struct {
 
 	loading sync.Mutex
 
-	mu       sync.Mutex
-	dir      string // directory of the state and of unpacked containers; "": a temporary one, created when it is needed
-	own      bool   // whether dir is temporary
-	begun    bool   // whether the session uses a container, even if none was pushed yet
-	tip      object.ID
-	manifest manifest // manifest of the container at tip
-	unpacked *unpacked
-	metas    map[object.ID]bool // ids of the ordinary refs that were listed
-	keepOld  bool               // the session remote refuses a container without its predecessor
+	mu            sync.Mutex
+	dir           string // directory of the state and of unpacked containers; "": a temporary one, created when it is needed
+	own           bool   // whether dir is temporary
+	usesContainer bool   // whether the session uses a container, even if none was pushed yet
+	tip           object.ID
+	manifest      manifest // manifest of the container at tip
+	unpacked      *unpacked
+	metas         map[object.ID]bool // ids of the ordinary refs that were listed
+	keepOld       bool               // the session remote refuses a container without its predecessor
 }
 
 // New returns the session remote with the refs of a session. An empty name passes everything on.
@@ -57,18 +57,18 @@ func (r *Remote) Keep(dir string) {
 	r.dir = dir
 }
 
-// Begin makes the session use a container from now on.
-func (r *Remote) Begin() {
+// UseContainer makes the session use a container from now on.
+func (r *Remote) UseContainer() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun = true
+	r.usesContainer = true
 }
 
 // Thin reports whether the session is known to use a container.
 func (r *Remote) Thin() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.begun
+	return r.usesContainer
 }
 
 // Base returns the base of the session's container; the zero Base if none was read yet.
@@ -185,7 +185,7 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun = true
+	r.usesContainer = true
 	for _, ref := range list {
 		if direct(ref.Name, r.session) {
 			refs = append(refs, ref)

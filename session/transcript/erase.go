@@ -168,7 +168,7 @@ func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, i
 		}
 		ids = append(ids, l.ID)
 		stone := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, Erased: &e.Stone,
-			Begins: turns[l.ID].Begins, Turn: turns[l.ID].Turn}
+			StartsTurn: turns[l.ID].StartsTurn, Turn: turns[l.ID].Turn}
 		if err := w.Encode(stone); err != nil {
 			return nil, nil, err
 		}

@@ -71,7 +71,7 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 			last = ""
 			continue
 		}
-		if l.Begins {
+		if l.StartsTurn {
 			delete(stays, last)
 			stays[l.ID], last = l, l.ID
 		}
@@ -147,7 +147,7 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 		if gone++; !stone {
 			continue
 		}
-		left := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, Begins: true, Turn: turn.Turn,
+		left := envelope{ID: l.ID, Time: l.Time, Checkpoint: l.Checkpoint, Session: l.Session, Lane: l.Lane, StartsTurn: true, Turn: turn.Turn,
 			Erased: &Tombstone{Time: e.Now.UTC(), By: expiredBy, Why: expiredWhy}}
 		if err := w.Encode(left); err != nil {
 			return nil, 0, err

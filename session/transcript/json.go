@@ -29,8 +29,8 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	}
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
-	var around []string // names of the members whose values enclose the current one
-	name := ""          // the name of the member whose value follows
+	var members []string // names of the members whose values enclose the current one
+	name := ""           // the name of the member whose value follows
 	for i := 0; i < len(in); {
 		// The text was validated by Compact, so a scan for quotes and brackets is sufficient.
 		switch c := in[i]; c {
@@ -49,16 +49,16 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 			}
 			continue
 		case '{', '[':
-			around = append(around, name)
+			members = append(members, name)
 			if c == '{' {
 				name = ""
 			}
 		case '}', ']':
 			// The name of an array's member applies to all of its elements.
-			around = around[:len(around)-1]
+			members = members[:len(members)-1]
 			name = ""
-			if len(around) > 0 {
-				name = around[len(around)-1]
+			if len(members) > 0 {
+				name = members[len(members)-1]
 			}
 		}
 		out = append(out, in[i])

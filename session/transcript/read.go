@@ -24,7 +24,7 @@ type Line struct {
 	Lane       string
 	Actor      string
 	Turn       int  // number of its turn; 0: before the first turn
-	Begins     bool // whether it is the first record of its turn
+	StartsTurn bool // whether it is the first record of its turn
 	Record     json.RawMessage
 	Erased     *Tombstone // tombstone; nil unless Record was erased
 }
@@ -36,28 +36,28 @@ type Tombstone struct {
 	Why  string    `json:"why,omitempty"`
 }
 
-// beginning holds the members that decide whether a record begins a turn.
-type beginning struct {
+// turnMarkers holds the members that decide whether a record begins a turn.
+type turnMarkers struct {
 	Type string `json:"type"`
 	Role string `json:"role"`
 	Turn int    `json:"turn"`
 }
 
-// begins reports whether a record begins a turn: it is a person's prompt ("type":"prompt", or
+// startsTurn reports whether a record begins a turn: it is a person's prompt ("type":"prompt", or
 // "role":"user" without a type or with "type":"message"), or the first with another "turn" than the
 // one before.
-func (b beginning) begins(turn int) bool {
+func (b turnMarkers) startsTurn(turn int) bool {
 	if b.Turn > 0 {
 		return b.Turn != turn
 	}
 	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
 }
 
-// BeginTurn reports whether one of the lines that are about to be recorded is a person's prompt.
-func BeginTurn(lines []string) bool {
+// HasPrompt reports whether one of the lines that are about to be recorded is a person's prompt.
+func HasPrompt(lines []string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
-		var b beginning
-		return json.Unmarshal([]byte(line), &b) == nil && b.begins(b.Turn)
+		var b turnMarkers
+		return json.Unmarshal([]byte(line), &b) == nil && b.startsTurn(b.Turn)
 	})
 }
 
@@ -126,7 +126,7 @@ func parseLine(line []byte) (Line, error) {
 		return Line{}, err
 	}
 	l := Line{ID: e.ID, Time: e.Time, Checkpoint: e.Checkpoint, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record,
-		Erased: e.Erased, Begins: e.Begins, Turn: e.Turn}
+		Erased: e.Erased, StartsTurn: e.StartsTurn, Turn: e.Turn}
 	if l.ID == "" {
 		sum := sha256.Sum256(bytes.TrimSpace(line))
 		l.ID = "r" + hex.EncodeToString(sum[:12])
@@ -139,17 +139,17 @@ func number(lines []Line) {
 	turn := 0
 	for i := range lines {
 		l := &lines[i]
-		var b beginning
+		var b turnMarkers
 		// A tombstone keeps only that its record began a turn, so it counts as a prompt.
 		if l.Erased != nil {
-			b = beginning{Turn: l.Turn}
-			if l.Begins && l.Turn == 0 {
+			b = turnMarkers{Turn: l.Turn}
+			if l.StartsTurn && l.Turn == 0 {
 				b.Type = "prompt"
 			}
 		} else {
 			_ = json.Unmarshal(l.Record, &b) // members of other types are ignored
 		}
-		if l.Begins = b.begins(turn); l.Begins {
+		if l.StartsTurn = b.startsTurn(turn); l.StartsTurn {
 			if turn++; b.Turn > 0 {
 				turn = b.Turn
 			}
@@ -172,7 +172,7 @@ func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error)
 	if err != nil {
 		return session.Checkpoint{}, err
 	}
-	i := slices.IndexFunc(lines, func(l Line) bool { return l.Begins && l.Turn == n })
+	i := slices.IndexFunc(lines, func(l Line) bool { return l.StartsTurn && l.Turn == n })
 	if i < 0 {
 		last := 0
 		if len(lines) > 0 {

@@ -67,9 +67,9 @@ type envelope struct {
 	Record     json.RawMessage      `json:"record,omitempty"`
 
 	// The fields below are set for an erased record: its tombstone, and its turn.
-	Erased *Tombstone `json:"erased,omitempty"`
-	Begins bool       `json:"begins,omitempty"`
-	Turn   int        `json:"turn,omitempty"`
+	Erased     *Tombstone `json:"erased,omitempty"`
+	StartsTurn bool       `json:"begins,omitempty"`
+	Turn       int        `json:"turn,omitempty"`
 }
 
 // LineError is an invalid line of a batch.

@@ -226,7 +226,7 @@ func TestTurns(t *testing.T) {
 	if got := turns(); !slices.Equal(got, want) {
 		t.Errorf("turns after two of their first records were erased: got %v, want %v", got, want)
 	}
-	if !BeginTurn([]string{"{}", `{"type":"prompt"}`}) || BeginTurn([]string{`{"role":"assistant"}`}) {
+	if !HasPrompt([]string{"{}", `{"type":"prompt"}`}) || HasPrompt([]string{`{"role":"assistant"}`}) {
 		t.Error("BeginTurn takes another record for a prompt")
 	}
 }

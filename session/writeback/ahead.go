@@ -20,7 +20,7 @@ func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string,
 		return err
 	}
 	// The push sends only the objects that the old value does not reach.
-	h, err := newHaul(ctx, repo, []object.ID{new}, had)
+	h, err := newPushSet(ctx, repo, []object.ID{new}, had)
 	if err != nil {
 		return err
 	}

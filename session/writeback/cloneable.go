@@ -30,7 +30,7 @@ func newCloneable(repo *session.Repo, p Provider) *cloneable {
 // survey collects the objects that are needed to make tips cloneable.
 type survey struct {
 	commits, trees map[object.ID]bool
-	ground         []object.ID // base commits, to be marked as shallow
+	baseCommits    []object.ID // base commits, to be marked as shallow
 	blobs          map[object.ID]bool
 }
 
@@ -61,7 +61,7 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 		}
 	}
 	// After this point the base commits count as roots, for git in the Repo as well as for clones.
-	if err := c.repo.AddShallow(v.ground); err != nil {
+	if err := c.repo.AddShallow(v.baseCommits); err != nil {
 		return err
 	}
 	maps.Copy(c.commits, v.commits)
@@ -103,7 +103,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 		}
 		// The walk ends at a base commit: it becomes shallow.
 		if !c.ours(id) {
-			v.ground = append(v.ground, id)
+			v.baseCommits = append(v.baseCommits, id)
 			return nil, nil
 		}
 		return info.Parents, nil

@@ -267,11 +267,11 @@ func (q *Queue) undiverge(ref string, theirs map[string]object.ID, l *ledger) []
 func (q *Queue) follow(ctx context.Context, c comparison, local map[string]object.ID) {
 	q.mu.Lock()
 	q.moved = c.moved
-	told := maps.Clone(q.told)
+	reported := maps.Clone(q.reported)
 	q.mu.Unlock()
 	for ref, theirs := range c.moved {
 		// Taken was called with this value already.
-		if told[ref] == theirs {
+		if reported[ref] == theirs {
 			continue
 		}
 		// Taken reads the commit, so it has to be in the Repo.
@@ -280,7 +280,7 @@ func (q *Queue) follow(ctx context.Context, c comparison, local map[string]objec
 			continue
 		}
 		q.mu.Lock()
-		q.told[ref] = theirs
+		q.reported[ref] = theirs
 		q.news = append(q.news, Taken{Ref: ref, Theirs: theirs})
 		q.mu.Unlock()
 	}

@@ -31,8 +31,8 @@ type ledger struct {
 	traffic Traffic
 	// synced is the last time at which no ref was pending.
 	synced time.Time
-	// ground are the base commits that the session remote has, with everything they reach.
-	ground map[object.ID]bool
+	// baseCommits are the base commits that the session remote has, with everything they reach.
+	baseCommits map[object.ID]bool
 	// refs is the knowledge of each ref, by its name on the session remote.
 	refs map[string]acquaint
 }
@@ -77,7 +77,7 @@ const (
 var errLedger = errors.New("not what was written")
 
 func newLedger(remote string) *ledger {
-	return &ledger{remote: remote, ground: map[object.ID]bool{}, refs: map[string]acquaint{}}
+	return &ledger{remote: remote, baseCommits: map[object.ID]bool{}, refs: map[string]acquaint{}}
 }
 
 // readLedger reads the ledger of a Repo. It returns an empty one if the file does not exist, is damaged, or is for
@@ -123,7 +123,7 @@ func (l *ledger) encode() []byte {
 	if !l.synced.IsZero() {
 		fmt.Fprintf(&b, "synced %d\n", l.synced.UnixNano())
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(l.ground), object.ID.Compare) {
+	for _, id := range slices.SortedFunc(maps.Keys(l.baseCommits), object.ID.Compare) {
 		fmt.Fprintf(&b, "ground %s\n", id)
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.refs)) {
@@ -176,7 +176,7 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 		case "ground":
 			var id object.ID
 			id, err = object.ParseIDOf(f, rest)
-			l.ground[id] = true
+			l.baseCommits[id] = true
 		case "ref":
 			err = l.parseRef(f, rest)
 		default:
@@ -245,6 +245,6 @@ func (l *ledger) known(layout session.Layout) func(ref string) object.ID {
 // clone returns a copy that can be changed independently.
 func (l *ledger) clone() *ledger {
 	c := *l
-	c.ground, c.refs = maps.Clone(l.ground), maps.Clone(l.refs)
+	c.baseCommits, c.refs = maps.Clone(l.baseCommits), maps.Clone(l.refs)
 	return &c
 }

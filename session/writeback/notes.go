@@ -83,7 +83,7 @@ func (q *Queue) setAside(push *thin.Push, ref string) (others []object.ID) {
 
 // notes merges and pushes notes refs, after all other refs were pushed. It uses push for the first ref and opens new
 // pushes for the others. again reports that another push has to create or remove diverged names of this session.
-func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
+func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	defer q.o.Repo.Working()()
@@ -195,7 +195,7 @@ func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l
 
 // mergeNotes returns a commit that contains the notes of this session, of the session remote and of the diverged names,
 // and the objects of that commit that the session remote lacks.
-func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, load *haul, err error) {
+func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, load *pushSet, err error) {
 	merged = n.mine
 	if !n.there.IsZero() {
 		if err := q.bring(ctx, n.there, n.mine); err != nil {
@@ -233,7 +233,7 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 		return merged, nil, err
 	}
 	maps.Copy(have, q.sent)
-	load, err = newHaul(ctx, q.o.Repo, []object.ID{merged}, have)
+	load, err = newPushSet(ctx, q.o.Repo, []object.ID{merged}, have)
 	return merged, load, err
 }
 

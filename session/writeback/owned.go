@@ -19,32 +19,32 @@ import (
 // idSet is a set of object ids.
 type idSet map[object.ID]bool
 
-// haul is the set of objects that a push has to send: the owned objects that tips reach and the session remote lacks.
-type haul struct {
+// pushSet is the set of objects that a push has to send: the owned objects that tips reach and the session remote lacks.
+type pushSet struct {
 	repo *session.Repo
 	sent idSet // objects that the session remote has
 	// seen are the objects that the walk has visited; objects lists those of them to send, in the order of the walk.
-	seen    idSet
-	objects []object.ID
-	ground  idSet // base commits: objects of the mounted remote that the session's commits refer to
+	seen        idSet
+	objects     []object.ID
+	baseCommits idSet // base commits: objects of the mounted remote that the session's commits refer to
 }
 
-// newHaul walks from tips down to objects in sent and to objects that are not owned. Its cost is proportional to the
+// newPushSet walks from tips down to objects in sent and to objects that are not owned. Its cost is proportional to the
 // result.
-func newHaul(ctx context.Context, repo *session.Repo, tips []object.ID, sent idSet) (*haul, error) {
-	h := &haul{repo: repo, sent: sent, seen: idSet{}, ground: idSet{}}
+func newPushSet(ctx context.Context, repo *session.Repo, tips []object.ID, sent idSet) (*pushSet, error) {
+	h := &pushSet{repo: repo, sent: sent, seen: idSet{}, baseCommits: idSet{}}
 	for stack := append([]object.ID(nil), tips...); len(stack) > 0; {
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
 		id := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		if sent[id] || h.seen[id] || h.ground[id] {
+		if sent[id] || h.seen[id] || h.baseCommits[id] {
 			continue
 		}
 		// The walk ends at objects of the mounted remote.
 		if !repo.Owned(id) {
-			h.ground[id] = true
+			h.baseCommits[id] = true
 			continue
 		}
 		h.seen[id] = true
@@ -62,7 +62,7 @@ func newHaul(ctx context.Context, repo *session.Repo, tips []object.ID, sent idS
 // two newest levels. The set is incomplete on purpose: an older object that is used again is sent again, which is rare
 // and harmless.
 func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, error) {
-	h := &haul{repo: repo, sent: idSet{}, seen: idSet{}, ground: idSet{}}
+	h := &pushSet{repo: repo, sent: idSet{}, seen: idSet{}, baseCommits: idSet{}}
 	level := tips
 	for depth := 0; len(level) > 0; depth++ {
 		var next []object.ID
@@ -90,7 +90,7 @@ func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, er
 
 // names returns the objects that a commit or tag refers to: parents or target, and the tree of a commit. Others have
 // none.
-func (h *haul) names(id object.ID) (below []object.ID, tree object.ID, err error) {
+func (h *pushSet) names(id object.ID) (below []object.ID, tree object.ID, err error) {
 	t, content, err := h.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) {
 		return nil, tree, nil
@@ -110,7 +110,7 @@ func (h *haul) names(id object.ID) (below []object.ID, tree object.ID, err error
 }
 
 // tip adds what an object refers to, except its parents or target, which it returns.
-func (h *haul) tip(id object.ID) ([]object.ID, error) {
+func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrTooLarge) {
 		return nil, nil // only a blob can be larger
@@ -128,7 +128,7 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 		if p, err := session.ParseCheckpoint(h.repo.Format(), id, content); err == nil {
 			for _, stand := range []object.ID{p.Head, p.Base} {
 				if !stand.IsZero() && !h.sent[stand] && !h.repo.Owned(stand) {
-					h.ground[stand] = true
+					h.baseCommits[stand] = true
 				}
 			}
 		}
@@ -150,7 +150,7 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 
 // tree adds a tree and everything below it, except entries that the parent commit's tree, before, has under the same
 // path: the session remote has those, or they are added with the parent.
-func (h *haul) tree(id, before object.ID) error {
+func (h *pushSet) tree(id, before object.ID) error {
 	if id.IsZero() || id == before || h.sent[id] || h.seen[id] || !h.repo.Owned(id) {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (h *haul) tree(id, before object.ID) error {
 }
 
 // below adds the entries of a tree, whose encoded form is content, as tree does.
-func (h *haul) below(content []byte, before object.ID) error {
+func (h *pushSet) below(content []byte, before object.ID) error {
 	entries, err := object.ParseTree(h.repo.Format(), content)
 	if err != nil {
 		return err
@@ -197,11 +197,11 @@ func (h *haul) below(content []byte, before object.ID) error {
 	return nil
 }
 
-// fill adds the objects of the mounted remote that h.objects refer to and the base commits in ground do not contain,
-// such as a file that was taken from a commit outside of ground. store fetches those that are missing.
-func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) error {
+// fill adds the objects of the mounted remote that h.objects refer to and the base commits do not contain,
+// such as a file that was taken from another commit. store fetches those that are missing.
+func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provider) error {
 	held, named := idSet{}, idSet{}
-	for _, id := range ground {
+	for _, id := range baseCommits {
 		// Everything below the base commits' trees is on the session remote.
 		if info, err := h.repo.Commit(id); err == nil {
 			if err := h.spread(info.Tree, held, idSet{}); err != nil {
@@ -249,7 +249,7 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 }
 
 // spread adds a tree and everything below it to into, except objects in except.
-func (h *haul) spread(id object.ID, into, except idSet) error {
+func (h *pushSet) spread(id object.ID, into, except idSet) error {
 	if into[id] || except[id] {
 		return nil
 	}

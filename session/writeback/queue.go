@@ -56,7 +56,7 @@ type QueueOptions struct {
 
 // Queue pushes a Repo's refs to the session remote whenever they move.
 //
-// Locks: turn is a semaphore; its holder talks to the session remote. mu is a leaf lock, which guards the state that
+// Locks: remoteToken is a semaphore; its holder talks to the session remote. mu is a leaf lock, which guards the state that
 // Status reports.
 type Queue struct {
 	o      QueueOptions
@@ -64,15 +64,15 @@ type Queue struct {
 	cancel context.CancelFunc
 	ctx    context.Context // context of the goroutines; Close cancels it
 	done   sync.WaitGroup
-	// wake has room for one signal: see Wake. turn holds one token while a goroutine talks to the session remote.
-	wake chan struct{}
-	turn chan struct{}
+	// wake has room for one signal: see Wake. remoteToken holds one token while a goroutine talks to the session remote.
+	wake        chan struct{}
+	remoteToken chan struct{}
 
 	counted counters
 
 	meta session.Meta // the session's metadata when the queue started
 
-	// turn guards the fields from sent to outrun.
+	// remoteToken guards the fields from sent to outrun.
 
 	// sent are objects that the session remote is known to have; nil: not computed yet.
 	sent idSet
@@ -100,8 +100,8 @@ type Queue struct {
 	behind map[string]object.ID
 	// moved maps the session's own refs that another session moved to their new values.
 	moved map[string]object.ID
-	// told are the values of moved that were queued in news or reported to Taken.
-	told map[string]object.ID
+	// reported are the values of moved that were queued in news or reported to Taken.
+	reported map[string]object.ID
 	// news are the moved refs that Taken has yet to be called with.
 	news []Taken
 	// declined are the refused refs, the user's first.
@@ -109,8 +109,8 @@ type Queue struct {
 	notices  []string
 	// seeding is the push of base commits in progress; nil: none.
 	seeding *seeding
-	// ground is the last attempt to push base commits.
-	ground baseTry
+	// baseAttempt is the last attempt to push base commits.
+	baseAttempt baseAttempt
 	// asked is the number of calls of Sync; answered, how many of them a finished round covers.
 	asked, answered uint64
 	// outcome is the error of the last finished round.
@@ -135,9 +135,9 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), remoteToken: make(chan struct{}, 1),
 		refused: map[string]refusal{}, blocked: map[string]bool{},
-		moved: map[string]object.ID{}, told: map[string]object.ID{}, changed: make(chan struct{})}
+		moved: map[string]object.ID{}, reported: map[string]object.ID{}, changed: make(chan struct{})}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	if o.Remote == nil {
 		return q, nil
@@ -153,7 +153,7 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	q.ledger, q.before = l, l.traffic
 	// An earlier queue chose a container: the remote has to use it from the first push.
 	if l.mode == ModeThin {
-		o.Remote.Begin()
+		o.Remote.UseContainer()
 	}
 	// Refs may be pending since the last queue of this Repo.
 	q.Wake()
@@ -179,8 +179,8 @@ func (q *Queue) Close() error {
 	q.cancel()
 	q.done.Wait()
 	if !before {
-		// The holder of the turn returns soon: its context was cancelled.
-		q.turn <- struct{}{}
+		// The holder of remoteToken returns soon: its context was cancelled.
+		q.remoteToken <- struct{}{}
 		q.keepTraffic()
 		q.tell()
 	}
@@ -276,9 +276,9 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 		// The set of pushed objects may be large. It is dropped unless a push is in progress.
 		case <-forget:
 			select {
-			case q.turn <- struct{}{}:
+			case q.remoteToken <- struct{}{}:
 				q.sent = nil
-				<-q.turn
+				<-q.remoteToken
 			default:
 			}
 		case <-changed:
@@ -292,11 +292,11 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 }
 
-// refusalsEnd returns the time until the first refused update may be sent again; 0: no update is refused. It takes the
-// turn.
+// refusalsEnd returns the time until the first refused update may be sent again; 0: no update is refused. It holds
+// remoteToken while it looks.
 func (q *Queue) refusalsEnd() time.Duration {
-	q.turn <- struct{}{}
-	defer func() { <-q.turn }()
+	q.remoteToken <- struct{}{}
+	defer func() { <-q.remoteToken }()
 	var first time.Duration
 	for _, r := range q.refused {
 		if wait := max(time.Until(r.until), time.Millisecond); first == 0 || wait < first {

@@ -180,7 +180,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 func FuzzLedger(f *testing.F) {
 	l := newLedger("https://host/x y")
 	id := object.MustID(strings.Repeat("12", 20))
-	l.mode, l.synced, l.ground[id] = ModeSeed, time.Unix(5, 6), true
+	l.mode, l.synced, l.baseCommits[id] = ModeSeed, time.Unix(5, 6), true
 	l.refs["refs/heads/a"] = acquaint{acked: id, sent: []object.ID{id, {}}}
 	l.refs["refs/heads/b"] = acquaint{acked: id, sent: []object.ID{{}}}
 	l.refs["refs/heads/c"] = acquaint{acked: id}

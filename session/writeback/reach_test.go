@@ -24,7 +24,7 @@ func TestReachWaitsForWhatWasSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer remote.Close()
-	if _, err := session.Begin(t.Context(), repo, session.Meta{Session: "s"}, "joe"); err != nil {
+	if _, err := session.CreateMeta(t.Context(), repo, session.Meta{Session: "s"}, "joe"); err != nil {
 		t.Fatal(err)
 	}
 	ref := session.MetaRef("s")

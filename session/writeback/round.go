@@ -33,11 +33,11 @@ const (
 // round compares the Repo with the session remote and pushes until they agree. It returns the commits of the mounted
 // remote that the session remote lacks and that have to be pushed first, and whether notes were left for another round
 // because other sessions won every race. verify makes it contact the session remote even if no ref is pending, and sends
-// refused updates again. It holds the turn.
+// refused updates again. It holds Queue.remoteToken.
 func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy bool, err error) {
 	select {
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
+	case q.remoteToken <- struct{}{}:
+		defer func() { <-q.remoteToken }()
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
 	}
@@ -51,7 +51,7 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 	if verify {
 		clear(q.refused)
 	}
-	t := &trial{q: q, verify: verify, failed: map[string]int{}}
+	t := &pushAttempt{q: q, verify: verify, failed: map[string]int{}}
 	defer q.decline()
 	for range roundTries {
 		again, err := t.try(ctx)
@@ -73,8 +73,8 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 // damaged.
 var errNoMeta = errors.New("the session's refs are lost here")
 
-// trial is the state of one round.
-type trial struct {
+// pushAttempt is the state of one round.
+type pushAttempt struct {
 	q      *Queue
 	verify bool
 	// need are the commits of the mounted remote that the session remote lacks.
@@ -94,7 +94,7 @@ type trial struct {
 }
 
 // try makes at most one push, and reports whether there is more to push.
-func (t *trial) try(ctx context.Context) (again bool, err error) {
+func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
 	q.mu.Lock()
 	ledger := q.ledger.clone()
@@ -167,7 +167,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 }
 
 // left reports whether update u has to wait: it was refused too often, or its refusal is too recent.
-func (t *trial) left(u update) bool {
+func (t *pushAttempt) left(u update) bool {
 	if t.failed[u.Name] > movedTries {
 		return true
 	}
@@ -177,8 +177,8 @@ func (t *trial) left(u update) bool {
 
 // load computes the objects that have to be sent with updates. If the session remote lacks base commits, it sets t.need
 // and drops the updates that depend on them.
-func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *ledger,
-	theirs map[string]object.ID) (*haul, []update, error) {
+func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []update, l *ledger,
+	theirs map[string]object.ID) (*pushSet, []update, error) {
 	q := t.q
 	if q.sent == nil {
 		var have []object.ID
@@ -193,14 +193,14 @@ func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *
 		}
 		q.sent = had
 	}
-	h, err := newHaul(ctx, q.o.Repo, tipsOf(updates), q.sent)
+	h, err := newPushSet(ctx, q.o.Repo, tipsOf(updates), q.sent)
 	if err != nil {
 		return nil, nil, err
 	}
 	if push.Thin() {
 		return h, updates, nil
 	}
-	lacks, err := q.lacks(ctx, h.ground, l, theirs, t.missing >= 2)
+	lacks, err := q.lacks(ctx, h.baseCommits, l, theirs, t.missing >= 2)
 	if err == nil && len(lacks) > 0 && q.o.Base == ModeShared {
 		err = errNoBase
 	}
@@ -209,13 +209,13 @@ func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *
 	}
 	t.need = lacks
 	if len(lacks) == 0 && t.fill {
-		err = h.fill(ctx, slices.Collect(maps.Keys(l.ground)), q.o.Store)
+		err = h.fill(ctx, slices.Collect(maps.Keys(l.baseCommits)), q.o.Store)
 	}
 	if len(lacks) == 0 {
 		return h, updates, err
 	}
 	updates = slices.DeleteFunc(updates, func(u update) bool { return !u.New.IsZero() && !isFirst(u.from, q.o.Session) })
-	h, err = newHaul(ctx, q.o.Repo, tipsOf(updates), q.sent)
+	h, err = newPushSet(ctx, q.o.Repo, tipsOf(updates), q.sent)
 	return h, updates, err
 }
 
@@ -232,7 +232,7 @@ func tipsOf(updates []update) []object.ID {
 
 // send pushes updates. It writes the new values to the ledger before the push, so that after a crash the next queue
 // recognizes them on the session remote as this session's own.
-func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *haul,
+func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *pushSet,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
@@ -298,7 +298,7 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 }
 
 // rejected handles the refusal of u. An error ends the round.
-func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
+func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error {
 	q := t.q
 	switch r.Kind {
 	// The server cannot store the pack: every other ref would fail in the same way.
@@ -356,7 +356,7 @@ func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
 // lacking handles a session remote that lost objects, or never had them. It widens the push step by step: first it
 // assumes that the session remote has only what its refs reach, then that it lacks the base commits, and last it sends
 // every object of the mounted remote that the pushed objects name. After that it returns r.
-func (t *trial) lacking(r *transport.Rejected) error {
+func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	t.missing++
 	switch {
 	case t.missing == 1: // send has reset q.sent

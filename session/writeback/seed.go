@@ -32,8 +32,8 @@ const (
 	unreachMost  = time.Minute      // maximum delay while a remote is unreachable
 )
 
-// baseTry is the result of the last attempt to push base commits.
-type baseTry struct {
+// baseAttempt is the result of the last attempt to push base commits.
+type baseAttempt struct {
 	failure error // nil: it succeeded
 	// since is the time of the first failure in a row, at that of the last one.
 	since    time.Time
@@ -45,7 +45,7 @@ type baseTry struct {
 // waits in Sync (asked), it does not wait for that time.
 func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (time.Duration, error) {
 	q.mu.Lock()
-	last := q.ground
+	last := q.baseAttempt
 	q.mu.Unlock()
 	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < baseAgain) {
 		return wait, last.failure
@@ -54,15 +54,15 @@ func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (ti
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	now := baseTry{failure: err, at: time.Now(), since: last.since, failures: last.failures + 1}
+	now := baseAttempt{failure: err, at: time.Now(), since: last.since, failures: last.failures + 1}
 	if last.failure == nil {
 		now.since = now.at
 	}
 	if err == nil {
-		now = baseTry{}
+		now = baseAttempt{}
 	}
 	q.mu.Lock()
-	q.ground = now
+	q.baseAttempt = now
 	q.mu.Unlock()
 	if err == nil {
 		return 0, nil
@@ -72,7 +72,7 @@ func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (ti
 }
 
 // next returns the time of the next attempt.
-func (g baseTry) next() time.Time {
+func (g baseAttempt) next() time.Time {
 	first, most := baseFirst, baseMost
 	if errors.Is(g.failure, transport.ErrUnreachable) || errors.Is(g.failure, transport.ErrStalled) {
 		first, most = unreachFirst, unreachMost
@@ -83,26 +83,28 @@ func (g baseTry) next() time.Time {
 // errNoBase is returned if no remote can supply the base commits to the session remote.
 var errNoBase = errors.New("the session remote lacks the history that the session stands on")
 
-// lacks returns the commits of ground that the session remote does not have. It queries the session remote for those
+// lacks returns the commits of baseCommits that the session remote does not have. It queries the session remote for those
 // that are not known yet; if that is impossible, it assumes that the session remote has them. complained is set after
 // the session remote reported missing objects: then nothing is assumed, and earlier answers are dropped. It updates
-// l.ground and l.mode.
-func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[string]object.ID, complained bool) ([]object.ID, error) {
+// l.baseCommits and l.mode.
+func (q *Queue) lacks(
+	ctx context.Context, baseCommits idSet, l *ledger, theirs map[string]object.ID, complained bool,
+) ([]object.ID, error) {
 	there := idSet{}
 	for _, id := range theirs {
 		there[id] = true
 	}
 	var open []object.ID
-	for id := range ground {
-		if !l.ground[id] && !there[id] {
+	for id := range baseCommits {
+		if !l.baseCommits[id] && !there[id] {
 			open = append(open, id)
 		}
 	}
 	if complained {
-		for id := range l.ground {
+		for id := range l.baseCommits {
 			if !there[id] {
 				open = append(open, id)
-				delete(l.ground, id)
+				delete(l.baseCommits, id)
 			}
 		}
 	}
@@ -121,16 +123,16 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 		}
 	}
 	for _, id := range open {
-		l.ground[id] = true
+		l.baseCommits[id] = true
 	}
-	if l.mode == ModeUnknown && len(ground) > 0 {
+	if l.mode == ModeUnknown && len(baseCommits) > 0 {
 		l.mode = ModeShared
 	}
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
-	} else if len(ground) > 0 { // an unanswered push succeeded, or another session pushed them
+	} else if len(baseCommits) > 0 { // an unanswered push succeeded, or another session pushed them
 		q.mu.Lock()
-		q.ground = baseTry{}
+		q.baseAttempt = baseAttempt{}
 		q.mu.Unlock()
 	}
 	return lacks, nil
@@ -192,7 +194,7 @@ func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 	}()
 	slices.SortFunc(need, object.ID.Compare)
 	var have []object.ID
-	for id := range ledger.ground {
+	for id := range ledger.baseCommits {
 		have = append(have, id)
 	}
 	path, err := q.spool(ctx, need, have, s)
@@ -296,9 +298,9 @@ func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *
 			return err
 		}
 	}
-	select { // other goroutines held the turn during the push
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
+	select { // other goroutines held remoteToken during the push
+	case q.remoteToken <- struct{}{}:
+		defer func() { <-q.remoteToken }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -310,7 +312,7 @@ func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *
 		return err
 	}
 	for _, id := range need {
-		l.ground[id] = true
+		l.baseCommits[id] = true
 	}
 	q.keep(l, local)
 	return nil

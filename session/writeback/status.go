@@ -35,8 +35,8 @@ func (q *Queue) Status() Status {
 		s.Behind = append(s.Behind, ref+": "+q.behind[ref].String())
 	}
 	// Without another failure, the push of base commits is the reason for pending refs.
-	if s.Failure == nil && q.ground.failure != nil {
-		s.Failure, s.Since = q.ground.failure, q.ground.since
+	if s.Failure == nil && q.baseAttempt.failure != nil {
+		s.Failure, s.Since = q.baseAttempt.failure, q.baseAttempt.since
 	}
 	switch {
 	case s.Failure != nil:
@@ -69,7 +69,7 @@ func together(refused []refusedRef) []string {
 			names = append(names, r.name)
 		}
 	}
-	var told []string
+	var lines []string
 	for _, r := range refused {
 		if !slices.Contains(names, r.name) {
 			continue
@@ -78,9 +78,9 @@ func together(refused []refusedRef) []string {
 		if n := more[r.text] - 1; n > 0 {
 			what += fmt.Sprintf(" and %d more", n)
 		}
-		told = append(told, what+": "+r.text)
+		lines = append(lines, what+": "+r.text)
 	}
-	return told
+	return lines
 }
 
 // Reach returns when the session remote has a ref at the Repo's value. It does not retry: it returns an error if the

@@ -34,7 +34,7 @@ func (q *Queue) traffic() Traffic {
 	return t
 }
 
-// keepTraffic writes the traffic since the last push to the ledger. The caller holds the turn.
+// keepTraffic writes the traffic since the last push to the ledger. The caller holds remoteToken.
 func (q *Queue) keepTraffic() {
 	if q.o.Remote == nil {
 		return
@@ -76,12 +76,12 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 		return nil // the session is already on the session remote, in another mode
 	}
 	l.mode = ModeThin
-	return push.Begin()
+	return push.UseContainer()
 }
 
 // contained returns the load of a push to a thin session remote: objects of the refs that are pushed as they are, and
 // objects that go into a container.
-func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *haul) (load thin.Load, err error) {
+func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *pushSet) (load thin.Load, err error) {
 	repo := q.o.Repo
 	var tips []object.ID
 	for _, u := range updates {
@@ -90,7 +90,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 			tips = append(tips, u.New)
 		}
 	}
-	ordinary, err := newHaul(ctx, repo, tips, q.sent)
+	ordinary, err := newPushSet(ctx, repo, tips, q.sent)
 	if err != nil {
 		return load, err
 	}
@@ -110,7 +110,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 			load.Contained = append(load.Contained, id)
 		}
 	}
-	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.ground), object.ID.Compare)}
+	load.Base = thin.Base{URL: q.o.BaseURL, Commits: slices.SortedFunc(maps.Keys(all.baseCommits), object.ID.Compare)}
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
@@ -119,7 +119,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 				return nil, false, nil
 			}
 		}
-		h, err := newHaul(ctx, repo, slices.Collect(maps.Values(refs)), idSet{})
+		h, err := newPushSet(ctx, repo, slices.Collect(maps.Values(refs)), idSet{})
 		if err != nil {
 			return nil, false, err
 		}

@@ -44,13 +44,13 @@ type App struct {
 	Passing bool   // do not mount the mount again after a restart of the machine
 	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
 
-	Began   bool // the arguments were valid and a command runs
+	Running bool // the arguments were valid and a command runs
 	Serving bool // this process serves mounts: a second signal must not kill it
 }
 
-// Begin completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
+// Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
 // arguments of a command and before it runs the command.
-func (a *App) Begin(cmd *cobra.Command, args []string) error {
+func (a *App) Init(cmd *cobra.Command, args []string) error {
 	if err := flagsFromEnvironment(cmd); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (a *App) Begin(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	a.State, a.Began = state, true
+	a.State, a.Running = state, true
 	return nil
 }
 

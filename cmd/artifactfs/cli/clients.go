@@ -75,7 +75,7 @@ func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 
 // Add adds sessions that are not mounted and failed mounts. A failed mount that left changes has one entry: that of its
 // session, with the error of the mount.
-func (s *Survey) Add(kept, failed []control.MountStatus) {
+func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
 	for _, m := range s.Mounts { // daemons report failed mounts, too
 		failed = slices.DeleteFunc(failed, func(f control.MountStatus) bool { return f.Dir == m.Dir })
@@ -83,7 +83,7 @@ func (s *Survey) Add(kept, failed []control.MountStatus) {
 			failed = append(failed, m.MountStatus)
 		}
 	}
-	for _, k := range kept {
+	for _, k := range unmounted {
 		for _, f := range failed {
 			if sameWork(k, f) {
 				k.State, k.Since, k.Error = control.StateFailed, f.Since, cmp.Or(k.Error, f.Error)
@@ -136,8 +136,8 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 	if guest, ok := a.guest(ctx, s.Mounts, question); ok {
 		s.Mounts = append(s.Mounts, guest)
 	}
-	kept, err := daemon.Kept(a.State)
-	s.Add(kept, daemon.Failed(a.State))
+	unmounted, err := daemon.Unmounted(a.State)
+	s.Add(unmounted, daemon.Failed(a.State))
 	errs = append(errs, err)
 	sort.SliceStable(s.Mounts, func(i, j int) bool { return s.Mounts[i].Dir < s.Mounts[j].Dir })
 	return s, a.OfState(errors.Join(errs...))
@@ -199,14 +199,14 @@ func Find(all []Served, asked error, verb, dir string) (Served, error) {
 		return Served{}, asked
 	}
 	e := NotMounted(verb, dir)
-	if k, ok := FindKept(all, dir); ok {
+	if k, ok := FindUnmounted(all, dir); ok {
 		e.Hint = ResumeCommand(k.MountStatus) + " resumes the session " + k.Session.Name
 	}
 	return Served{}, e
 }
 
-// FindKept returns the kept session that was last mounted at dir, unless another one is mounted there now.
-func FindKept(all []Served, dir string) (Served, bool) {
+// FindUnmounted returns the kept session that was last mounted at dir, unless another one is mounted there now.
+func FindUnmounted(all []Served, dir string) (Served, bool) {
 	for _, spelling := range Spellings(dir) {
 		if slices.ContainsFunc(all, func(m Served) bool { return m.Mounted() && m.Dir == spelling }) {
 			return Served{}, false

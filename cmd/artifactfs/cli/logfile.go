@@ -56,15 +56,15 @@ func appendTo(path string) (*os.File, error) {
 func (l *logFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.turnLocked(); err != nil && l.file == nil {
+	if err := l.reopenLocked(); err != nil && l.file == nil {
 		return 0, fmt.Errorf("open log: %w", err)
 	}
 	return l.file.Write(p)
 }
 
-// turnLocked opens the file that has the log's name now, and rotates it if it is too large. Errors are not fatal while a
+// reopenLocked opens the file that has the log's name now, and rotates it if it is too large. Errors are not fatal while a
 // file is open: a log that is too long is better than none. l.mu is held.
-func (l *logFile) turnLocked() error {
+func (l *logFile) reopenLocked() error {
 	if here, full := l.lookLocked(); here && !full {
 		return nil
 	}

@@ -206,8 +206,8 @@ func RefName(ref, commit string) string {
 	return "empty"
 }
 
-// SayKept prints on stderr which session has the changes. The result on stdout is complete without it.
-func SayKept(a *App, m control.MountStatus, changed int64) {
+// ReportChanges prints on stderr which session has the changes. The result on stdout is complete without it.
+func ReportChanges(a *App, m control.MountStatus, changed int64) {
 	what := Plural(changed, "changed path")
 	if changed == 0 {
 		what = "git objects"

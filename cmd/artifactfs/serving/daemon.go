@@ -158,9 +158,11 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 	}
 	code := supervisor.Run(ctx, supervisor.Config{
 		Executable: executable, WorkerArgs: worker, Args: own, Watchdog: f.watchdog, Spare: true,
-		GiveUp: func(kept []keeper.Kept, reason string) error { return daemon.GiveUp(a.State, kept, reason, log) },
-		Leave:  isRestarted,
-		Log:    log,
+		GiveUp: func(descriptors []keeper.Descriptor, reason string) error {
+			return daemon.GiveUp(a.State, descriptors, reason, log)
+		},
+		Leave: isRestarted,
+		Log:   log,
 	})
 	if code != 0 {
 		return cli.ExitCode(code) // the worker has printed the reason

@@ -55,7 +55,7 @@ func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	}
 	defer func() {
 		err = errors.Join(err, closeHost(h))
-		sayWhatIsKept(a, r.Dir)
+		reportChanges(a, r.Dir)
 	}()
 	socket := a.Socket
 	if socket == "" {
@@ -97,12 +97,12 @@ func (p alone) Status(ctx context.Context) (control.Status, error) {
 	return s, err
 }
 
-// sayWhatIsKept prints which session has the changes of a mount in the foreground.
-func sayWhatIsKept(a *cli.App, dir string) {
-	kept, _ := daemon.Kept(a.State)
+// reportChanges prints which session has the changes of a mount in the foreground.
+func reportChanges(a *cli.App, dir string) {
+	kept, _ := daemon.Unmounted(a.State)
 	for _, k := range kept {
 		if k.Dir == dir && k.Overlay.Changed >= 0 {
-			cli.SayKept(a, k, k.Overlay.Changed)
+			cli.ReportChanges(a, k, k.Overlay.Changed)
 		}
 	}
 }

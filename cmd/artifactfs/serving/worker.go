@@ -30,8 +30,8 @@ const (
 	resurrection = time.Second            // pause between attempts to start a supervisor
 
 	// Names under which the supervisor keeps the descriptors of the control socket and its lock.
-	KeptSocket = "control"
-	KeptLock   = "control-lock"
+	SocketDescriptor = "control"
+	LockDescriptor   = "control-lock"
 
 	maxStacks = 256 << 10 // maximum bytes of goroutine stacks in the log of a worker that hangs
 )
@@ -93,7 +93,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 		return err
 	}
 	defer closeLog()
-	start, kept, err := conn.AwaitStart(cli.Version)
+	start, descriptors, err := conn.AwaitStart(cli.Version)
 	if errors.Is(err, io.EOF) {
 		return nil // a spare worker that was not needed
 	} else if err != nil {
@@ -109,8 +109,10 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go listen(a, w, cancel, f)
 
-	socket, lock := take(&kept, KeptSocket), take(&kept, KeptLock)
-	w.Host, err = a.NewHost(daemon.Config{State: a.State, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
+	socket, lock := take(&descriptors, SocketDescriptor), take(&descriptors, LockDescriptor)
+	w.Host, err = a.NewHost(daemon.Config{
+		State: a.State, Log: log, Keeper: conn, Descriptors: descriptors, Reason: start.Reason, Takeovers: start.Count,
+	})
 	if err != nil {
 		return a.OfState(fmt.Errorf("start daemon: %w", err))
 	}
@@ -178,14 +180,14 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 	w.ending.Store(true)
 	cancel()
 	beside.Wait()
-	w.conn.Drop(KeptLock)
+	w.conn.Drop(LockDescriptor)
 }
 
 // take removes the descriptor with a name from *kept and returns it, or nil.
-func take(kept *[]keeper.Kept, name string) *os.File {
-	for i, k := range *kept {
+func take(descriptors *[]keeper.Descriptor, name string) *os.File {
+	for i, k := range *descriptors {
 		if k.Name == name {
-			*kept = slices.Delete(*kept, i, i+1)
+			*descriptors = slices.Delete(*descriptors, i, i+1)
 			return k.File
 		}
 	}
@@ -199,14 +201,14 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 		return err
 	}
 	defer listener.Close()
-	server.OnClose(func() { conn.Drop(KeptSocket) })
-	return errors.Join(conn.Keep(KeptSocket, listener), conn.Keep(KeptLock, lock))
+	server.OnClose(func() { conn.Drop(SocketDescriptor) })
+	return errors.Join(conn.Keep(SocketDescriptor, listener), conn.Keep(LockDescriptor, lock))
 }
 
 // beat sends the supervisor signs of life while all mounts respond. patience is the timeout for their response. The
 // supervisor replaces a worker that sends none for the duration of --watchdog.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
-	told := false
+	reported := false
 	for {
 		err := error(nil)
 		if h := alive.Load(); h != nil {
@@ -217,9 +219,9 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 		switch {
 		case err == nil:
 			w.conn.Tell(keeper.Watchdog, "1")
-			told = false
-		case !told && ctx.Err() == nil: // log the hang only once
-			told = true
+			reported = false
+		case !reported && ctx.Err() == nil: // log the hang only once
+			reported = true
 			stacks := make([]byte, maxStacks)
 			w.log.Error("the daemon hangs", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
@@ -234,13 +236,13 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 	}
 }
 
-// listen handles the supervisor's messages. If the supervisor dies, it calls goOnAlone.
+// listen handles the supervisor's messages. If the supervisor dies, it calls replaceSupervisor.
 func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	for {
 		m, _, err := w.conn.Receive()
 		switch {
 		case err != nil:
-			goOnAlone(a, w, f)
+			replaceSupervisor(a, w, f)
 			return
 		case m[keeper.Stop] != "":
 			w.ending.Store(true)
@@ -259,9 +261,9 @@ func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	}
 }
 
-// goOnAlone starts another supervisor, which starts another worker. This worker serves until then. Under a service
+// replaceSupervisor starts another supervisor, which starts another worker. This worker serves until then. Under a service
 // manager it exits instead: the manager has the descriptors and restarts the service.
-func goOnAlone(a *cli.App, w *worker, f DaemonFlags) {
+func replaceSupervisor(a *cli.App, w *worker, f DaemonFlags) {
 	if w.ending.Load() {
 		return
 	}

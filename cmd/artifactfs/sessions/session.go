@@ -114,8 +114,8 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 		return work{client: named[0].Client, of: named[0].Dir, mount: &named[0]}, nil
 	}
 	of := name
-	if kept, ok := cli.FindKept(all, name); ok && len(named) == 0 {
-		of = kept.Session.Name
+	if session, ok := cli.FindUnmounted(all, name); ok && len(named) == 0 {
+		of = session.Session.Name
 	} else if len(named) == 0 && isDirectory(name) {
 		m, err := cli.Find(all, asked, verb, name)
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
@@ -232,12 +232,12 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 		return nil, err
 	}
 	if len(sockets) == 0 {
-		kept, err := a.Mounts(ctx)
-		if err != nil || len(kept) == 0 {
+		session, err := a.Mounts(ctx)
+		if err != nil || len(session) == 0 {
 			return nil, err // do not start a daemon for an empty list
 		}
-		if len(kept) == 1 && kept[0].Mounted() { // this process is in the mount's container
-			reply, err := kept[0].Client.Sessions(ctx)
+		if len(session) == 1 && session[0].Mounted() { // this process is in the mount's container
+			reply, err := session[0].Client.Sessions(ctx)
 			return reply.Sessions, err
 		}
 		client, err := a.EnsureDaemon(ctx)

@@ -61,9 +61,9 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 // the current directory is in a mount: the daemon of that mount then looks it up.
 func comparedSessions(ctx context.Context, a *cli.App, remote string,
 	words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
-	around, aroundErr := SessionOf(ctx, a, "compare", "")
-	if aroundErr == nil && around.mount != nil {
-		r.Dir = around.mount.Dir
+	current, currentErr := SessionOf(ctx, a, "compare", "")
+	if currentErr == nil && current.mount != nil {
+		r.Dir = current.mount.Dir
 	}
 	for _, word := range words {
 		var side control.CompareSide
@@ -72,14 +72,14 @@ func comparedSessions(ctx context.Context, a *cli.App, remote string,
 		}
 		switch {
 		case side.Of == "" && strings.HasPrefix(word, "@"):
-			if aroundErr != nil {
-				return r, nil, aroundErr
+			if currentErr != nil {
+				return r, nil, currentErr
 			}
-			side.Of, client = around.of, around.client
+			side.Of, client = current.of, current.client
 		case side.Of == "":
 			side.Of, side.ID = word, ""
 		}
-		if side.SessionRemote == "" && side.Of != around.of {
+		if side.SessionRemote == "" && side.Of != current.of {
 			w, err := SessionOf(ctx, a, "compare", side.Of)
 			switch e := control.AsError(err); {
 			case err == nil && (w.mount != nil || client == nil):
@@ -128,7 +128,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		if base == "" {
 			base = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), ending(s.Checkpoint.Session, 24),
+		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), lastChars(s.Checkpoint.Session, 24),
 			s.Checkpoint.ID[:min(12, len(s.Checkpoint.ID))], base,
 			s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved, strings.Join(s.Users, ", "))
 	}
@@ -143,7 +143,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 				continue
 			}
 		}
-		fmt.Fprintf(&text, "%-*s", width, ending((&control.Error{Cause: p.Path}).Error(), width-1))
+		fmt.Fprintf(&text, "%-*s", width, lastChars((&control.Error{Cause: p.Path}).Error(), width-1))
 		for _, status := range p.Status {
 			if status == "" {
 				status = "."
@@ -167,7 +167,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", cli.Plural(int64(len(paths)), "path"), shared, conflicts)
 	// The columns of the first table have no maximum width, so each line is cut.
 	for line := range strings.Lines(text.String()) {
-		if _, err := fmt.Fprintln(out, beginning(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
+		if _, err := fmt.Fprintln(out, firstChars(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
 	}
@@ -211,15 +211,15 @@ func verdictText(p control.SharedPath) string {
 // sideName returns the letter of side i.
 func sideName(i int) string { return string(rune('A' + i)) }
 
-// beginning returns the first characters of a text, with "..." if it was cut to width; ending returns the last ones.
-func beginning(text string, width int) string {
+// firstChars returns the first characters of a text, with "..." if it was cut to width; lastChars returns the last ones.
+func firstChars(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-3]) + "..."
 	}
 	return text
 }
 
-func ending(text string, width int) string {
+func lastChars(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return "..." + string(r[len(r)-width+3:])
 	}

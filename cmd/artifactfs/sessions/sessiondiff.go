@@ -83,8 +83,8 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 			return r, w, err
 		}
 	case namesSession(from) && o.remote == "": // compare with the working tree around the current directory, if there is one
-		if around, err := SessionOf(ctx, a, "diff", ""); err == nil {
-			w = around
+		if current, err := SessionOf(ctx, a, "diff", ""); err == nil {
+			w = current
 		}
 	}
 	r = control.SessionDiffRequest{Of: w.of, SessionRemote: w.remote, A: fromCheckpoint, B: to}

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// departed holds mounts that ended while no process could answer the unmount request, such as during a takeover. The caller
+// endedMounts holds mounts that ended while no process could answer the unmount request, such as during a takeover. The caller
 // sends its request again, and it is answered from here. Methods are safe for concurrent use.
-type departed struct {
+type endedMounts struct {
 	mu     sync.Mutex
 	mounts map[string]*mount // by directory; guarded by mu
 }
 
-// departedTime is how long departed holds a mount.
-const departedTime = time.Minute
+// endedMountTime is how long departed holds a mount.
+const endedMountTime = time.Minute
 
-// add holds m for departedTime.
-func (d *departed) add(m *mount) {
+// add holds m for endedMountTime.
+func (d *endedMounts) add(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mounts == nil {
 		d.mounts = map[string]*mount{}
 	}
 	d.mounts[m.dir] = m
-	time.AfterFunc(departedTime, func() {
+	time.AfterFunc(endedMountTime, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.mounts[m.dir] == m {
@@ -33,7 +33,7 @@ func (d *departed) add(m *mount) {
 }
 
 // remove removes the mount of directory dir and returns it; false if there is none.
-func (d *departed) remove(dir string) (*mount, bool) {
+func (d *endedMounts) remove(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, ok := d.mounts[dir]

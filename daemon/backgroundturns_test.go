@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func newTurns() *turns { return &turns{turn: make(chan struct{}, 1)} }
+func newTurns() *backgroundTurns { return &backgroundTurns{token: make(chan struct{}, 1)} }
 
 // One has its turn at a time, whoever came first; who is waited for needs none.
 func TestTurnsAreTakenOneAtATime(t *testing.T) {
@@ -65,24 +65,24 @@ func TestTurnsLetMountsGoFirst(t *testing.T) {
 			return done
 		}
 		for range 5 {
-			ended := turns.begins()
+			ended := turns.startMount()
 			if !had.Load() && turns.rest() == 0 {
 				t.Error("nobody waits")
 			}
-			time.Sleep(turnRest / 2)
+			time.Sleep(turnPause / 2)
 			ended()
 			ended() // once is enough
-			time.Sleep(turnRest / 4)
+			time.Sleep(turnPause / 4)
 		}
 		start := time.Now()
 		take()()
-		if took := time.Since(start); took < turnRest/2 || took > turnRest {
+		if took := time.Since(start); took < turnPause/2 || took > turnPause {
 			t.Errorf("the turn came %s after the last mount", took)
 		}
-		defer turns.begins()()
+		defer turns.startMount()()
 		start = time.Now()
 		take()()
-		if took := time.Since(start); took != turnMost {
+		if took := time.Since(start); took != turnLimit {
 			t.Errorf("beside a mount that is not made the turn came after %s", took)
 		}
 	})

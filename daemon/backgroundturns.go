@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	turnRest = 100 * time.Millisecond // pause after a mount, in which the next one of a series usually starts
-	turnMost = time.Second            // longest wait of the mount that has the turn
+	turnPause = 100 * time.Millisecond // pause after a mount, in which the next one of a series usually starts
+	turnLimit = time.Second            // longest wait of the mount that has the turn
 )
 
-// turns delay the background work of mounts while other mounts start. To write the index of a large tree takes a
+// backgroundTurns delay the background work of mounts while other mounts start. To write the index of a large tree takes a
 // processor for a quarter of a second, and ten forks in a row would write it ten times concurrently. One mount at a time
 // does such work, and not while others start. Work that a caller waits for needs no turn.
-type turns struct {
-	turn chan struct{} // holds one value while a mount has its turn
+type backgroundTurns struct {
+	token chan struct{} // holds one value while a mount has its turn
 
 	mu     sync.Mutex
 	making int       // number of mounts that are starting
 	made   time.Time // when the last of them was served or failed
 }
 
-// begins registers a starting mount, which a caller waits for, until ended is called.
-func (t *turns) begins() (ended func()) {
+// startMount registers a starting mount, which a caller waits for, until ended is called.
+func (t *backgroundTurns) startMount() (ended func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.making++
@@ -39,14 +39,14 @@ func (t *turns) begins() (ended func()) {
 // take waits for a turn, which ends when the caller calls done. It returns early, without a turn, if ctx ends, if wanted
 // reports that a caller waits for the work, or if changed reports that the user is working in the mount. The channels
 // may be nil.
-func (t *turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
+func (t *backgroundTurns) take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:
 		return func() {}
 	default:
 	}
 	select {
-	case t.turn <- struct{}{}:
+	case t.token <- struct{}{}:
 	case <-wanted:
 		return func() {}
 	case <-changed:
@@ -56,12 +56,12 @@ func (t *turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done
 	}
 	// The turn is held while waiting, so that only one mount at a time waits for others to start.
 	t.calm(ctx, wanted, changed)
-	return sync.OnceFunc(func() { <-t.turn })
+	return sync.OnceFunc(func() { <-t.token })
 }
 
-// calm waits while mounts are starting, at most turnMost.
-func (t *turns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
-	for most := time.Now().Add(turnMost); ; {
+// calm waits while mounts are starting, at most turnLimit.
+func (t *backgroundTurns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
+	for most := time.Now().Add(turnLimit); ; {
 		rest := min(t.rest(), time.Until(most))
 		if rest <= 0 {
 			return
@@ -79,11 +79,11 @@ func (t *turns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
 }
 
 // rest returns how long to wait before the next check for starting mounts; it is not positive if none is starting.
-func (t *turns) rest() time.Duration {
+func (t *backgroundTurns) rest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.making > 0 {
-		return turnRest
+		return turnPause
 	}
-	return turnRest - time.Since(t.made)
+	return turnPause - time.Since(t.made)
 }

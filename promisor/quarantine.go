@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	lensName = "artifactfs-lens"
+	quarantineName = "artifactfs-lens"
 	// gitDelay is how long after git's end another process may still hold its output open.
 	gitDelay = time.Second
 )
 
-// shadow is a bare git directory with the refs and objects of a mount's git directory and nothing
+// quarantineDir is a bare git directory with the refs and objects of a mount's git directory and nothing
 // else. It has no promisor, so a git command that runs in it requests no missing objects: with git
 // before 2.45 nothing else prevents such requests.
-type shadow struct {
+type quarantineDir struct {
 	gitDir  string   // git directory of the mount
 	objects []string // alternates of the mount's git directory
-	dir     string   // directory of the shadow, below gitDir
+	dir     string   // directory of the quarantine directory, below gitDir
 	config  string   // configuration that overrides the user's
 
 	mu         sync.Mutex
-	made       bool      // whether this process has created the shadow: an existing one may be of another version
+	made       bool      // whether this process has created the quarantine directory: an existing one may be of another version
 	configured time.Time // mtime of the mount's configuration when it was read
 }
 
-// shown lists the parts of a git directory that the shadow uses by symbolic links, see
+// shown lists the parts of a git directory that the quarantine directory uses by symbolic links, see
 // gitrepository-layout(5). HEAD must be a file of its own.
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
-// newLens returns the shadow of a git directory. The directory of the shadow is created at the
+// newQuarantineDir returns the quarantine directory of a git directory. It is created at the
 // first use, since most mounts never need it.
-func newLens(gitDir string, objects []string, f object.Format) *shadow {
-	l := &shadow{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, lensName)}
+func newQuarantineDir(gitDir string, objects []string, f object.Format) *quarantineDir {
+	l := &quarantineDir{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, quarantineName)}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
 	if f != object.SHA1 { // gits without SHA-256 do not know the key
 		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
@@ -54,15 +54,15 @@ func newLens(gitDir string, objects []string, f object.Format) *shadow {
 	return l
 }
 
-// make creates the shadow, in place of an existing one. It needs mu.
-func (l *shadow) make() error {
+// make creates the quarantine directory, in place of an existing one. It needs mu.
+func (l *quarantineDir) make() error {
 	if err := os.RemoveAll(l.dir); err != nil {
-		return fmt.Errorf("make lens: %w", err)
+		return fmt.Errorf("create quarantine directory: %w", err)
 	}
 	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
 	if err == nil {
 		// A git directory inside of its mount names the store's objects by a relative path, which git
-		// does not follow in an alternate of an alternate. So the shadow lists all object directories
+		// does not follow in an alternate of an alternate. So the quarantine directory lists all object directories
 		// itself.
 		borrowed := strings.Join(append([]string{filepath.Join(l.gitDir, "objects")}, l.objects...), "\n") + "\n"
 		err = errors.Join(
@@ -74,7 +74,7 @@ func (l *shadow) make() error {
 		err = errors.Join(err, os.Symlink(filepath.Join(l.gitDir, name), filepath.Join(l.dir, name)))
 	}
 	if err != nil {
-		return fmt.Errorf("make lens: %w", err)
+		return fmt.Errorf("create quarantine directory: %w", err)
 	}
 	l.made = true
 	return nil
@@ -82,7 +82,7 @@ func (l *shadow) make() error {
 
 // update copies the current HEAD, and the parts of the user's configuration that names such as
 // @{upstream} depend on.
-func (l *shadow) update(ctx context.Context) error {
+func (l *quarantineDir) update(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.made {
@@ -112,8 +112,8 @@ func (l *shadow) update(ctx context.Context) error {
 	return nil
 }
 
-// replace writes a file of the lens at once: git may be reading it.
-func (l *shadow) replace(name string, content []byte) error {
+// replace writes a file of the quarantine directory at once: git may be reading it.
+func (l *quarantineDir) replace(name string, content []byte) error {
 	path := filepath.Join(l.dir, name)
 	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (l *shadow) replace(name string, content []byte) error {
 }
 
 // names returns the user's configuration of branches and their upstreams.
-func (l *shadow) names(ctx context.Context) ([]byte, error) {
+func (l *quarantineDir) names(ctx context.Context) ([]byte, error) {
 	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp",
 		`^(branch|remote)\..*\.(remote|merge|fetch)$`)
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // the user has configured none
@@ -143,9 +143,9 @@ func (l *shadow) names(ctx context.Context) ([]byte, error) {
 
 var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// command prepares a git command in the shadow. Nothing that other programs wrote can make it start
+// command prepares a git command in the quarantine directory. Nothing that other programs wrote can make it start
 // a program, request a missing object, write, or wait for input.
-func (l *shadow) command(ctx context.Context, args ...string) *exec.Cmd {
+func (l *quarantineDir) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = l.dir // not the working tree, which this process serves
 	cmd.Env = []string{
@@ -160,7 +160,7 @@ func (l *shadow) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // output returns the output of a git command, up to 16 MiB.
-func (l *shadow) output(ctx context.Context, args ...string) (string, error) {
+func (l *quarantineDir) output(ctx context.Context, args ...string) (string, error) {
 	var out strings.Builder
 	err := l.stream(ctx, "", args, func(r *bufio.Reader) error {
 		_, err := io.Copy(&out, io.LimitReader(r, 16<<20))
@@ -174,7 +174,7 @@ var errEnough = errors.New("enough")
 
 // stream calls read with the output of a git command; read may end it early with errEnough. Output
 // before a failure is used: a command that meets a missing object has listed everything before it.
-func (l *shadow) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
+func (l *quarantineDir) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := l.command(ctx, args...)
@@ -205,7 +205,7 @@ func (l *shadow) stream(ctx context.Context, in string, args []string, read func
 }
 
 // rev returns the id that a name resolves to, or "".
-func (l *shadow) rev(ctx context.Context, name string) string {
+func (l *quarantineDir) rev(ctx context.Context, name string) string {
 	if name == "" || strings.HasPrefix(name, "-") {
 		return ""
 	}
@@ -217,7 +217,7 @@ func (l *shadow) rev(ctx context.Context, name string) string {
 }
 
 // userConfig returns a value of the user's own configuration. To read it starts no program.
-func (l *shadow) userConfig(ctx context.Context, key string) (string, error) {
+func (l *quarantineDir) userConfig(ctx context.Context, key string) (string, error) {
 	cmd := l.command(ctx, "config", "--get", key)
 	cmd.Env = append(gitcmd.Environ(nil), "GIT_DIR="+l.gitDir, gitcmd.PlainText)
 	out, err := cmd.Output()
