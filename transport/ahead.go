@@ -12,25 +12,24 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A command is normally sent after the server's capabilities are known, which costs a fresh Remote
-// a round trip. Most servers have the same capabilities, so over HTTP one command can be sent
-// ahead: at the same time as the discovery, on a connection of its own. The call that would have
-// sent the command afterwards takes its answer. The command is sent again in the normal way if the
-// server differs from what was assumed (protocol v0, files only, no filters, another hash), wants a
-// login, or redirects.
+// A command is normally sent after the server's capabilities are known, which costs a new Remote one more round trip.
+// Most servers have the same capabilities, so over HTTP one command can be sent ahead: on a second connection, at the
+// same time as the request for the capabilities. The first call that needs this command uses the answer. The command is
+// sent again in the normal way if the server differs from what was assumed (protocol v0, only plain files, no filters,
+// another hash), if it demands a login, or if it redirects.
 
-// aheadPatience bounds how much later than the capabilities the answer to a command sent ahead may
-// arrive. A server that serves one connection after the other never begins with the second.
+// aheadPatience bounds how long after the capabilities the answer to a command sent ahead may arrive. A server that
+// serves only one connection at a time does not answer the second one, so the caller would wait in vain.
 const aheadPatience = 2 * time.Second
 
-// Ahead records which servers have refused a command sent ahead, so that each of them refuses one
-// only once. The zero value is ready to use. It is safe for concurrent use.
+// Ahead records which servers have refused a command sent ahead, so that the command is not sent ahead to them again. The
+// zero value is ready to use. Ahead is safe for concurrent use.
 type Ahead struct {
 	mu      sync.Mutex
-	refused map[string]bool
+	refused map[string]bool // keys: a command and a server, such as "fetch https://example.com"
 }
 
-// mayTry reports whether a command may be sent ahead to place, which is a command and a server.
+// mayTry reports whether a command may be sent ahead to place, a string that names the command and the server.
 func (a *Ahead) mayTry(place string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,35 +46,36 @@ func (a *Ahead) refuse(place string) {
 	a.refused[place] = true
 }
 
-// early is a command sent ahead. The goroutine that removes it from Remote.early owns it.
+// early is a command that was sent ahead. The goroutine that removes it from Remote.early owns it and must end it or use
+// its answer.
 type early struct {
 	kind    commandKind
-	format  object.Format // the assumed format
+	format  object.Format // the hash format that was assumed
 	message string
-	place   string // the server, for Ahead
+	place   string // the command and the server: the key in Ahead.refused
 	cancel  context.CancelFunc
-	expiry  *time.Timer   // ends a command whose answer is not taken
-	done    chan struct{} // closed when the answer begins, or the attempt has failed
+	expiry  *time.Timer   // ends the command after spareAge if its answer was not used
+	done    chan struct{} // closed when the answer begins to arrive, or when the attempt has failed
 
-	// Constant once done is closed.
-	answer *answer // nil: none
-	judged bool    // the server has refused it
+	// The fields below do not change once done is closed.
+	answer *answer // nil: there is no answer
+	judged bool    // the server has answered with a status or a content type that refuses the command
 }
 
-// assumed returns the capabilities of most servers.
+// assumed returns the capabilities that most servers have. Commands sent ahead are built for them.
 func assumed(f object.Format) Capabilities {
 	return Capabilities{Format: f, Filter: true, Shallow: true}
 }
 
-// RefsAhead sends the command of the first Refs ahead, if Options.Ahead allows it and no request
-// was sent to the server yet. It does not wait for the answer.
+// RefsAhead sends the ls-refs command of the first call of Refs ahead, if Options.Ahead allows it and if the capabilities
+// are not known yet. It does not wait for the answer. prefixes must be those of the call of Refs.
 func (r *Remote) RefsAhead(ctx context.Context, prefixes []string) {
 	if message, err := refsMessage(assumed(object.SHA1), prefixes); err == nil {
 		r.sendAhead(ctx, &early{kind: readsRefs, format: object.SHA1, message: string(message), place: "ls-refs"})
 	}
 }
 
-// FetchAhead is RefsAhead for the first Fetch, which must make the same request.
+// FetchAhead sends the command of the first call of Fetch ahead, like RefsAhead. That call must make the same request.
 func (r *Remote) FetchAhead(ctx context.Context, req FetchRequest) {
 	if len(req.Wants) == 0 {
 		return
@@ -86,17 +86,18 @@ func (r *Remote) FetchAhead(ctx context.Context, req FetchRequest) {
 	}
 }
 
-// sendAhead sends e in the background, unless the server is known already or has refused it before.
+// sendAhead sends e in the background, unless the server's capabilities are already known or the server has refused such
+// a command before.
 func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
 	}
-	c, err := r.carrierFor(ctx) // before the discovery starts, which holds discoveryToken
+	c, err := r.carrierFor(ctx) // before the discovery starts, because the discovery holds r.discoveryToken while it runs
 	if err != nil {
 		return
 	}
 	h, ok := c.(*web)
-	if !ok { // on other carriers the server speaks first
+	if !ok { // over ssh, git:// and pipes the server sends the first message
 		return
 	}
 	base, _ := h.at()
@@ -105,10 +106,10 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if !r.opts.Ahead.mayTry(e.place) || r.startTask() != nil {
 		return
 	}
-	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the exchange may outlive the discovery
+	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the answer may be read after the caller's context has ended
 	e.done = make(chan struct{})
 	r.mu.Lock()
-	// Another goroutine may have sent a command, or finished the discovery, meanwhile.
+	// Another goroutine may have sent a command ahead, or finished the discovery, since the check above.
 	busy := r.early != nil || r.caps != nil
 	if !busy {
 		r.early = e
@@ -130,8 +131,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	}()
 }
 
-// removeEarly removes a command from Remote.early. It returns false if another goroutine has
-// removed it.
+// removeEarly sets Remote.early to nil if it is e. It returns false if another goroutine has already done that.
 func (r *Remote) removeEarly(e *early) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,14 +142,14 @@ func (r *Remote) removeEarly(e *early) bool {
 	return true
 }
 
-// dropEarly ends a command whose answer is not taken.
+// dropEarly ends e if no call has taken its answer.
 func (r *Remote) dropEarly(e *early) {
 	if r.removeEarly(e) {
 		e.end()
 	}
 }
 
-// refuseEarly ends the command sent ahead to a server that differs from what was assumed.
+// refuseEarly ends the command that was sent ahead, and records that this server must not be sent such commands again.
 func (r *Remote) refuseEarly() {
 	r.mu.Lock()
 	e := r.early
@@ -160,7 +160,7 @@ func (r *Remote) refuseEarly() {
 	}
 }
 
-// end drops the answer, even if it has not arrived yet.
+// end cancels the command and discards its answer. The caller has removed e from Remote.early.
 func (e *early) end() {
 	e.expiry.Stop()
 	e.cancel()
@@ -170,8 +170,9 @@ func (e *early) end() {
 	}
 }
 
-// takeEarly returns the answer to the command sent ahead if it equals the command that would be
-// sent now, else nil. The caller must call refused if it cannot read the answer.
+// takeEarly returns the answer to the command sent ahead if that command equals the one that would be sent now. Otherwise
+// it returns nil. It waits at most aheadPatience for the answer to begin. The caller must call refused if it cannot read
+// the answer.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
@@ -216,8 +217,9 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 	return a, refused
 }
 
-// exchangeAhead is exchange, but uses the answer to the command sent ahead if there is one and read
-// accepts it.
+// exchangeAhead sends a command and calls read with the answer. If the same command was sent ahead, read is first called
+// with the answer to that one; the command is sent again if read fails for a reason other than a missing object or the
+// end of ctx.
 func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error), read func(*answer) error) error {
 	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
@@ -247,8 +249,8 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	return nil
 }
 
-// ahead makes one request without answering a demand for a login: the discovery does that. judged
-// says that there was an answer that must not be used.
+// ahead sends one command. If the server demands a login, ahead fails and leaves the login to the discovery. judged
+// reports whether the server has answered, but with a status or a content type that is an error.
 func (h *web) ahead(ctx context.Context, message []byte) (_ *answer, judged bool, err error) {
 	base, auth := h.at()
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message, url: below(base, uploadPack.path(), "")}

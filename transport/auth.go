@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loginSource is the origin of a login.
+// loginSource states where a login was found.
 type loginSource uint8
 
 const (
-	fromURL loginSource = iota
-	fromToken
-	fromHelper
-	fromHeader // from http.extraHeader
+	fromURL    loginSource = iota // the password in the remote's URL
+	fromToken                     // Options.Login
+	fromHelper                    // git credential, which asks the user's credential helpers
+	fromHeader                    // http.extraHeader in the user's git configuration
 )
 
 // login is one way to authenticate. It holds a secret and must never be printed.
@@ -32,28 +32,30 @@ type login struct {
 	user   string // "" if the header is not Basic
 	secret string // password or token
 	bearer bool   // whether the token is sent as Bearer and not as a password
-	answer []byte // output of git credential fill, for approve and reject
+	answer []byte // output of git credential fill, which approve and reject need as input
 }
 
-// authenticator finds logins for one origin, in this order: the URL's own password, the token, git
-// credential. The first two are used only for the host that the user named (own).
+// authenticator finds logins for one server. It tries, in this order, the password in the URL, the token in
+// Options.Login, and git credential. The first two are used only if the user named this server (own), and not for a
+// server that the remote redirects to.
 type authenticator struct {
 	remote      *Remote
 	url         *url.URL // without user
 	user        string
 	secret      string
-	pass        bool // the URL has a password
-	own         bool
-	helperToken chan struct{} // token: one goroutine at a time runs credential helpers
+	pass        bool          // whether the URL has a password, which may be empty
+	own         bool          // whether the server is the one that the user named
+	helperToken chan struct{} // holds one token: the goroutine that has put it there may run credential helpers
 
-	mu       sync.Mutex
-	current  *login
-	approved bool
-	renewed  int // number of renewals of Options.Login when current was found
+	mu sync.Mutex
+	// mu guards the fields below.
+	current  *login // the login that is sent now; nil for none
+	approved bool   // git credential was informed that current works
+	renewed  int    // value of Login.Given's third result when current was found
 }
 
-// newAuthenticator returns the authenticator for the origin at. own reports whether that is the host that the user
-// named; otherwise the login of the URL is not used.
+// newAuthenticator returns the authenticator for the server with the base URL at. own reports whether the user named this
+// server; otherwise the user and the password in the remote's URL are not used.
 func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
 	a := &authenticator{
 		remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, helperToken: make(chan struct{}, 1),
@@ -64,21 +66,21 @@ func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authe
 	return a
 }
 
-// first returns the login to send before the server demands one, nil for none: a known secret saves
-// a round trip. Secrets are not sent in clear text.
+// first returns the login to send before the server demands one, which saves a round trip. It returns nil if no login is
+// known. A login that was not demanded yet is sent only over https, because http would send it in clear text.
 func (a *authenticator) first() (*login, error) {
 	current, _ := a.known()
 	if current != nil || !a.own || a.url.Scheme != "https" {
 		return current, nil
 	}
 	l, err := a.userLogin(false)
-	if errors.Is(err, errNoToken) { // the remote may be public
+	if errors.Is(err, errNoToken) { // the remote may be public, so the missing token is not an error yet
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	// Another goroutine may have found a login meanwhile; all use the same one.
+	// Another goroutine may have found a login since known was called; all goroutines use the same one.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.current == nil {
@@ -87,20 +89,22 @@ func (a *authenticator) first() (*login, error) {
 	return a.current, nil
 }
 
-// known returns the last login that was found, nil for none. It forgets a login from before the
-// token was renewed; again is then true once.
+// known returns the login that was found last, or nil. If the user has renewed the token since, known forgets that login
+// and returns again = true, once.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// Renew counts up, so a changed number means that the user has replaced the token since current was found.
+	// The counter grows with each Login.Renew, so a changed value means that the user has replaced the token since
+	// current was found.
 	if again = a.own && renewed != a.renewed; again {
 		a.current, a.renewed = nil, renewed
 	}
 	return a.current, again
 }
 
-// userLogin returns the login from URL or token, nil if there is neither.
+// userLogin returns the login from the URL or else from the token, and nil if there is neither. A token that was renewed
+// takes precedence over the URL. bearer states the form in which a token is sent.
 func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	if !a.own {
 		return nil, nil
@@ -111,7 +115,8 @@ func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	return a.token(bearer)
 }
 
-// token returns the login from Options.Login.
+// token returns the login from Options.Login, or nil if it has no token. The token is sent as Bearer, or as a password if
+// bearer is false.
 func (a *authenticator) token(bearer bool) (*login, error) {
 	token, err := a.remote.opts.Login.Token()
 	if err != nil || token == "" || !a.own {
@@ -121,20 +126,20 @@ func (a *authenticator) token(bearer bool) (*login, error) {
 	if l.header = "Bearer " + token; !bearer {
 		l.user = a.user
 		if l.user == "" {
-			l.user = "x-access-token" // hosting services check only the token
+			l.user = "x-access-token" // hosting services ignore the user name of a token
 		}
 		l.header = basic(l.user, token)
 	}
 	return l, nil
 }
 
-// basic returns the value of a Basic Authorization header.
+// basic returns the value of an Authorization header with the scheme Basic.
 func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// next returns the login to try after a 401 to an exchange that used tried (nil: none). It returns
-// ErrAuth when no login is left.
+// next returns the login to try after the server has answered 401. tried is the login of the refused request, nil for
+// none; challenges are the WWW-Authenticate values of the answer. It returns ErrAuth when no login is left.
 func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
 	select {
 	case a.helperToken <- struct{}{}:
@@ -143,7 +148,7 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 		return nil, context.Cause(ctx)
 	}
 	current, again := a.known()
-	if current != nil && current != tried { // another exchange was refused earlier and has found a login
+	if current != nil && current != tried { // another request was refused before this one and has already found a login
 		return current, nil
 	}
 	bearer := onlyBearer(challenges)
@@ -158,14 +163,15 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 				err = fillErr
 			}
 		}
-	// A helper's login was refused: git credential must forget it, or it would return the same one again.
+	// The credential helper's login was refused: git credential must forget that login, or it would return the same one
+	// again.
 	case tried.source == fromHelper:
 		a.report(ctx, "reject", tried)
 		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
 			err = fmt.Errorf("%w: the credentials git has for %s were refused", ErrAuth, a.url.Host)
 		}
-	// The password of the URL was refused, or a token in the form in which it was sent; the token in another form may
-	// be accepted.
+	// The server refused the password in the URL, or the token in the form in which it was sent. The token may be
+	// accepted in the other form (Bearer or password).
 	default:
 		if l, err = a.token(bearer); err == nil && (l == nil || l.secret == tried.secret && l.bearer == tried.bearer) {
 			err = fmt.Errorf("%w: %s refused the token or password of the user", ErrAuth, a.url.Host)
@@ -182,8 +188,8 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	return l, nil
 }
 
-// accepted reports to git credential, in the background, that a login works, so that helpers may
-// store it.
+// accepted reports to git credential, in the background, that the server accepted l, so that credential helpers may store
+// it. It does nothing if l has another source or was reported before.
 func (a *authenticator) accepted(l *login) {
 	if l == nil || l.source != fromHelper {
 		return
@@ -203,22 +209,23 @@ func (a *authenticator) accepted(l *login) {
 	}()
 }
 
-// onlyBearer reports whether a server accepts tokens only as Bearer, not as passwords.
+// onlyBearer reports whether the server accepts tokens only with the scheme Bearer, not as passwords.
 func onlyBearer(challenges []string) bool {
 	return offers(challenges, "bearer") && !offers(challenges, "basic")
 }
 
-// mayPrompt reports whether a user may be at a terminal to answer.
+// mayPrompt reports whether standard input is a terminal, where a user may answer a prompt.
 func mayPrompt() bool {
 	_, err := unix.IoctlGetTermios(0, unix.TCGETS)
 	return err == nil
 }
 
-// fill runs git credential fill.
+// fill runs git credential fill and returns the login that it prints. prompt allows git to prompt the user. The error is
+// ErrAuth if git has no login.
 func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
-	// The input has the format of git-credential(1). wwwauth[] passes the challenges of the server on to helpers that
-	// understand them.
+	// The input has the format of git-credential(1). wwwauth[] passes the server's challenges to credential helpers that
+	// use them.
 	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
 	if a.user != "" {
 		fmt.Fprintf(&in, "username=%s\n", a.user)
@@ -238,7 +245,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err != nil { // the helper's output is not repeated: it may contain anything
+	if err != nil { // the error does not quote the helper's output, which may contain a secret
 		return nil, fmt.Errorf("%w: %s wants credentials and git has none for it", ErrAuth, a.url.Host)
 	}
 	l := parseCredential(out)
@@ -248,8 +255,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	return l, nil
 }
 
-// parseCredential reads "key=value" lines of git-credential. It returns nil if there is no secret
-// among them.
+// parseCredential parses the "key=value" lines that git credential fill prints. It returns nil if they contain no secret.
 func parseCredential(out []byte) *login {
 	v := map[string]string{}
 	for line := range bytes.Lines(out) {
@@ -269,8 +275,8 @@ func parseCredential(out []byte) *login {
 	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"], secret: v["password"], answer: out}
 }
 
-// report reports to git credential whether a login was accepted. A failure of the helper costs only
-// a later question.
+// report informs git credential whether a login was accepted: verb is "approve" or "reject". If the helper fails, the
+// only consequence is that the user is asked for the login again later, so the error is just logged.
 func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	cmd := a.remote.opts.Env.Git(ctx, "credential", verb)
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
@@ -280,8 +286,8 @@ func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	}
 }
 
-// offers reports whether WWW-Authenticate values contain a challenge of this scheme. One value may
-// list several.
+// offers reports whether the WWW-Authenticate values contain a challenge with this scheme. One value may list several
+// challenges.
 func offers(challenges []string, scheme string) bool {
 	for _, c := range challenges {
 		for part := range strings.SplitSeq(c, ",") {

@@ -9,18 +9,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Limits and names of the capability exchange.
+// maxCapabilities bounds the number of capabilities in a server's message; agent is the name that this client sends.
 const (
 	maxCapabilities = 1000
 	agent           = "artifactfs/1"
 )
 
-// parseCapabilities reads a server's first message. Over HTTP a "# service" header and a flush may
-// precede it. It returns ErrNoV2 for a message that is not of protocol version 2: version 0 starts
-// with a ref or, if there is none, a flush.
+// parseCapabilities parses the first message of a server. In an answer over HTTP, a "# service" header and a flush packet
+// may precede the capabilities. It returns ErrNoV2 if the message is not one of protocol version 2: a version 0 message
+// starts with a ref or, in an empty repository, with a flush packet.
 func parseCapabilities(p *pktReader) (Capabilities, error) {
 	var c Capabilities
-	// The service header precedes the capabilities only in answers of smart HTTP.
+	// Only answers over smart HTTP start with a service header.
 	kind, line, err := p.line()
 	if err == nil && kind == pktline.Data && bytes.Equal(line, []byte("# service=git-upload-pack")) {
 		if kind, _, err = p.line(); err == nil && kind != pktline.Flush {
@@ -34,7 +34,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	if kind != pktline.Data || !bytes.Equal(line, []byte("version 2")) {
 		return c, ErrNoV2
 	}
-	// A usable server offers both ls-refs and fetch.
+	// A usable server supports both ls-refs and fetch.
 	var refs, fetch bool
 	for n := 0; ; n++ {
 		kind, line, err := p.line()
@@ -51,7 +51,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 		if !isCapability(key, value) {
 			return c, fmt.Errorf("%w: capability %.80q", errProtocol, line)
 		}
-		// Capabilities that are not listed are ignored, as the protocol requires.
+		// Unknown capabilities are ignored, as the protocol requires.
 		switch key {
 		case "agent":
 			c.Agent = value
@@ -75,8 +75,8 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	return c, nil
 }
 
-// isCapability reports whether key and value follow gitprotocol-v2: letters, digits, '-' and '_' in
-// the key, no control characters in the value.
+// isCapability reports whether key and value have the syntax of gitprotocol-v2: letters, digits, '-' and '_' in the key,
+// no control characters in the value.
 func isCapability(key, value string) bool {
 	if key == "" {
 		return false
@@ -95,7 +95,7 @@ func isCapability(key, value string) bool {
 	return true
 }
 
-// hasWord reports whether s, a list of words, contains word.
+// hasWord reports whether word is one of the words of s, which are separated by spaces.
 func hasWord(s, word string) bool {
 	for f := range strings.FieldsSeq(s) {
 		if f == word {
@@ -105,10 +105,11 @@ func hasWord(s, word string) bool {
 	return false
 }
 
-// command begins a request: the command, the client's agent, and the object format.
+// command returns the start of a request: the command name, this client's agent if the server named its own, and the
+// object format. The slice has room for that many more bytes.
 func command(caps Capabilities, name string, room int) []byte {
 	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
-	// The agent may be sent only to servers that state theirs (gitprotocol-v2, "agent").
+	// The agent may be sent only to servers that send theirs (gitprotocol-v2, "agent").
 	if caps.Agent != "" {
 		b = pktline.AppendLine(b, "agent="+agent)
 	}

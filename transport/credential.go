@@ -9,39 +9,38 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// Question is a request for a login in git's credential protocol (git-credential(1)).
+// Question is a request for a login, with the fields of git's credential protocol (git-credential(1)).
 type Question struct {
 	Protocol, Host, Path string
-	User                 string   // "": any
-	Challenges           []string // values of WWW-Authenticate
-	Schemes              bool     // the caller accepts a Scheme and Value
+	User                 string   // "": any user
+	Challenges           []string // values of the WWW-Authenticate headers
+	Schemes              bool     // the caller can use Credential.Scheme and Value
 }
 
-// Credential is the answer to a Question: a user name and a password, or the scheme and value of an
+// Credential is the answer to a Question: either a user name and a password, or the scheme and the value of an
 // Authorization header. It holds a secret and must never be printed.
 type Credential struct {
 	User, Password string
 	Scheme, Value  string
 }
 
-// Credential returns the login of this remote, for a program that sends requests to the same
-// server. It sends none itself. It returns false if there is no login, or the question is about
-// another server.
+// Credential returns the login of this remote, for a program that sends its own requests to the same server. Credential
+// itself sends no request to the server. It returns false if there is no login, or if the question is about another
+// server.
 func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, error) {
 	a, headers, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
 		return Credential{}, false, err
 	}
 	l, err := a.forOthers(ctx, q, headers)
-	// A token belongs to no user name, so it also answers a question about a certain user.
+	// A token is not bound to a user name, so it is also the answer to a question that names a user.
 	if l == nil || err != nil || q.User != "" && l.user != "" && l.user != q.User && l.source != fromToken {
 		return Credential{}, false, err
 	}
 	return l.credential(q)
 }
 
-// Refused records that the server refused a secret that Credential returned. It is looked up again
-// before the next use.
+// Refused records that the server refused a secret that Credential had returned. The next use looks for a login again.
 func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -60,7 +59,8 @@ func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	}
 }
 
-// Accepted records that the server accepted a secret that Credential returned.
+// Accepted records that the server accepted a secret that Credential had returned, so that credential helpers may store
+// it.
 func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -71,9 +71,9 @@ func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	}
 }
 
-// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own, and
-// the one by which the user's settings replace it. first is true if the user named a login for this
-// remote, which then takes precedence over credential helpers.
+// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own URL and, if the user's git
+// configuration rewrites it, the rewritten one. first reports whether the user named a login for this remote, which then
+// takes precedence over credential helpers.
 func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, false, nil
@@ -99,8 +99,8 @@ func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err err
 	return urls, first, nil
 }
 
-// loginsFor returns the logins for the server of a question, and the headers that the user has set
-// for it. It returns nil for another server, or one that is not reached by HTTP.
+// loginsFor returns the authenticator for the server of a question, and the extra headers that the user has configured
+// for that server. It returns nil if the question is about another server, or if this remote is not reached over HTTP.
 func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []string, error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, nil, nil
@@ -111,7 +111,8 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 	}
 	h, ok := c.(*web)
 	asked := &url.URL{Scheme: q.Protocol, Host: q.Host}
-	// URLs are compared by scheme, host and port: a login for one port must not be sent to a service on another.
+	// URLs are compared by scheme, host and port, because a login for one port must not be sent to a service on another
+	// port.
 	same := func(u *url.URL) bool {
 		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && endpoint.PortOf(u) == endpoint.PortOf(asked)
 	}
@@ -119,14 +120,15 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 		return nil, nil, nil
 	}
 	at, a := h.at()
-	if !same(at) { // the server has redirected to another host, and those logins are for that host
+	if !same(at) { // the server redirects to another host, and a belongs to that host
 		a = newAuthenticator(r, h.endpoint, h.endpoint.Base, true)
 	}
 	return a, h.set.Headers, nil
 }
 
-// forOthers returns a login by precedence: the one that the user named for this remote, the headers
-// of the settings, then credential helpers.
+// forOthers returns a login for a program outside this package. The order of precedence is: the login that the user named
+// for this remote, an Authorization header in the git configuration, the login that this remote uses, the credential
+// helpers.
 func (a *authenticator) forOthers(ctx context.Context, q Question, headers []string) (*login, error) {
 	l, givenErr := a.userLogin(onlyBearer(q.Challenges) && q.Schemes)
 	if l != nil {
@@ -141,19 +143,19 @@ func (a *authenticator) forOthers(ctx context.Context, q Question, headers []str
 		return l, nil
 	}
 	l, err := a.fill(ctx, q.Challenges, false)
-	if err != nil { // no helper has one, but the caller may
+	if err != nil { // no helper has a login, but the caller may have one
 		return nil, givenErr
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The login is remembered for the next exchange, which would otherwise run the helper again.
+	// The login is stored for the next request, which would otherwise run the helper again.
 	if a.current == nil {
 		a.current, a.approved = l, false
 	}
 	return l, nil
 }
 
-// headerLogin returns the login in an Authorization header of the user's settings.
+// headerLogin returns the login in value, an Authorization header from the user's git configuration.
 func headerLogin(value string) *login {
 	scheme, rest, _ := strings.Cut(value, " ")
 	l := &login{header: value, source: fromHeader, secret: strings.TrimSpace(rest)}
@@ -167,7 +169,7 @@ func headerLogin(value string) *login {
 	return l
 }
 
-// credential returns a login in git's terms. It returns false if the caller could not use it.
+// credential converts a login into a Credential. It returns false if the caller could not use the login.
 func (l *login) credential(q Question) (Credential, bool, error) {
 	scheme, value, _ := strings.Cut(l.header, " ")
 	c := Credential{User: l.user, Password: l.secret}
@@ -177,7 +179,7 @@ func (l *login) credential(q Question) (Credential, bool, error) {
 		}
 		c = Credential{Scheme: scheme, Value: strings.TrimSpace(value)}
 	}
-	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") { // it would forge lines of the protocol
+	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") { // they would add protocol lines
 		return Credential{}, false, nil
 	}
 	return c, true, nil

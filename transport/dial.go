@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// service is a program of git on the server's side.
+// service is the git program that runs on the server: upload-pack for fetches, receive-pack for pushes.
 type service string
 
 const (
@@ -26,11 +26,11 @@ const (
 	receivePack service = "git-receive-pack"
 )
 
-// path is the path of the service in smart HTTP.
+// path returns the URL path of the service in smart HTTP, below the repository's URL.
 func (s service) path() string { return "/" + string(s) }
 
-// program returns the command that starts a service: the user's where one is set, else git's name
-// after this prefix.
+// program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack,
+// otherwise git's name after prefix, such as "git " or "git-".
 func (r *Remote) program(s service, prefix string) string {
 	if s == uploadPack && r.opts.UploadPack != "" {
 		return r.opts.UploadPack
@@ -38,10 +38,10 @@ func (r *Remote) program(s service, prefix string) string {
 	return prefix + strings.TrimPrefix(string(s), "git-")
 }
 
-// dialLocal runs upload-pack, or receive-pack, on a repository of this host. It is our own process
-// and serves only us, so it may do what a server's administrator would have to allow: filters,
-// sizes, and a repository of another user (git's safe.directory protects from repositories that a
-// user enters by accident; this one was named).
+// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The process is a
+// child of this one and serves no other client, so it may allow what only a server's administrator could allow: filters,
+// object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a repository
+// by accident; this repository was named.)
 func (r *Remote) dialLocal(path string, s service) dial {
 	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
 	program := r.program(s, "git ")
@@ -56,14 +56,14 @@ func (r *Remote) dialLocal(path string, s service) dial {
 	}
 }
 
-// newLocal returns the carrier for a repository of this host.
+// newLocal returns the carrier for the repository at path on this host.
 func (r *Remote) newLocal(path string) *lanes {
 	s := r.newLanes(func(s service) dial { return r.dialLocal(path, s) })
 	s.local = path
 	return s
 }
 
-// isPartial reports whether a repository of this host is a partial clone, as those of sessions are.
+// isPartial reports whether a repository of this host is a partial clone, as the repositories of sessions are.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
 		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp",
@@ -75,7 +75,7 @@ func isPartial(ctx context.Context, path string) bool {
 	return false
 }
 
-// localVerdict returns the error for a child that ended before its first answer.
+// localVerdict returns the error to report for a child process that ended before its first answer.
 func localVerdict(path string, s service, p *process, err error) error {
 	_, statErr := os.Stat(path)
 	switch {
@@ -89,8 +89,8 @@ func localVerdict(path string, s service, p *process, err error) error {
 	return fmt.Errorf("%w: %s ended with %v%s", ErrUnreachable, s, p.cmd.ProcessState, p.lastOutput())
 }
 
-// dialSSH runs upload-pack, or receive-pack, on another host. Arguments are quoted for the login
-// shell there.
+// dialSSH returns a dial function that runs upload-pack or receive-pack on another host. The login shell of that host
+// parses the command, so the path is quoted.
 func (r *Remote) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 	host := ep.Host
 	if ep.User != "" {
@@ -105,7 +105,7 @@ func (r *Remote) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 			return err
 		case errors.As(err, &said):
 			return fmt.Errorf("%w: %w", ErrNotFound, err)
-		case p.cmd.ProcessState.ExitCode() != 255: // the remote shell's status: no such command, or no such repository
+		case p.cmd.ProcessState.ExitCode() != 255: // ssh fails with 255; any other status is of the remote shell
 			return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
 		case ssh.reaches(ctx, ep.Port, host, r.opts.Connect):
 			return fmt.Errorf("%w%s", ErrAuth, p.lastOutput())
@@ -119,7 +119,7 @@ func (r *Remote) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 	}
 }
 
-// dialGit connects to a git daemon.
+// dialGit returns a dial function that connects to a git daemon.
 func (r *Remote) dialGit(ep *endpoint.URL, service service) dial {
 	port := ep.Port
 	if port == "" {
@@ -151,10 +151,9 @@ func (r *Remote) dialGit(ep *endpoint.URL, service service) dial {
 	}
 }
 
-// sendAgainSoon makes the kernel retransmit lost segments each second, and not after pauses that
-// double up to two minutes: connections continue as soon as the network does. The kernel gives up
-// when a stall would end the exchange. The option exists since Linux 6.15 (TCP_RTO_MAX_MS of
-// include/uapi/linux/tcp.h).
+// sendAgainSoon makes the kernel retransmit lost segments every second, where the pauses would otherwise double up to two
+// minutes. So a connection continues as soon as the network does. The kernel drops the connection after Options.Stall
+// without an acknowledgement. The option exists since Linux 6.15 (TCP_RTO_MAX_MS in include/uapi/linux/tcp.h).
 func (r *Remote) sendAgainSoon(_, _ string, c syscall.RawConn) error {
 	const rtoMax, most = 44, 1000 // milliseconds
 	return c.Control(func(fd uintptr) {
@@ -164,29 +163,33 @@ func (r *Remote) sendAgainSoon(_, _ string, c syscall.RawConn) error {
 	})
 }
 
-// socket is a duplex over TCP.
+// socket is a duplex over a TCP connection. It counts the bytes.
 type socket struct {
 	net.Conn
 	stats *counters
-	spare bool // opened ahead of need
+	spare bool // opened before it was needed, by OpenSpare
 }
 
+// Read reads from the connection and counts the bytes.
 func (s *socket) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
 	s.stats.in.Add(int64(n))
 	return n, err
 }
 
+// Write writes to the connection and counts the bytes.
 func (s *socket) Write(b []byte) (int, error) {
 	n, err := s.Conn.Write(b)
 	s.stats.out.Add(int64(n))
 	return n, err
 }
 
+// abort closes the connection.
 func (s *socket) abort() { s.Close() }
 
-// explain returns err as it is, or ErrNotFound: a git daemon hangs up after the same message for a
-// repository that does not exist and one that it does not serve.
+// explain returns ErrNotFound if the server has sent an error message: a git daemon hangs up after the same message for a
+// repository that does not exist and for one that it does not serve. It returns other errors as they are, or as transport
+// faults.
 func (s *socket) explain(_ context.Context, err error) error {
 	var said remoteError
 	if errors.As(err, &said) {
@@ -195,8 +198,8 @@ func (s *socket) explain(_ context.Context, err error) error {
 	return streamFault(err)
 }
 
-// unreachable classifies a failed dial: a name that does not exist will not exist in a second
-// either.
+// unreachable classifies the error of a failed dial. It is worth another attempt, except when the host name does not
+// exist: that will not change within seconds.
 func unreachable(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {

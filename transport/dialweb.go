@@ -17,15 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// Limits of the connections that net/http keeps.
+// Limits of the connections that net/http keeps open.
 const (
 	maxIdleConns = 8
-	idleConn     = 2 * time.Minute // most servers close earlier, which is detected
+	idleConn     = 2 * time.Minute // most servers close earlier, and net/http notices that
 	connBuffer   = 64 << 10
 )
 
-// newTransport returns the HTTP client of a remote and the dialer that it uses. The dialer replaces the one of
-// net/http, so that a connection can be opened ahead of need.
+// newTransport returns the HTTP client of a remote and the dialer that it uses. The dialer replaces the one of net/http
+// so that a connection can be opened before it is needed.
 func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := proxyFunc(set)
 	if err != nil {
@@ -48,9 +48,9 @@ func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webD
 		DialTLSContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return d.dial(ctx, place{addr: addr, secure: true})
 		},
-		TLSClientConfig:     conf, // for the server behind a proxy
+		TLSClientConfig:     conf, // for a server behind a proxy
 		TLSHandshakeTimeout: r.opts.Connect,
-		DisableCompression:  true, // packs are compressed
+		DisableCompression:  true, // packs are compressed already
 		MaxIdleConns:        maxIdleConns,
 		MaxIdleConnsPerHost: maxIdleConns,
 		IdleConnTimeout:     idleConn,
@@ -59,14 +59,14 @@ func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webD
 	}, d, nil
 }
 
-// proxyFunc returns how to choose a proxy: http.proxy takes precedence over the environment;
-// no_proxy applies to both.
+// proxyFunc returns the function that chooses the proxy of a request, for http.Transport.Proxy. http.proxy takes
+// precedence over the proxies in the environment; no_proxy applies to both.
 func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error), error) {
 	if !set.ProxySet {
 		choose := set.Env.ProxyFunc()
 		return func(req *http.Request) (*url.URL, error) {
 			u, err := choose(req)
-			if err != nil { // the cause quotes the proxy's URL, which may hold a password
+			if err != nil { // the error quotes the proxy's URL, which may contain a password
 				return nil, errProxyURL
 			}
 			return u, nil
@@ -84,7 +84,7 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	if err != nil || u.Host == "" {
 		return nil, errProxyURL
 	}
-	// Only http.proxy is set in the configuration; the exceptions are read from the environment in either case.
+	// The configuration has no list of exceptions for http.proxy, so the exceptions are those of the environment.
 	except := set.Env.Get("no_proxy")
 	if except == "" {
 		except = set.Env.Get("NO_PROXY")
@@ -97,10 +97,11 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	}, nil
 }
 
-// errProxyURL hides the URL, which may contain a password.
+// errProxyURL does not contain the URL, which may contain a password.
 var errProxyURL = errors.New("proxy URL is malformed")
 
-// excepted reports whether no_proxy, a list of hosts and domains or "*" as in curl, contains host.
+// excepted reports whether host is in list, which has the format of no_proxy in curl: hosts and domains divided by
+// commas, or "*".
 func excepted(list, host string) bool {
 	// Host names are compared without regard to case.
 	host = strings.ToLower(host)
@@ -113,12 +114,12 @@ func excepted(list, host string) bool {
 	return false
 }
 
-// tlsConfig returns the TLS configuration for git's http.ssl* settings.
+// tlsConfig returns the TLS configuration that corresponds to git's http.ssl* settings.
 func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 	conf := &tls.Config{
 		InsecureSkipVerify: set.Insecure,
 		NextProtos:         []string{"http/1.1"},
-		ClientSessionCache: tls.NewLRUClientSessionCache(maxIdleConns), // the second connection saves a round trip
+		ClientSessionCache: tls.NewLRUClientSessionCache(maxIdleConns), // resumed sessions save a round trip
 	}
 	if set.CAFile != "" || set.CADir != "" {
 		pool, err := certPool(set.CAFile, set.CADir)
@@ -127,7 +128,7 @@ func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 		}
 		conf.RootCAs = pool
 	}
-	// git allows the key to be in the file of the certificate.
+	// As in git, the key may be in the same file as the certificate.
 	if set.CertFile != "" {
 		key := set.KeyFile
 		if key == "" {
@@ -142,7 +143,8 @@ func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 	return conf, nil
 }
 
-// certPool returns the certificates of a bundle and of a directory, which replace the system's.
+// certPool returns the certificates in a file and in a directory. They are used in place of the system's. Either argument
+// may be empty.
 func certPool(file, dir string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if file != "" {
@@ -159,8 +161,8 @@ func certPool(file, dir string) (*x509.CertPool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read certificates: %w", err)
 		}
-		// A directory of certificates also holds other files, such as revocation lists and links; files without a
-		// certificate are skipped.
+		// A directory of certificates may also contain other files, such as revocation lists; files without a certificate
+		// are skipped.
 		for _, e := range entries {
 			if pem, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil && strings.Contains(string(pem), "BEGIN CERT") {
 				pool.AppendCertsFromPEM(pem)

@@ -14,41 +14,44 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// Errors of this package wrap at most one of these. Their text names the remote and the cause, and
-// never holds a secret.
+// An error of this package wraps at most one of these. Its text names the remote and the cause, and never contains a
+// secret.
 var (
-	ErrUnreachable = errors.New("remote unreachable")            // name, route, connection, TLS, 5xx, cut in mid-answer
-	ErrAuth        = error(denied("authentication failed"))      // no credentials, or they were refused
-	ErrForbidden   = error(denied("access forbidden"))           // authenticated or not, it is not allowed
-	ErrNotFound    = errors.New("no such repository")            // or one that the server hides
-	ErrNoV2        = errors.New("no git protocol version 2")     // protocol 0 or 1, or a dumb HTTP server
-	ErrURL         = endpoint.ErrURL                             // no request was sent
-	ErrStalled     = errors.New("remote stalled")                // no byte for Options.Stall
-	errClosed      = errors.New("remote is closed")              // after Remote.Close
-	errAborted     = errors.New("closed before its end")         // FetchResponse.Pack, by its reader
-	errHungUp      = errors.New("closed before the answer")      // a connection that was open before it was needed
-	errProtocol    = errors.New("server broke the git protocol") // bytes no git server sends
+	ErrUnreachable = errors.New("remote unreachable")            // name lookup, route, connection, TLS, status 5xx, or cut off
+	ErrAuth        = error(denied("authentication failed"))      // no credentials, or the server refused them
+	ErrForbidden   = error(denied("access forbidden"))           // the server does not allow the request, with or without a login
+	ErrNotFound    = errors.New("no such repository")            // or a repository that the server hides
+	ErrNoV2        = errors.New("no git protocol version 2")     // the server speaks only protocol 0 or 1, or dumb HTTP
+	ErrURL         = endpoint.ErrURL                             // the URL is invalid, so no request was sent
+	ErrStalled     = errors.New("remote stalled")                // no byte arrived for Options.Stall
+	errClosed      = errors.New("remote is closed")              // Remote.Close was called before
+	errAborted     = errors.New("closed before its end")         // the caller closed FetchResponse.Pack before its end
+	errHungUp      = errors.New("closed before the answer")      // an idle or spare connection turned out to be dead
+	errProtocol    = errors.New("server broke the git protocol") // the server sent bytes that no git server sends
 )
 
-// denied is an error of authorisation. It is fs.ErrPermission for callers that do not import this
+// denied is an error of authorisation. errors.Is reports it to be fs.ErrPermission, for callers that do not import this
 // package.
 type denied string
 
-// Error returns the text.
+// Error returns the message.
 func (d denied) Error() string { return string(d) }
 
 // Is reports whether target is fs.ErrPermission.
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
-// NotOurRef means that the server does not have, or does not serve, an object. One such want fails
-// the whole request: repeat it without the object.
+// NotOurRef means that the server does not have, or does not serve, the object ID. One such want fails the whole request,
+// so the caller must repeat the request without it.
 type NotOurRef struct{ ID object.ID }
 
+// Error returns a message with the object's id.
 func (e NotOurRef) Error() string { return "server does not have object " + e.ID.String() }
 
-// RateLimited means that the server asks for a pause. After is zero if it does not say how long.
+// RateLimited means that the server asks the client to pause. After is the length of the pause, or zero if the server
+// does not state one.
 type RateLimited struct{ After time.Duration }
 
+// Error returns a message with the length of the pause, if the server states one.
 func (e RateLimited) Error() string {
 	if e.After == 0 {
 		return "server limits the rate of requests"
@@ -56,44 +59,45 @@ func (e RateLimited) Error() string {
 	return fmt.Sprintf("server limits the rate of requests, asks to wait %s", e.After)
 }
 
-// transient marks a fault that another attempt may avoid. after is how long the server asks to
-// wait.
+// transient marks an error that another attempt may avoid. after is the pause that the server asks for, or zero.
 type transient struct {
 	error
 	after time.Duration
 }
 
+// Unwrap returns the error without the mark.
 func (t transient) Unwrap() error { return t.error }
 
-// fault returns an I/O error as an ErrUnreachable that is worth another attempt.
+// fault wraps an I/O error as a transient ErrUnreachable, so that it is worth another attempt. It returns an error that
+// is already transient as it is.
 func fault(err error) error {
 	var t transient
 	if err == nil || errors.As(err, &t) {
 		return err
 	}
-	if errors.Is(err, context.DeadlineExceeded) { // net's own time-outs claim to be one; the caller's context did not end
+	if errors.Is(err, context.DeadlineExceeded) { // the time-outs of package net, not of the context
 		return transient{error: fmt.Errorf("%w: %v", ErrUnreachable, err)}
 	}
 	return transient{error: fmt.Errorf("%w: %w", ErrUnreachable, err)}
 }
 
-// IsServerFault reports whether a server answered with bytes outside the protocol, or with an error
-// of its own.
+// IsServerFault reports whether the server answered with bytes that violate the protocol, or with an error message.
 func IsServerFault(err error) bool {
 	var said remoteError
 	return errors.Is(err, errProtocol) || errors.As(err, &said)
 }
 
-// isFault reports whether err is a fault of the network and not an answer of the server.
+// isFault reports whether err is a transport fault: the server could not be reached, or no bytes arrived from it.
 func isFault(err error) bool { return errors.Is(err, ErrStalled) || errors.Is(err, ErrUnreachable) }
 
-// remoteError is an error message of the server.
+// remoteError is an error message that the server has sent.
 type remoteError struct{ text string }
 
+// Error returns the server's message.
 func (e remoteError) Error() string { return "server says: " + e.text }
 
-// parseRemoteError parses the text of an ERR packet or of side band 3. The protocol has no error
-// codes; only upload-pack's "not our ref <id>" has to be understood.
+// parseRemoteError converts the text of an ERR packet or of side band 3 into an error. The protocol has no error codes;
+// the only text with a meaning here is upload-pack's "not our ref <id>".
 func parseRemoteError(text []byte) error {
 	if _, rest, ok := bytes.Cut(text, []byte("not our ref ")); ok {
 		if end := bytes.IndexAny(rest, " \r\n"); end >= 0 {
@@ -106,7 +110,8 @@ func parseRemoteError(text []byte) error {
 	return remoteError{plain(text)}
 }
 
-// plain makes text of another program fit for one line of an error or log.
+// plain returns text of another program as one line for an error or a log: at most 300 bytes, with unprintable characters
+// replaced.
 func plain(text []byte) string {
 	text = bytes.TrimSpace(text)
 	const limit = 300
@@ -124,13 +129,15 @@ func plain(text []byte) string {
 	}, string(text))
 }
 
-// brokenPipe marks an error of writing to the server, for which the server's last message is the
-// better explanation.
+// brokenPipe marks an error of a write to the server. The last message of the server usually explains such an error
+// better.
 type brokenPipe struct{ error }
 
+// Unwrap returns the error of the write.
 func (e brokenPipe) Unwrap() error { return e.error }
 
-// isIO reports whether err only follows from another error: a broken connection or a canceled context.
+// isIO reports whether err is only a consequence of another error: it comes from a broken connection or a canceled
+// context.
 func isIO(err error) bool {
 	var broken brokenPipe
 	return errors.As(err, &broken) || errors.Is(err, context.Canceled)

@@ -14,15 +14,15 @@ import (
 // maxShallow bounds the number of shallow commits that a server may list.
 const maxShallow = 1 << 20
 
-// fetchMessage returns a request for a pack without negotiation: "done" at once, whether or not the
-// remote knows the haves. Without thin-pack, since a pack must be complete where the caller has no
-// objects; without progress messages.
+// fetchMessage returns a request for a pack without negotiation: it sends "done" at once, whether or not the server knows
+// the haves. It does not ask for a thin pack, because the bases of the deltas may be missing on this host, and it
+// suppresses progress messages.
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
 		return nil, errors.New("fetch request without wants")
 	case req.Filter != "" && !caps.Filter:
-		return nil, errors.New("server does not offer filters") // it would send everything
+		return nil, errors.New("server does not offer filters") // the server would ignore the filter and send everything
 	case req.Depth < 0, req.Depth > 0 && !caps.Shallow:
 		return nil, fmt.Errorf("server does not offer depth %d", req.Depth)
 	case len(req.Filter) > 1000 || strings.ContainsAny(req.Filter, "\n\x00"):
@@ -37,7 +37,7 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	if req.Depth > 0 {
 		b = pktline.AppendLine(b, "deepen "+strconv.Itoa(req.Depth))
 	}
-	// The server's hash format must be that of the ids: a repository has one format.
+	// A repository has one hash format, so the ids must have the server's.
 	for _, id := range req.Wants {
 		if id.IsZero() || id.Format() != caps.Format {
 			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
@@ -50,7 +50,8 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	return pktline.AppendFlush(pktline.AppendLine(b, "done")), nil
 }
 
-// parseFetch reads the sections of an answer up to the contents of the packfile section.
+// parseFetch reads the sections of an answer up to the first packet of the packfile section. It returns the ids of the
+// shallow-info section.
 func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) {
 	for {
 		kind, line, err := p.line()
@@ -67,13 +68,13 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 			if shallow, err = parseShallow(p, f); err != nil {
 				return nil, err
 			}
-		default: // acknowledgments, wanted-refs, packfile-uris: none was requested
+		default: // acknowledgments, wanted-refs or packfile-uris, which the request did not ask for
 			return nil, fmt.Errorf("%w: unexpected section %.80q", errProtocol, line)
 		}
 	}
 }
 
-// parseShallow reads "shallow <id>" lines up to the delimiter.
+// parseShallow reads "shallow <id>" lines up to the delimiter packet.
 func parseShallow(p *pktReader, f object.Format) ([]object.ID, error) {
 	var ids []object.ID
 	for n := 0; ; n++ {
@@ -96,41 +97,40 @@ func parseShallow(p *pktReader, f object.Format) ([]object.ID, error) {
 	}
 }
 
-// startPack reads an answer up to the first byte of its pack, so that earlier failures can be
-// retried.
+// startPack reads an answer up to the first byte of its pack, so that a failure before that byte can be retried.
 func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
 	shallow, err := parseFetch(a.pktReader, f)
 	if err != nil {
 		return nil, err
 	}
-	// p.left is not zero once a packet with pack data has begun.
+	// left is above zero once a packet with pack data has begun.
 	p := &pack{a: a, remote: r}
 	for p.left == 0 {
 		if err := p.step(); err != nil {
-			return nil, cut(err) // no pack is as short as nothing
+			return nil, cut(err) // a pack is never empty
 		}
 	}
 	return &FetchResponse{Shallow: shallow, Pack: p}, nil
 }
 
-// Bands of side-band-64k (gitprotocol-pack): the first byte of each packet.
+// Bands of side-band-64k (gitprotocol-pack). The first byte of each packet names the band.
 const (
 	bandData     = 1
 	bandProgress = 2
 	bandError    = 3
 )
 
-// pack is the contents of band 1. Read must be called by one goroutine at a time; Close may be
-// called by another.
+// pack reads the pack from band 1 of an answer. Only one goroutine may call Read at a time; Close may be called by
+// another goroutine during a Read.
 type pack struct {
 	a      *answer
 	remote *Remote
-	left   int   // bytes of the current packet that were not read yet
-	err    error // why it ended
+	left   int   // bytes of the current packet that are still to be read
+	err    error // why the pack ended: io.EOF after a complete pack
 }
 
-// step reads the header of the next packet, or a whole packet that is not part of the pack. It
-// returns io.EOF at the regular end.
+// step reads the header of the next packet, and if the packet is not part of the pack, its body too. It returns io.EOF at
+// the regular end.
 func (p *pack) step() error {
 	kind, n, err := p.a.header()
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *pack) step() error {
 	if err := p.a.Fill(1); err != nil {
 		return cut(err)
 	}
-	// The first byte of the packet is the band.
+	// The first byte of the packet names the band.
 	band := p.a.Buffered()[0]
 	p.a.Discard(1)
 	n--
@@ -157,7 +157,7 @@ func (p *pack) step() error {
 		if err := p.a.Fill(n); err != nil {
 			return cut(err)
 		}
-		// The text stays valid until the next read from the buffer.
+		// The text remains valid until the next read from the buffer.
 		text := p.a.Buffered()[:n]
 		p.a.Discard(n)
 		if band == bandError {
@@ -168,13 +168,12 @@ func (p *pack) step() error {
 	return fmt.Errorf("%w: side band %d", errProtocol, band)
 }
 
-// Read copies from all packets that have arrived, so that small packets do not cost a call each. It
-// waits only while there are none.
+// Read copies the data of all packets that have arrived, so that small packets do not cost one call each. It blocks only
+// if no data has arrived.
 func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
-		// Packets that are already buffered are copied in one call; Read blocks only if it would otherwise return
-		// nothing.
+		// More packets are copied only if they are already buffered: a call that has copied something must not block.
 		if p.left == 0 {
 			if n > 0 && !p.a.Ready() {
 				break
@@ -205,8 +204,8 @@ func (p *pack) Read(b []byte) (int, error) {
 	return 0, p.err
 }
 
-// end records why the pack has ended. A complete pack leaves the connection to the next exchange; any other end drops
-// it.
+// end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used again;
+// in every other case it is dropped.
 func (p *pack) end(err error) {
 	if err == io.EOF {
 		p.a.finish()
@@ -215,13 +214,13 @@ func (p *pack) end(err error) {
 	}
 	p.a.abort()
 	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), streamFault(err))
-	// A fault of the network counts in the statistics; an error that the server has reported does not.
+	// Only a fault of the network is recorded in Stats.LastError. An error message of the server is not.
 	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
 		p.remote.stats.fail(p.err)
 	}
 }
 
-// Close drops the connection if the pack has not ended. A blocked Read returns.
+// Close drops the connection if the pack has not been read to its end. A Read that is blocked then returns.
 func (p *pack) Close() error {
 	p.a.abort()
 	return nil

@@ -11,61 +11,64 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// Limits of the connections that are kept.
+// Limits of the idle connections that are kept.
 const (
 	maxIdleLanes = 8
-	idleLane     = 60 * time.Second // a kept upload-pack is a process on the server
+	idleLane     = 60 * time.Second // each kept connection is an upload-pack process on the server
 )
 
-// duplex is a connection to one upload-pack or receive-pack.
+// duplex is a connection to one upload-pack or receive-pack process.
+// Read and Write transfer the bytes of git's protocol.
 type duplex interface {
 	io.Reader
 	io.Writer
-	// abort drops the connection; blocked reads and writes return. It may be called more than once.
+	// abort drops the connection: reads and writes that are blocked return. It may be called more than once.
 	abort()
-	// explain returns the cause of an error before the first answer, as far as it is known.
+	// explain returns the cause of err, an error before the first answer, as far as the cause can be found.
 	explain(ctx context.Context, err error) error
 }
 
-// dial opens a connection on which the server speaks first.
+// dial opens a connection on which the server sends the first message.
 type dial func(ctx context.Context) (duplex, error)
 
-// lane is a connection with one upload-pack process. It belongs to one exchange, or is idle.
+// lane is a connection to one upload-pack process. It serves one exchange (a request and its answer) after the other, and
+// is idle between them.
 type lane struct {
 	conn   duplex
 	stream *watched
 	pkt    *pktReader
-	idle   *time.Timer
-	// listed: it has served ls-refs. git caches the loose refs that it has read for the life of the
-	// process, so a second listing would be stale. Objects are looked up again each time.
+	idle   *time.Timer // closes the connection when it has been idle for idleLane
+	// listed reports whether the connection has served ls-refs. The upload-pack process caches the loose refs that it has
+	// read until it exits, so a second listing would be stale. Objects are looked up again for each command.
 	listed bool
-	spare  bool // opened ahead of need and not used yet; under lanes.mu once it is idle
+	spare  bool // opened before it was needed, and not used yet; guarded by lanes.mu once the connection is idle
 }
 
-// lanes is the carrier for stateful connections: ssh, git:// and local processes.
+// lanes is the carrier over ssh, git:// and local processes. It keeps idle connections for later exchanges.
 type lanes struct {
 	remote   *Remote
 	dial     dial   // opens a connection to upload-pack
 	dialPush dial   // opens a connection to receive-pack
-	local    string // path of a repository of this host; "" for another host
+	local    string // path of a repository on this host; "" if it is on another host
 
 	// mu guards the fields below.
 	mu   sync.Mutex
-	idle []*lane // last used last
-	// opening is closed when the opening of the spare lane has ended. It is nil if none is being opened, or if an exchange
-	// waits for it already.
+	idle []*lane // idle connections, the most recently used one last
+	// opening is closed when the attempt to open the spare connection has ended. It is nil if no spare is being opened,
+	// or if an exchange is already waiting for it.
 	opening chan struct{}
 	closed  bool
 }
 
 var _ carrier = (*lanes)(nil)
 
-// newLanes returns a carrier that opens connections with the dial functions that to returns for the two services.
+// newLanes returns a carrier that opens connections with the functions that to returns for upload-pack and for
+// receive-pack.
 func (r *Remote) newLanes(to func(service) dial) *lanes {
 	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
 }
 
-// open dials and reads the capabilities, which the server sends first.
+// open opens a connection and reads the capabilities, which the server sends first.
 func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	conn, err := s.dial(ctx)
 	if err != nil {
@@ -88,7 +91,7 @@ func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	return l, caps, nil
 }
 
-// discover opens a lane for its capabilities, and keeps the lane for the first command.
+// discover opens a connection to learn the capabilities, and keeps the connection for the first command.
 func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	l, caps, err := s.open(ctx)
 	if err == nil {
@@ -97,7 +100,7 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// exchange sends the command on a kept lane, on a spare one, or on a new one, in this order.
+// exchange sends the command on an idle connection, else on the spare connection that is being opened, else on a new one.
 func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
 	l := s.take(kind)
 	if l == nil {
@@ -111,8 +114,8 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	}
 	if l != nil {
 		a, err := s.send(ctx, l, kind, message)
-		// A kept connection may have died unnoticed. If no byte came back, the command was not
-		// served.
+		// The server may have closed an idle connection. If no byte of an answer came back, the command was not served
+		// and is sent again on a new connection.
 		if err == nil || !errors.Is(err, errHungUp) {
 			return a, err
 		}
@@ -124,8 +127,8 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	return s.send(ctx, l, kind, message)
 }
 
-// send sends one command on lane l, which belongs to the caller, and waits until the answer begins. After an error
-// the lane is closed.
+// send sends one command on the connection l, which the caller has removed from s.idle, and waits until the answer
+// begins. If it returns an error, the connection has been closed.
 func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []byte) (*answer, error) {
 	l.listed = l.listed || kind == readsRefs
 	s.remote.stats.requests.Add(1)
@@ -144,7 +147,7 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 		if cause != nil {
 			return nil, w.explain(cause)
 		}
-		// No byte of an answer arrived: the server had closed the kept connection, and the command may be repeated.
+		// No byte of an answer arrived: the server had closed the idle connection, and the command may be sent again.
 		if len(l.pkt.Buffered()) == 0 {
 			err = errors.Join(errHungUp, err)
 		}
@@ -164,8 +167,8 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 	}, nil
 }
 
-// take returns the idle lane that was used last, which is most likely alive; nil if there is none
-// for this kind of command.
+// take removes and returns the idle connection that was used most recently, because it is the most likely to be alive. It
+// returns nil if no idle connection can serve this kind of command.
 func (s *lanes) take(kind commandKind) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,10 +183,10 @@ func (s *lanes) take(kind commandKind) *lane {
 	return nil
 }
 
-// put keeps a lane for the next exchange, or ends it if it cannot be used again.
+// put keeps an idle connection for the next exchange, or closes it if it cannot be used again.
 func (s *lanes) put(l *lane) {
-	// Bytes beyond the end of an answer belong to no exchange; they would be taken for the next
-	// answer.
+	// Bytes after the end of an answer belong to no exchange. They would be read as the start of the next answer, so such
+	// a connection is closed.
 	keep := len(l.pkt.Buffered()) == 0 && l.pkt.Err() == nil
 	s.mu.Lock()
 	keep = keep && !s.closed && len(s.idle) < maxIdleLanes
@@ -197,7 +200,7 @@ func (s *lanes) put(l *lane) {
 	}
 }
 
-// expire ends a lane that was idle for idleLane, unless an exchange has taken it.
+// expire closes a connection that was idle for idleLane, unless an exchange has taken it.
 func (s *lanes) expire(l *lane) {
 	s.mu.Lock()
 	i := slices.Index(s.idle, l)
@@ -210,14 +213,14 @@ func (s *lanes) expire(l *lane) {
 	}
 }
 
-// hangUp ends a connection with a flush in place of a command, as the protocol demands. The buffer
-// of an idle pipe or socket is empty, so the write does not block.
+// hangUp closes a connection. It first sends a flush packet in place of a command, as the protocol demands. The buffer of
+// an idle pipe or socket is empty, so the write does not block.
 func (s *lanes) hangUp(l *lane) {
 	l.conn.Write(pktline.AppendFlush(nil))
 	l.conn.abort()
 }
 
-// close ends all idle lanes and keeps none from now on.
+// close closes all idle connections. Connections that become idle later are closed at once.
 func (s *lanes) close() {
 	s.mu.Lock()
 	s.closed = true

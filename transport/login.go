@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Login is the token, or the file with a token, that a user named for one host. All remotes of that
-// host share it, so that Renew applies to all of them at once. A nil Login is empty.
+// Login is the token, or the file with a token, that a user has named for one host. All remotes of that host share the
+// Login, so one call of Renew applies to all of them. A nil Login has no token.
 type Login struct {
 	mu      sync.Mutex
 	token   string
@@ -18,11 +18,11 @@ type Login struct {
 	renewed int // number of calls of Renew
 }
 
-// NewLogin returns a Login with a token, or with the path of a file that holds one; without either
-// it is empty.
+// NewLogin returns a Login with a token, or with the path of a file that contains one. If both are "", the Login has no
+// token.
 func NewLogin(token, file string) *Login { return &Login{token: token, file: file} }
 
-// Renew replaces the token. It then also takes precedence over a password in a remote's URL.
+// Renew replaces the token. From then on the token also takes precedence over a password in a remote's URL.
 func (l *Login) Renew(token, file string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,7 +30,7 @@ func (l *Login) Renew(token, file string) {
 	l.renewed++
 }
 
-// Given returns the token or file of the Login, and how often it was renewed.
+// Given returns the token or the file that the user has named, and how often Renew was called.
 func (l *Login) Given() (token, file string, renewed int) {
 	if l == nil {
 		return "", "", 0
@@ -40,11 +40,11 @@ func (l *Login) Given() (token, file string, renewed int) {
 	return l.token, l.file, l.renewed
 }
 
-// errNoToken means that a token file has no usable token.
+// errNoToken means that a token file contains no usable token.
 var errNoToken = errors.New("no token")
 
-// Token returns the token, "" for none. It reads the file each time, since short-lived tokens are
-// replaced there. An empty file is an error, since the user expects a token in it.
+// Token returns the token, or "" if none was named. It reads the file at each call, because short-lived tokens are
+// replaced in the file. An empty file is an error, because the user expects it to contain a token.
 func (l *Login) Token() (string, error) {
 	token, file, _ := l.Given()
 	if token != "" || file == "" {

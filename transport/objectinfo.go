@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// infoMessage returns the object-info request for the sizes of ids. All of them must have the server's hash format.
+// infoMessage returns the object-info request for the sizes of ids. All ids must have the server's hash format.
 func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	if !caps.ObjectInfo {
 		return nil, errors.New("server does not offer object-info")
@@ -25,9 +25,9 @@ func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseInfo reads an answer to object-info: the word "size", then lines of "<id> <size>". The size
-// of an object that the server does not have is empty. git answers in the order of the request;
-// another order costs a map.
+// parseInfo parses an answer to object-info: the word "size", then a line "<id> <size>" for each object. The size of an
+// object that the server does not have is empty, and returned as -1. git answers in the order of the request; for another
+// order parseInfo builds a map.
 func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -37,13 +37,13 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	for i := range sizes {
 		sizes[i] = -1
 	}
-	if kind == pktline.Flush { // no object is known
+	if kind == pktline.Flush { // the server knows none of the objects
 		return sizes, nil
 	}
 	if kind != pktline.Data || string(line) != "size" {
 		return nil, fmt.Errorf("%w: object-info starts with %v %.80q", errProtocol, kind, line)
 	}
-	// at maps ids to positions; it is filled only when the server answers in another order.
+	// at maps an id to its position in ids. It is built only if the server answers in another order.
 	var at map[object.ID]int
 	for n := 0; ; n++ {
 		kind, line, err := p.line()
@@ -53,7 +53,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 		if kind == pktline.Flush {
 			return sizes, nil
 		}
-		// A server must not send more lines than ids were requested.
+		// A server must not send more lines than there were ids in the request.
 		if kind != pktline.Data || n >= len(ids) {
 			return nil, fmt.Errorf("%w: %v as object-info line %d", errProtocol, kind, n)
 		}
@@ -78,7 +78,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	}
 }
 
-// parseInfoLine reads one line; the size is -1 if the server does not have the object.
+// parseInfoLine parses one line "<id> <size>". The size is -1 if the server does not have the object.
 func parseInfoLine(f object.Format, line string) (object.ID, int64, error) {
 	name, digits, _ := strings.Cut(line, " ")
 	id, err := parseID(f, name)

@@ -9,28 +9,28 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// bufSize is the size in bytes of the buffer of a connection. A pack is read through it.
+// bufSize is the size in bytes of the read buffer of a connection. Packs are read through this buffer.
 const bufSize = 128 << 10
 
-// pktReader reads packets of a server. A packet with an invalid length is errProtocol.
+// pktReader reads packets from a server. An invalid packet length is reported as errProtocol.
 type pktReader struct{ *pktline.Reader }
 
 // newPktReader returns a reader of the packets of r.
 func newPktReader(r io.Reader) *pktReader { return &pktReader{pktline.NewReader(r, bufSize)} }
 
-// header is Header with errProtocol for an invalid length.
+// header calls Header and reports an invalid length as errProtocol.
 func (p *pktReader) header() (pktline.Kind, int, error) {
 	kind, n, err := p.Header()
 	return kind, n, invalid(err)
 }
 
-// packet is Next with errProtocol for an invalid length.
+// packet calls Next and reports an invalid length as errProtocol.
 func (p *pktReader) packet() (pktline.Kind, []byte, error) {
 	kind, b, err := p.Next()
 	return kind, b, invalid(err)
 }
 
-// invalid marks an invalid length as errProtocol.
+// invalid wraps an error about an invalid length in errProtocol, and returns other errors as they are.
 func invalid(err error) error {
 	if errors.Is(err, pktline.ErrLength) {
 		return fmt.Errorf("%w: %w", errProtocol, err)
@@ -38,8 +38,8 @@ func invalid(err error) error {
 	return err
 }
 
-// line returns the next packet as a line, without the optional line feed. A line with which the
-// server reports an error becomes that error.
+// line returns the next packet as a line, without the optional line feed. If the packet is an error message ("ERR ..."),
+// line returns that message as an error.
 func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	kind, b, err := p.packet()
 	if err != nil || kind != pktline.Data {
@@ -51,8 +51,8 @@ func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	return kind, bytes.TrimSuffix(b, []byte("\n")), nil
 }
 
-// cut returns io.ErrUnexpectedEOF for io.EOF, where the end of the stream is inside a message. It returns other errors
-// as they are.
+// cut returns io.ErrUnexpectedEOF for io.EOF, for callers to whom the end of the stream is in the middle of a message. It
+// returns other errors as they are.
 func cut(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

@@ -14,24 +14,24 @@ import (
 
 // Limits of child processes.
 const (
-	pipeSize  = 1 << 20         // bytes the kernel holds of a pack while its reader is busy
-	exitGrace = 2 * time.Second // how long a child whose pipes were closed may take to exit before it is killed
+	pipeSize  = 1 << 20         // bytes of a pack that the kernel buffers while the reader is busy
+	exitGrace = 2 * time.Second // how long a child may run after its pipes were closed; then it is killed
 )
 
-// process is a duplex over a child's standard input and output.
+// process is a duplex over the standard input and output of a child process.
 type process struct {
-	in, out *os.File
+	in, out *os.File // our ends of the pipes: in is the child's standard input, out its standard output
 	stats   *counters
 	stderr  tail
 	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the child was waited for
-	once    sync.Once
-	// verdict returns the error to report if the child ended before its first answer.
+	exited  chan struct{} // closed when the child has exited
+	once    sync.Once     // abort closes the pipes once
+	// verdict returns the error to report if the child has ended before its first answer. err is the error of the read.
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
-// startProcess runs a command in "/": the daemon must not keep files below its own mounts open, and
-// the repository in the working directory must not have an effect.
+// startProcess starts cmd in the directory "/": the daemon must not have a working directory below its own mounts, and
+// the configuration of a repository there must not take effect. verdict is stored in the process.
 func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {
@@ -43,15 +43,16 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 		in.Close()
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
-	// A larger pipe means fewer wake-ups. An error is ignored: the limit of an unprivileged user may be used up.
+	// A larger pipe means fewer wake-ups. The error is ignored, because an unprivileged user may have reached the limit
+	// for pipe buffers.
 	if c, err := out.SyscallConn(); err == nil {
 		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 	}
 	p := &process{in: in, out: out, stats: &r.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
-	cmd.WaitDelay = exitGrace // a grandchild may hold stderr open
-	// startTask fails once the Remote is closed; otherwise Close waits for the child.
+	cmd.WaitDelay = exitGrace // a grandchild may keep stderr open
+	// startTask fails if the Remote is closed; otherwise Remote.Close waits for the child.
 	if err = r.startTask(); err == nil {
 		if err = cmd.Start(); err != nil {
 			err = fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
@@ -69,13 +70,13 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 	}
 	go func() {
 		defer r.tasks.Done()
-		cmd.Wait() // the exit status stays in cmd.ProcessState
+		cmd.Wait() // the exit status is stored in cmd.ProcessState
 		close(p.exited)
 	}()
 	return p, nil
 }
 
-// Read returns what the child has written to standard output.
+// Read returns bytes that the child has written to standard output.
 func (p *process) Read(b []byte) (int, error) {
 	n, err := p.out.Read(b)
 	p.stats.in.Add(int64(n))
@@ -89,16 +90,16 @@ func (p *process) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// abort closes the pipes, whereupon git and ssh exit. A child that does not is killed.
+// abort closes the pipes, after which git and ssh normally exit. A child that is still running after exitGrace is killed.
 func (p *process) abort() {
 	p.once.Do(func() {
 		p.in.Close()
 		p.out.Close()
-		time.AfterFunc(exitGrace, func() { p.cmd.Process.Kill() }) // no-op on a child that was waited for
+		time.AfterFunc(exitGrace, func() { p.cmd.Process.Kill() }) // has no effect on a child that has exited
 	})
 }
 
-// explain waits for the child to exit, because its exit status and its last messages are the reason of the failure.
+// explain waits for the child to exit, because its exit status and its last messages state the cause of the failure.
 func (p *process) explain(ctx context.Context, err error) error {
 	select {
 	case <-p.exited:
@@ -108,7 +109,7 @@ func (p *process) explain(ctx context.Context, err error) error {
 	return p.verdict(ctx, p, err)
 }
 
-// lastOutput returns the last output of the child on stderr, after a colon.
+// lastOutput returns ": " and the last output of the child on stderr, or "" if there was none.
 func (p *process) lastOutput() string {
 	if s := plain(p.stderr.bytes()); s != "" {
 		return ": " + s
@@ -116,13 +117,13 @@ func (p *process) lastOutput() string {
 	return ""
 }
 
-// tail keeps the end of what a child writes to stderr.
+// tail stores the last part of the child's output on stderr.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-// Write keeps the last bytes of b and of earlier calls.
+// Write appends b and drops all but the last most bytes.
 func (t *tail) Write(b []byte) (int, error) {
 	const most = 2 << 10
 	t.mu.Lock()
@@ -134,7 +135,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// bytes returns a copy of the kept bytes.
+// bytes returns a copy of the stored output.
 func (t *tail) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,65 +14,68 @@ import (
 )
 
 const (
-	pushPatience = 4       // factor of Options.Stall: how long a server may work on a push without output
-	maxMessages  = 2 << 10 // bytes kept of the messages of the server beside its report
+	pushPatience = 4       // a server may work on a push for this many times Options.Stall without output
+	maxMessages  = 2 << 10 // how many bytes of the server's messages, other than its report, are kept
 )
 
-// Receiver is what a server offers to a client that pushes.
+// Receiver is what a server announces to a client that pushes: its refs and its capabilities.
 type Receiver struct {
 	Format     object.Format
-	Atomic     bool        // whether it can apply all updates or none
-	Delete     bool        // whether it can remove refs
-	Refs       []Ref       // its refs below the requested prefixes; names and ids only
-	Alternates []object.ID // tips of other repositories from which it uses objects
-	Agent      string      // the server's program and version, "" if it does not say
+	Atomic     bool        // whether the server can apply either all updates or none
+	Delete     bool        // whether the server can delete refs
+	Refs       []Ref       // the server's refs below the requested prefixes; only names and ids
+	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
+	Agent      string      // the server's program and version; "" if the server does not state them
 
-	// report and the other fields record which capabilities the server has announced.
+	// The fields below record whether the server has announced report-status, side-band-64k, quiet, object-format and
+	// agent.
 	report, sideBand, quiet, namesFormat, namesAgent bool
 }
 
-// RefUpdate changes a ref of the server if its value is Old.
+// RefUpdate changes the ref Name from Old to New. The server refuses the update if the ref does not have the value Old.
 type RefUpdate struct {
 	Name string
-	Old  object.ID // zero: there is no such ref
-	New  object.ID // zero: remove the ref
+	Old  object.ID // zero: the ref must not exist
+	New  object.ID // zero: delete the ref
 }
 
-// PushRequest describes a push.
+// PushRequest describes the updates of a push and the objects that they need.
 type PushRequest struct {
 	Updates []RefUpdate
-	// Pack writes a complete pack of the objects that the server lacks. Over HTTP it may be called
-	// again after a refused login. Nil: the server has all objects.
+	// Pack writes a complete pack of the objects that the server lacks. Over HTTP Pack may be called again after a
+	// refused login. It is nil if the server has all objects.
 	Pack   func(ctx context.Context, w io.Writer) error
-	Atomic bool // all updates or none; only where Receiver.Atomic says so
+	Atomic bool // apply all updates or none; has an effect only if Receiver.Atomic is true
 }
 
-// Push is an open push: the server has sent its refs and waits for commands.
+// Push is a push that was opened and can be sent once. The caller must close it.
 type Push struct {
 	Receiver
 	remote *Remote
-	line   pushLine
+	line   pushLine // the connection, or for HTTP the server, to which the push is sent
 }
 
-// pushLine carries an open push.
+// pushLine is the part of an open push that depends on the carrier.
 type pushLine interface {
-	// send sends commands and pack, calls read with the answer, and returns when both have ended.
-	// An error of the pack takes precedence over its consequences.
+	// send sends the commands in head and then the pack, calls read with the server's answer, and returns when the pack
+	// function and read have returned. If the pack function fails, send returns that error rather than the errors that
+	// follow from it.
 	send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error
+	// close ends the push. It does nothing after send.
 	close()
 }
 
-// OpenPush requests the server's refs below the prefixes (none: all) and its capabilities. The Push
-// must be closed.
+// OpenPush opens a push. It requests the server's capabilities and its refs below the prefixes, or all refs if prefixes
+// is empty. The caller must close the Push.
 //
-// The refs may be out of date by a moment; the server compares again when it changes them.
+// The refs may already be out of date; the server compares the old values again when it changes the refs.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
 }
 
-// OpenPushOf is OpenPush for a caller that has just listed refs and is about to change some of
-// them. Over HTTP a push is one request that names the old values, so this only opens a connection.
-// On other carriers the server lists its refs first anyway.
+// OpenPushOf opens a push for a caller that has just listed refs and will change some of them. An HTTP push is one
+// request that contains the old values of the refs, so over HTTP this function only opens a connection and does not list
+// the refs again. On other carriers the server sends its refs first in any case.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	_, caps, err := r.known()
 	if err != nil {
@@ -86,7 +89,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 		if caps != nil {
 			if line := c.openBlind(); line != nil {
 				r.OpenSpare()
-				// The server has not sent its capabilities for pushes. All servers support reports.
+				// The server has not sent its capabilities for pushes, but all servers support report-status.
 				return line, Receiver{Format: caps.Format, Refs: refs, report: true, namesFormat: caps.Format != object.SHA1}, nil
 			}
 		}
@@ -94,7 +97,8 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	})
 }
 
-// openPush opens a push by begin, with retries: nothing has been sent yet that changes the server.
+// openPush opens a push by calling begin, and retries after transport faults: begin has not sent anything that changes
+// the server.
 func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	var p *Push
 	err := r.try(ctx, r.opts.Retries, "push to", func() error {
@@ -116,12 +120,12 @@ func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carri
 	return p, err
 }
 
-// Close ends the push. If nothing was sent, nothing has changed.
+// Close ends the push. Nothing has changed on the server if Send was not called.
 func (p *Push) Close() { p.line.close() }
 
-// Send changes refs by compare-and-swap. It returns the result of each update: nil, or a *Rejected.
-// It can be called once. After an error it is not known whether the server has applied the updates;
-// nothing is sent twice.
+// Send sends the updates and returns the result of each: nil, or a *Rejected. The server changes a ref only if it has the
+// value Old. Send can be called once. If Send itself returns an error, the server may or may not have applied the
+// updates; Send does not repeat them.
 func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	head, err := p.head(req)
 	if err != nil {
@@ -147,7 +151,7 @@ func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	return results, nil
 }
 
-// head returns the list of commands: gitprotocol-pack, "Reference Update Request".
+// head returns the list of commands in the format of gitprotocol-pack, "Reference Update Request".
 func (p *Push) head(req PushRequest) ([]byte, error) {
 	if len(req.Updates) == 0 {
 		return nil, errors.New("push: nothing to change")
@@ -178,7 +182,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 		}
 		return id.String(), nil
 	}
-	// A report names refs, so the results of two commands for one ref could not be distinguished.
+	// The server's report names refs, so the results of two commands for the same ref could not be distinguished.
 	var b []byte
 	seen := make(map[string]bool, len(req.Updates))
 	for i, u := range req.Updates {
@@ -198,7 +202,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 			return nil, err
 		}
 		line := from + " " + to + " " + u.Name
-		// The capabilities follow the first command, behind a zero byte.
+		// The capabilities follow the first command, after a zero byte.
 		if i == 0 {
 			line += "\x00" + traits
 		}
@@ -207,7 +211,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// needsPack reports whether the server expects a pack: unless all updates remove refs.
+// needsPack reports whether the server expects a pack: it does unless every update deletes a ref.
 func needsPack(updates []RefUpdate) bool {
 	for _, u := range updates {
 		if !u.New.IsZero() {
@@ -217,7 +221,7 @@ func needsPack(updates []RefUpdate) bool {
 	return false
 }
 
-// emptyPack writes a pack without objects. The server expects a pack even if it has all objects already.
+// emptyPack writes a pack without objects. The server expects a pack even if it already has all objects.
 func (p *Push) emptyPack(_ context.Context, w io.Writer) error {
 	pack := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x00")
 	h := p.Format.New()
@@ -226,17 +230,17 @@ func (p *Push) emptyPack(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// emitter runs the function that writes a pack. The caller must wait for its end.
+// emitter runs the function that writes a pack, in a goroutine. Its owner must call stop.
 type emitter struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	err    error // why the pack is incomplete; set once done is closed
+	err    error // why the pack is incomplete; may be read after done.Wait
 }
 
-// errUnread ends a pack that is not read any more.
+// errUnread is the error of a write to a pack that is not read any more.
 var errUnread = errors.New("the pack is not read any more")
 
-// emit starts run in a goroutine.
+// emit starts run in a goroutine. The context of run ends when stop is called.
 func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {
 	e := new(emitter)
 	ctx, e.cancel = context.WithCancel(ctx)
@@ -244,7 +248,7 @@ func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {
 	return e
 }
 
-// stop cancels the function and waits for its end.
+// stop cancels the context of the function, waits until it has returned, and returns its error.
 func (e *emitter) stop() error {
 	e.cancel()
 	e.done.Wait()

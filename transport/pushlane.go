@@ -9,19 +9,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// lanePush is a push over a connection of its own: receive-pack serves one push and exits.
+// lanePush is a push over ssh, git:// or a local process. It has its own connection: receive-pack serves one push and
+// exits.
 type lanePush struct {
 	remote *Remote
 	conn   duplex
 	stream *watched
 	pkt    *pktReader
-	// once ensures that the flush that ends an unused push is not written after commands.
+	// once ensures that close does not write its flush packet after commands were sent.
 	once sync.Once
 }
 
 var _ pushLine = (*lanePush)(nil)
 
-// receive opens a connection to receive-pack and reads the refs below the prefixes, which the server sends first.
+// receive opens a connection to receive-pack and reads the server's refs below the prefixes, which the server sends
+// first.
 func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
 	conn, err := s.dialPush(ctx)
 	if err != nil {
@@ -42,18 +44,19 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 		return nil, about, err
 	}
 	if s.local != "" && about.sideBand && isPartial(ctx, s.local) {
-		// In a partial clone check_connected (git 2.39, connected.c) returns with the side band's
-		// pipe open if the new commits came from the promisor, and receive-pack then waits for the
-		// end of that pipe forever.
+		// In a partial clone, check_connected (git 2.39, connected.c) returns without closing the side band's pipe if the
+		// new commits were fetched from the promisor. receive-pack then waits forever for the end of that pipe, so the
+		// side band is not requested.
 		about.sideBand = false
 	}
 	return l, about, nil
 }
 
-// openBlind returns nil: on these carriers the server lists its refs before each push.
+// openBlind returns nil: on this carrier the server sends its refs before each push.
 func (*lanes) openBlind() pushLine { return nil }
 
-// close ends the connection with a flush in place of commands, as the protocol demands.
+// close ends an unused push with a flush packet in place of commands, as the protocol demands. It does nothing after
+// send.
 func (l *lanePush) close() {
 	l.once.Do(func() {
 		l.conn.Write(pktline.AppendFlush(nil))
@@ -61,10 +64,10 @@ func (l *lanePush) close() {
 	})
 }
 
-// send writes commands and pack in one goroutine and reads the answer in this one, because a server may answer, and
-// stop reading, before it has received the whole pack.
+// send writes the commands and the pack in a second goroutine and reads the answer in this one, because a server may
+// answer and stop reading before it has received the whole pack.
 func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
-	l.once.Do(func() {}) // close must not write any more
+	l.once.Do(func() {}) // from now on close must not write
 	defer l.conn.abort()
 	l.remote.stats.requests.Add(1)
 	w := l.remote.watches.add(ctx, pushPatience*l.remote.opts.Stall, l.conn.abort)
@@ -72,7 +75,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	p := &pulse{w: w}
 	l.stream.w, l.stream.r = w, l.conn
 	l.pkt.SetSource(&pulsing{r: l.conn, p: p})
-	var unmade error // why there is no complete pack, unless the connection failed or the pack is not read any more
+	var unmade error // the error of the pack function; nil if the connection failed or the answer came first
 	e := emit(ctx, func(ctx context.Context) error {
 		to := &pulsing{w: l.conn, p: p}
 		if _, err := to.Write(head); err != nil || pack == nil {
@@ -80,7 +83,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 			return err
 		}
 		if err := pack(ctx, to); err != nil {
-			if to.failed == nil { // the server must not take a truncated pack for a whole one
+			if to.failed == nil { // otherwise the server could take the truncated pack for a complete one
 				if ctx.Err() == nil {
 					unmade = err
 				}
@@ -97,17 +100,17 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 		l.conn.abort()
 	}
 	err = pushError(w, e, err)
-	if err == nil { // the server has answered
+	if err == nil { // the answer was read completely
 		return unmade
 	}
 	return err
 }
 
-// pushError returns why a push failed, by precedence: the end of the watch, the error of the pack,
-// the error of the answer.
+// pushError stops the pack function and returns why a push has failed. The reason that ended the watch takes precedence,
+// then the error of the pack function, then read, the error of reading the answer. It returns nil if read is nil.
 func pushError(w *watch, e *emitter, read error) error {
 	if read == nil {
-		// The server has answered: it does not need the rest of the pack.
+		// The server has answered, so it does not need the rest of the pack.
 		e.stop()
 		return nil
 	}
@@ -122,28 +125,28 @@ func pushError(w *watch, e *emitter, read error) error {
 	return fault(read)
 }
 
-// pulse runs the clock of a push while bytes are sent or awaited, and stops it while a pack is
-// being produced.
+// pulse controls the stall clock of a push. The clock runs while bytes are written or awaited, and is stopped while the
+// pack is being produced.
 type pulse struct {
 	w     *watch
-	awake atomic.Bool // everything was sent
+	awake atomic.Bool // all commands and the whole pack were written
 }
 
-// sent starts the clock of the wait for the answer.
+// sent records that everything was written, and starts the clock for the answer.
 func (p *pulse) sent() {
 	p.awake.Store(true)
 	p.w.arm()
 }
 
-// pulsing is one of the two directions.
+// pulsing is one direction of the connection, either r or w, with the clock that it controls.
 type pulsing struct {
 	r      io.Reader
 	w      io.Writer
 	p      *pulse
-	failed error // first error of Write
+	failed error // first error that Write returned
 }
 
-// Read reads from the server. After everything was sent, each byte restarts the clock.
+// Read reads from the server. Once everything was written, each call restarts the clock.
 func (s *pulsing) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	if s.p.awake.Load() {
@@ -152,7 +155,7 @@ func (s *pulsing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write sends bytes to the server. The clock runs only while the write lasts: the pack may take long to produce.
+// Write sends bytes to the server. The clock runs only during the write, because producing the pack may take long.
 func (s *pulsing) Write(b []byte) (int, error) {
 	s.p.w.arm()
 	n, err := s.w.Write(b)

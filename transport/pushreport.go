@@ -12,39 +12,39 @@ import (
 )
 
 var (
-	// ErrNoPush means that a server does not accept pushes.
+	// ErrNoPush means that the server does not accept pushes.
 	ErrNoPush = errors.New("server takes no pushes")
-	// errNoReport means that the server would not report the result of a push.
+	// errNoReport means that the server does not support report-status, so the result of a push would be unknown.
 	errNoReport = fmt.Errorf("%w: no reports", ErrNoPush)
 )
 
-// RejectKind classifies the reasons for which servers refuse an update.
+// RejectKind classifies the reasons for which a server refuses an update.
 type RejectKind uint8
 
 const (
-	RejectOther       RejectKind = iota // a text that is not known
-	RejectMoved                         // the ref did not have the old value, or was locked
-	RejectFastForward                   // the server forbids rewriting
-	RejectDeletion                      // the server forbids removal
-	RejectHook                          // a hook refused it
-	RejectMissing                       // the server lacks objects that the new commit needs
+	RejectOther       RejectKind = iota // any other text
+	RejectMoved                         // the ref did not have the old value, or the ref was locked
+	RejectFastForward                   // the server allows only fast-forward updates
+	RejectDeletion                      // the server does not allow refs to be deleted
+	RejectHook                          // a hook of the server refused the update
+	RejectMissing                       // the server lacks objects that the new commit refers to
 	RejectUnpack                        // the server could not store the pack
-	RejectAtomic                        // another update of the same push was refused
-	RejectShallow                       // the server does not accept shallow history
+	RejectAtomic                        // another update of the same atomic push was refused
+	RejectShallow                       // the server does not accept commits with a shallow history
 )
 
-// Rejected is the refusal of an update by the server.
+// Rejected is the error for an update that the server has refused.
 type Rejected struct {
 	Ref  string
 	Kind RejectKind
-	Text string // the server's text, fit for one line
+	Text string // the server's text, as one line
 }
 
-// Error returns the server's reason.
+// Error returns a message with the ref and the server's text.
 func (e *Rejected) Error() string { return "server refuses " + e.Ref + ": " + e.Text }
 
-// rejectKind classifies the texts of git's receive-pack. The protocol has no codes; after an
-// unknown text the caller can list the refs again.
+// rejectKind classifies the texts that git's receive-pack sends. The protocol has no error codes. An unknown text is
+// RejectOther, after which the caller can list the refs to find out what happened.
 func rejectKind(text string) RejectKind {
 	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
 		return RejectHook
@@ -70,9 +70,9 @@ func rejectKind(text string) RejectKind {
 	return RejectOther
 }
 
-// parseReceiver reads a server's first message to a client that pushes: protocol version 0 or 1,
-// gitprotocol-pack, "Reference Discovery". Over HTTP a "# service" header and a flush may precede
-// it.
+// parseReceiver parses the first message that a server sends to a client that pushes: protocol version 0 or 1,
+// gitprotocol-pack, "Reference Discovery". Over HTTP a "# service" header and a flush packet may precede it. Refs that
+// are not below prefixes are dropped.
 func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	var about Receiver
 	kind, line, err := p.line()
@@ -85,7 +85,7 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	if err == nil && kind == pktline.Data && string(line) == "version 1" {
 		kind, line, err = p.line()
 	}
-	// The loop reads one ref in each round; the capabilities follow the first one.
+	// Each round of the loop reads one ref; the capabilities follow the first ref.
 	for n := 0; ; n++ {
 		if err != nil {
 			return about, cutAfter(n, err)
@@ -111,7 +111,8 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	}
 }
 
-// cutAfter returns ErrUnreachable for a stream that ends before its first packet.
+// cutAfter returns err for a stream that ended before its packet number n. The end is unexpected if packets have preceded
+// it.
 func cutAfter(n int, err error) error {
 	if n > 0 {
 		return cut(err)
@@ -119,7 +120,7 @@ func cutAfter(n int, err error) error {
 	return err
 }
 
-// parseCapabilities reads the capabilities that follow the first ref.
+// parseCapabilities parses the capabilities that follow the first ref.
 func (about *Receiver) parseCapabilities(traits string) error {
 	for trait := range strings.FieldsSeq(traits) {
 		key, value, _ := strings.Cut(trait, "=")
@@ -150,8 +151,8 @@ func (about *Receiver) parseCapabilities(traits string) error {
 	return nil
 }
 
-// addRef reads "<id> <name>". A repository without refs sends its capabilities after a placeholder
-// for the name.
+// addRef parses a line "<id> <name>". A server without refs sends a placeholder for the name, so that it can send its
+// capabilities. Names that cannot be pushed to are ignored.
 func (about *Receiver) addRef(line string, prefixes []string) error {
 	hex, name, ok := strings.Cut(line, " ")
 	if hex == "shallow" { // a boundary of the server's own shallow history
@@ -164,24 +165,25 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	if err != nil {
 		return err
 	}
-	// A server lists ".have" for tips of its alternates, which a pack need not contain.
+	// A server lists the tips of its alternates as ".have". A pack need not contain objects that are reachable from these
+	// tips.
 	switch {
 	case name == ".have":
 		about.Alternates = append(about.Alternates, id)
-	case name == "HEAD" || !refname.Valid(name): // not to be pushed to
+	case name == "HEAD" || !refname.Valid(name): // cannot be pushed to
 	case wanted(name, prefixes):
 		about.Refs = append(about.Refs, Ref{Name: name, ID: id})
 	}
 	return nil
 }
 
-// banded reads the report out of band 1 of the answer, and keeps the messages on band 2.
+// banded reads the report from band 1 of the answer, and stores the end of the messages on band 2.
 type banded struct {
 	p *pktReader
-	// rest is the unread part of the current packet.
+	// rest is the part of the current packet that is still to be read.
 	rest []byte
-	said []byte // the end of the text on band 2
-	over bool   // the flush packet was read
+	said []byte // the last maxMessages bytes of the text on band 2
+	over bool   // whether the flush packet was read
 }
 
 // Read returns bytes of band 1. It returns io.EOF after the flush packet.
@@ -196,7 +198,7 @@ func (b *banded) Read(to []byte) (int, error) {
 	return n, nil
 }
 
-// step reads the next packet of any band.
+// step reads the next packet, of any band. It returns io.EOF at the flush packet.
 func (b *banded) step() error {
 	if b.over {
 		return io.EOF
@@ -215,7 +217,7 @@ func (b *banded) step() error {
 	case bandData:
 		b.rest = packet[1:]
 	case bandProgress:
-		// Only the end of the messages is kept: hooks may print without limit.
+		// Only the end of the messages is kept, because hooks may print any amount of text.
 		b.said = append(b.said, packet[1:]...)
 		b.said = b.said[max(0, len(b.said)-maxMessages):]
 	case bandError:
@@ -226,7 +228,7 @@ func (b *banded) step() error {
 	return nil
 }
 
-// drain reads to the end, which follows the end of the server's hooks.
+// drain reads the answer to its end, which the server sends after its hooks have finished.
 func (b *banded) drain() error {
 	for {
 		b.rest = nil
@@ -238,7 +240,7 @@ func (b *banded) drain() error {
 	}
 }
 
-// report reads the result of each update: gitprotocol-pack, "Report Status".
+// report reads the result of each update, in the format of gitprotocol-pack, "Report Status".
 func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	if !p.sideBand {
 		return parseReport(answer, updates, func() string { return "" })
@@ -251,8 +253,8 @@ func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	return results, err
 }
 
-// parseReport reads the report of updates. said returns the messages that the server has sent beside it; it is called
-// after the report was read.
+// parseReport parses the report about updates. said returns the messages that the server has sent on band 2; parseReport
+// calls said after it has read the report.
 func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -288,12 +290,12 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		case "ng":
 			reported[i] = true
 			results[i] = &Rejected{Ref: name, Kind: rejectKind(reason), Text: plain([]byte(reason))}
-		case "option": // of report-status-v2, which was not requested
+		case "option": // belongs to report-status-v2, which was not requested
 		default:
 			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
 		}
 	}
-	// A failed unpack is stated once for all updates; it replaces the results of those that needed the pack.
+	// A failure to unpack is reported once for all updates. It replaces the results of the updates that needed the pack.
 	for i, u := range updates {
 		rejected, _ := results[i].(*Rejected)
 		switch {
@@ -303,12 +305,12 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			}
 			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
 			results[i] = rejected
-		// Every update must have a result: a missing one could be taken for success.
+		// Every update must have a result, because an update without one could be mistaken for a success.
 		case !reported[i]:
 			return nil, fmt.Errorf("%w: report lacks %s", errProtocol, u.Name)
 		}
-		// The reason is in the output of the hook, the unpacker or the lock that failed; the report
-		// only names which of them it was.
+		// The report only states that a hook, the unpacker or a lock has failed. The reason is in their output, so that
+		// is appended.
 		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack || rejected.Kind == RejectMoved) && said() != "" {
 			rejected.Text += ": " + said()
 		}

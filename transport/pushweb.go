@@ -11,10 +11,10 @@ import (
 
 // Limits for pushes over HTTP.
 const (
-	// Requests of unknown length are sent only for packs larger than this, since some servers and
-	// proxies do not support them: git's http.postBuffer.
+	// A body whose length is unknown is sent only if it is larger than postWhole, because some servers and proxies do not
+	// support such requests. git's http.postBuffer serves the same purpose.
 	postWhole = 1 << 20
-	// A longer listing of refs is not requested again for a few of them.
+	// A listing of more refs than advertisedLong is not requested a second time.
 	advertisedLong = 256
 )
 
@@ -23,10 +23,10 @@ type webPush struct{ web *web }
 
 var _ pushLine = webPush{}
 
-// receive requests the capabilities once. If the server has many refs, later calls list the ones
-// below prefixes by upload-pack.
+// receive requests the server's capabilities and refs. If the server has many refs, later calls reuse the capabilities
+// and request only the refs below prefixes, from upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
-	// A listing of many refs is long, and receive-pack cannot restrict it, so the capabilities of the first one are
+	// A listing of many refs is long, and receive-pack cannot restrict it, so the capabilities from the first listing are
 	// kept.
 	h.mu.Lock()
 	known := h.receiver
@@ -63,10 +63,10 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	return webPush{h}, about, nil
 }
 
-// openBlind returns a push at once: an HTTP push is one request, which needs no listing before it.
+// openBlind returns a push at once, because an HTTP push is one request that needs no listing before it.
 func (h *web) openBlind() pushLine { return webPush{h} }
 
-// filterRefs keeps the refs below the prefixes. It overwrites refs.
+// filterRefs returns the refs whose names begin with one of the prefixes. It overwrites the array of refs.
 func filterRefs(refs []Ref, prefixes []string) []Ref {
 	filtered := refs[:0]
 	for _, r := range refs {
@@ -77,7 +77,7 @@ func filterRefs(refs []Ref, prefixes []string) []Ref {
 	return filtered
 }
 
-// list is Remote.Refs without retries.
+// list returns the refs below prefixes, like Remote.Refs but without retries.
 func (h *web) list(ctx context.Context, prefixes []string) ([]Ref, error) {
 	_, caps, err := h.remote.connect(ctx)
 	if err != nil {
@@ -95,11 +95,11 @@ func (h *web) list(ctx context.Context, prefixes []string) ([]Ref, error) {
 	return refs.List, err
 }
 
-// close does nothing: no connection is held before the request.
+// close does nothing, because an HTTP push has no connection before send.
 func (webPush) close() {}
 
-// send makes the push as one POST request. The request is not repeated after a fault, because the server may have
-// applied it.
+// send sends the push as one POST request. The request is not repeated after a transport fault, because the server may
+// have applied the updates.
 func (l webPush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
 	h := l.web
 	base, _ := h.at()
@@ -108,7 +108,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	if pack == nil {
 		c.body = head
 	} else {
-		// The body may be needed again after a refused login, so each attempt starts the pack anew.
+		// The body is needed again after a refused login, so each attempt calls the pack function anew.
 		c.open = func() (io.ReadCloser, int64, error) {
 			if up != nil {
 				up.Close()
@@ -127,12 +127,13 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	}
 	if up != nil {
 		packed := up.stop()
-		// An error of the pack is the cause of the failed request, unless the pack failed because the request did.
+		// If the pack function failed first, its error is the cause of the failed request. If it failed because the
+		// request did (isIO), the request's error is the cause.
 		if err != nil && packed != nil && !isIO(packed) && ctx.Err() == nil {
 			err = packed
 		}
 	}
-	// A push is not repeated at another URL: the next attempt begins with a new discovery.
+	// A push is not repeated at another URL. The next push begins with a new discovery, which follows the redirect.
 	var m moved
 	if errors.As(err, &m) {
 		err = fmt.Errorf("%w: %w in the middle of a push", ErrUnreachable, err)
@@ -140,8 +141,8 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	return err
 }
 
-// upload is the body of a push: commands, then the pack as it is produced.
-// head holds the commands; pipe carries the pack; made is its producer; all is the whole body.
+// upload is the body of a push: the commands in head, then the pack. The pack function, run by made, writes into pipe.
+// all is the whole body.
 type upload struct {
 	head io.Reader
 	pipe *io.PipeReader
@@ -149,7 +150,8 @@ type upload struct {
 	all  io.Reader
 }
 
-// start returns the body and its length if the pack is small, else -1.
+// start starts the pack function. It returns the body and its length, or -1 as the length if the body is larger than
+// postWhole.
 func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer) error) (io.ReadCloser, int64, error) {
 	r, w := io.Pipe()
 	u.pipe = r
@@ -175,26 +177,26 @@ func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer
 // Read returns the next bytes of the body.
 func (u *upload) Read(b []byte) (int, error) { return u.all.Read(b) }
 
-// Close stops the pack. net/http calls it at the end of the request, from a goroutine of its own.
+// Close stops the pack function. net/http calls Close at the end of the request, from another goroutine.
 func (u *upload) Close() error {
 	u.pipe.CloseWithError(brokenPipe{errUnread})
 	return nil
 }
 
-// stop ends the producer of the pack and returns its error.
+// stop ends the pack function and returns its error.
 func (u *upload) stop() error {
 	u.Close()
 	return u.made.stop()
 }
 
-// pacedBody runs the clock of a watch while bytes are being sent, and stops it while more are being
-// produced.
+// pacedBody is a request body that controls the stall clock: the clock runs while bytes are being sent, and is stopped
+// while the next bytes are being produced.
 type pacedBody struct {
 	io.ReadCloser
 	w *watch
 }
 
-// Read returns the next bytes of the body. The clock stops while they are produced.
+// Read returns the next bytes of the body. The clock is stopped while they are produced.
 func (b pacedBody) Read(p []byte) (int, error) {
 	b.w.disarm()
 	n, err := b.ReadCloser.Read(p)

@@ -12,8 +12,8 @@ import (
 // maxRefs bounds the number of refs that a server may list.
 const maxRefs = 4 << 20
 
-// refsMessage returns the ls-refs request: with the targets of annotated tags and symbolic refs, restricted to
-// prefixes.
+// refsMessage returns the ls-refs request. It asks for the targets of annotated tags and of symbolic refs, and restricts
+// the listing to prefixes.
 func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	b := command(caps, "ls-refs", 64*len(prefixes))
 	b = pktline.AppendLine(b, "peel")
@@ -30,9 +30,8 @@ func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseRefs reads an answer to ls-refs. Servers may send more refs than those below the prefixes,
-// which are only an optimisation for them; parseRefs leaves these out, and names that are no valid
-// refs.
+// parseRefs parses an answer to ls-refs. The protocol allows servers to ignore the prefixes, so parseRefs drops refs that
+// are not below one of them. It also drops refs with invalid names.
 func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 	var refs Refs
 	for n := 0; ; n++ {
@@ -53,18 +52,19 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		switch {
 		case !wanted(ref.Name, prefixes):
 		case ref.ID.IsZero():
-			// Only an unborn HEAD has no id: its target is the branch that the first commit will create.
+			// Only a HEAD whose branch does not exist yet has no id. Its target is the branch that the first commit will
+			// create.
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}
-		// Names that git would refuse are dropped, because they could point outside the ref directory.
+		// Names that git would refuse are dropped, because such a name could point outside the directory of refs.
 		case refname.Valid(ref.Name):
 			refs.List = append(refs.List, ref)
 		}
 	}
 }
 
-// wanted reports whether name begins with one of the prefixes. Without prefixes all names do.
+// wanted reports whether name begins with one of the prefixes. If there are no prefixes, every name is wanted.
 func wanted(name string, prefixes []string) bool {
 	for _, p := range prefixes {
 		if strings.HasPrefix(name, p) {
@@ -74,8 +74,8 @@ func wanted(name string, prefixes []string) bool {
 	return len(prefixes) == 0
 }
 
-// parseRef reads "<id> <name>" and the attributes after it; "unborn" in place of an id leaves ID
-// zero.
+// parseRef parses a line "<id> <name>" and the attributes that follow the name. The word "unborn" in place of the id
+// leaves ID zero.
 func parseRef(f object.Format, line string) (Ref, error) {
 	var ref Ref
 	id, rest, ok := strings.Cut(line, " ")
@@ -111,7 +111,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 	return ref, nil
 }
 
-// parseID reads an id of the repository's object format. It refuses the null id.
+// parseID parses an id in the repository's hash format. It returns an error for the null id.
 func parseID(f object.Format, s string) (object.ID, error) {
 	id, err := object.ParseIDOf(f, s)
 	if err == nil && strings.Trim(s, "0") == "" {

@@ -20,30 +20,31 @@ import (
 const (
 	defaultStall   = 30 * time.Second
 	defaultConnect = 15 * time.Second
-	backoffFirst   = 100 * time.Millisecond
-	backoffMost    = 5 * time.Second
-	waitMost       = 2 * time.Minute // a longer Retry-After is returned to the caller
+	backoffFirst   = 100 * time.Millisecond // first pause before a retry
+	backoffMost    = 5 * time.Second        // longest pause before a retry
+	waitMost       = 2 * time.Minute        // if the server asks for a longer pause, the error is returned to the caller
 )
 
-// carrier is a way to exchange messages with a server.
+// carrier exchanges messages with a server over one kind of connection: web for HTTP, lanes for ssh, git:// and local
+// processes.
 type carrier interface {
 	// discover requests the server's capabilities.
 	discover(ctx context.Context) (Capabilities, error)
-	// exchange sends one command, a message of packets that ends in a flush. It returns when the
-	// answer has begun to arrive.
+	// exchange sends one command, which is a message of packets that ends with a flush packet. It returns when the answer
+	// begins to arrive.
 	exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error)
-	// receive opens a push: it returns the server's refs below the prefixes and its capabilities.
+	// receive opens a push. It returns the server's refs below the prefixes, and its capabilities for pushes.
 	receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error)
-	// openBlind opens a push without a message from the server; nil: not possible.
+	// openBlind opens a push before the server has sent any message. It returns nil if the carrier does not support this.
 	openBlind() pushLine
-	// spare returns a function that opens a connection ahead of need; nil if one is ready or being
-	// opened.
+	// spare returns a function that opens a connection before it is needed. It returns nil if such a connection is ready
+	// or is being opened.
 	spare() func(context.Context) error
-	// close drops idle connections. Exchanges in progress were ended before.
+	// close drops idle connections. The caller has ended the exchanges in progress.
 	close()
 }
 
-// commandKind is the kind of objects that a command reads on the server.
+// commandKind states what a command reads on the server: objects or refs.
 type commandKind uint8
 
 const (
@@ -51,44 +52,45 @@ const (
 	readsRefs
 )
 
-// answer is the answer to a command: packets up to a flush. Exactly one of finish and abort ends
-// it.
+// answer is the answer to a command: packets up to a flush packet. The caller must end it by calling either finish or
+// abort.
 type answer struct {
 	*pktReader
-	keep func() // after a complete read: the connection may carry the next exchange
+	keep func() // called after the answer was read completely; the connection may serve the next exchange
 	drop func() // closes the connection
 	once sync.Once
 }
 
-// finish marks the answer as read to its end, so that its connection can be used again.
+// finish marks the answer as completely read, so that its connection can be used again.
 func (a *answer) finish() { a.once.Do(func() { a.keep() }) }
 
-// abort drops the rest of the answer and its connection.
+// abort discards the rest of the answer and closes its connection.
 func (a *answer) abort() { a.once.Do(func() { a.drop() }) }
 
 // Remote is a git repository behind a URL. It is safe for concurrent use.
 //
-// Lock order: no lock is held while another is acquired, nor while waiting for the network. turn is
-// a token, not a lock: its holder requests the capabilities; the others wait for it or for their
-// own context.
+// Lock order: no goroutine acquires a lock while it holds another, or waits for the network while it holds one.
+// discoveryToken is not a lock: the goroutine that has put a token there requests the capabilities, and the others wait
+// until they can put theirs there, or for the end of their context.
 type Remote struct {
 	endpoint *endpoint.URL
 	opts     Options
 	log      *zap.Logger
 	stats    counters
 	watches  watches
-	tasks    sync.WaitGroup // helpers and child processes, for which Close waits
-	// discoveryToken holds the token of the discovery.
+	tasks    sync.WaitGroup // background goroutines and child processes, for which Close waits
+	// discoveryToken contains one element, a token, while a goroutine requests the capabilities or creates the carrier.
 	discoveryToken chan struct{}
 
-	mu      sync.Mutex
-	carrier carrier
-	caps    *Capabilities
-	early   *early // nil: nothing was sent ahead, or its answer was taken
+	mu sync.Mutex
+	// mu guards the fields below.
+	carrier carrier       // nil until the first connection
+	caps    *Capabilities // nil until the discovery has succeeded
+	early   *early        // nil if no command was sent ahead, or if its answer was taken
 	closed  bool
 }
 
-// newRemote returns a Remote with defaults in place of missing options.
+// newRemote returns a Remote. Options that are zero are replaced by their defaults.
 func newRemote(ep *endpoint.URL, o Options) *Remote {
 	if o.Stall <= 0 {
 		o.Stall = defaultStall
@@ -102,20 +104,20 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 	return &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1)}
 }
 
-// Stats returns the counts since Open.
+// Stats returns the counters since Open.
 func (r *Remote) Stats() Stats {
 	s := r.stats.snapshot()
 	s.Quiet = r.watches.quiet(time.Now())
 	return s
 }
 
-// Close ends exchanges in progress, drops idle connections and waits for child processes.
+// Close ends the exchanges in progress, drops idle connections and waits for child processes and background goroutines.
 func (r *Remote) Close() error {
 	r.mu.Lock()
 	c, e := r.carrier, r.early
 	r.closed = true
 	r.mu.Unlock()
-	// Exchanges end first, so that no goroutine takes a connection that is about to be closed.
+	// Exchanges are ended first, so that none of them takes a connection that is about to be closed.
 	r.watches.close()
 	r.dropEarly(e)
 	if c != nil {
@@ -125,7 +127,7 @@ func (r *Remote) Close() error {
 	return nil
 }
 
-// startTask counts a task that Close waits for. The task must call tasks.Done.
+// startTask registers a task for which Close waits. The task must call tasks.Done. It returns errClosed after Close.
 func (r *Remote) startTask() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,8 +138,8 @@ func (r *Remote) startTask() error {
 	return nil
 }
 
-// newCarrier returns the carrier for the remote's URL, after git's configuration has been applied
-// to it.
+// newCarrier returns the carrier for the remote's URL. The URL is first rewritten by the insteadOf settings of git's
+// configuration.
 func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	ep := r.endpoint
 	if ep.Scheme == endpoint.Local {
@@ -166,7 +168,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	return nil, fmt.Errorf("unknown scheme %d", ep.Scheme)
 }
 
-// known returns the result of the discovery; nil before.
+// known returns the carrier and the capabilities. Each is nil if it does not exist yet.
 func (r *Remote) known() (carrier, *Capabilities, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +178,8 @@ func (r *Remote) known() (carrier, *Capabilities, error) {
 	return r.carrier, r.caps, nil
 }
 
-// connect returns the result of the discovery, which it makes once.
+// connect returns the carrier and the capabilities. The first successful call requests the capabilities; later calls
+// return them at once.
 func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	c, caps, err := r.known()
 	if err != nil || caps != nil {
@@ -188,7 +191,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	case <-ctx.Done():
 		return nil, Capabilities{}, context.Cause(ctx)
 	}
-	// The goroutine that held discoveryToken may have finished the discovery.
+	// The goroutine that held r.discoveryToken before may have finished the discovery.
 	c, caps, err = r.known()
 	if err != nil || caps != nil {
 		return c, deref(caps), err
@@ -211,7 +214,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	return c, found, nil
 }
 
-// createCarrier creates the carrier. The caller holds discoveryToken.
+// createCarrier creates the carrier for the remote's URL and stores it in r. The caller holds r.discoveryToken.
 func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	c, err := r.newCarrier(ctx)
 	if err != nil {
@@ -221,14 +224,14 @@ func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	closed := r.closed
 	r.carrier = c
 	r.mu.Unlock()
-	if closed { // Close did not see it
+	if closed { // Close ran before r.carrier was set, so it has not closed c
 		c.close()
 		return nil, errClosed
 	}
 	return c, nil
 }
 
-// carrierFor returns the carrier for callers that do not need the capabilities.
+// carrierFor returns the carrier, for callers that do not need the capabilities. It creates the carrier if necessary.
 func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 	c, _, err := r.known()
 	if err != nil || c != nil {
@@ -246,7 +249,7 @@ func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 	return r.createCarrier(ctx)
 }
 
-// deref returns the capabilities, or none for nil.
+// deref returns *c, or the zero value if c is nil.
 func deref(c *Capabilities) Capabilities {
 	if c == nil {
 		return Capabilities{}
@@ -254,7 +257,7 @@ func deref(c *Capabilities) Capabilities {
 	return *c
 }
 
-// capabilities is Capabilities; it retries a failed discovery.
+// capabilities returns the server's capabilities. It retries a discovery that failed.
 func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	var caps Capabilities
 	err := r.attempts(ctx, "connect to", func(_ carrier, c Capabilities) error {
@@ -264,12 +267,13 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts calls once, after the discovery, until it succeeds or the retries are used up.
+// attempts connects and calls once with the carrier and the capabilities, until once succeeds or Options.Retries is used
+// up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
 
-// attemptsAtMost is attempts with another number of retries.
+// attemptsAtMost is like attempts, but with its own number of retries.
 func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, once func(carrier, Capabilities) error) error {
 	return r.try(ctx, retries, verb, func() error {
 		c, caps, err := r.connect(ctx)
@@ -280,7 +284,8 @@ func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, o
 	})
 }
 
-// try calls once until it succeeds, fails for good, or the retries are used up.
+// try calls once until it succeeds, fails with an error that is not transient, or the retries are used up. verb is the
+// start of the error message.
 func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
 	start := time.Now()
 	for n := 0; ; n++ {
@@ -290,7 +295,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 		}
 		if ctx.Err() == nil && !errors.Is(err, errClosed) {
 			r.stats.fail(err)
-			// Only a transient fault is worth another attempt; a refusal would be repeated.
+			// Only a transient fault is worth another attempt. The server would refuse the others again.
 			var t transient
 			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
@@ -301,28 +306,28 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 				}
 			}
 		}
-		if ctx.Err() != nil { // the cause of any other error
+		if ctx.Err() != nil { // any other error is a consequence of the context's end
 			err = context.Cause(ctx)
 		}
 		return fmt.Errorf("%s %s: %w", verb, r.URL(), err)
 	}
 }
 
-// backoff returns the pause before attempt n. It doubles from attempt to attempt; half of it is
-// random, so that many mounts do not return at the same moment. The pause that the server asked for
-// is a lower bound.
+// backoff returns the pause before retry n. The pause doubles from retry to retry. Half of it is random, so that many
+// mounts do not retry at the same moment. The pause that the server asked for (asked) is a lower bound.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)
 }
 
-// fits reports whether ctx allows another attempt after a pause.
+// fits reports whether another attempt is possible after a pause of wait: before the deadline of ctx, and if wait is at
+// most waitMost.
 func fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
 }
 
-// patient reports whether another attempt may begin so long after the first.
+// patient reports whether Options.Patience allows another attempt that begins this long after the first.
 func (r *Remote) patient(after time.Duration) bool {
 	return r.opts.Patience <= 0 || after < r.opts.Patience
 }
@@ -342,7 +347,7 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (Refs, error) {
 	return refs, err
 }
 
-// ObjectInfo returns the sizes of objects, in bytes; -1 for objects that the server does not have.
+// ObjectInfo returns the sizes of objects in bytes, and -1 for each object that the server does not have.
 // Capabilities.ObjectInfo must be true.
 func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, error) {
 	var sizes []int64
@@ -362,7 +367,7 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 	return sizes, err
 }
 
-// ask makes an exchange and calls read with the answer, which it must read to the end.
+// ask sends a command and calls read with the answer. read must read the answer to its end.
 func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
 	a, err := c.exchange(ctx, kind, message)
 	if err != nil {
@@ -376,7 +381,8 @@ func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read 
 	return nil
 }
 
-// streamFault returns the end of a stream in the middle of a message as a transport fault.
+// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other
+// errors as they are.
 func streamFault(err error) error {
 	if err = cut(err); errors.Is(err, io.ErrUnexpectedEOF) {
 		return fault(err)
@@ -384,8 +390,8 @@ func streamFault(err error) error {
 	return err
 }
 
-// Fetch requests objects and everything they reach, as far as Depth and Filter allow. It returns
-// when the pack begins to arrive.
+// Fetch requests objects and everything that is reachable from them, as far as Depth and Filter allow. It returns when
+// the pack begins to arrive.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
 	var res *FetchResponse
 	retries := r.opts.Retries

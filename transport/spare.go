@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareAge is how long a spare connection is kept. Servers soon close connections without a
-// request, and the host's address may change.
+// spareAge is how long a spare HTTP connection is kept. Servers soon close connections that carry no request, and the
+// address of the host may change.
 const spareAge = 10 * time.Second
 
-// OpenSpare opens a connection in the background for the next exchange that would have to open one,
-// unless one is ready or being opened. It does nothing before the first exchange, and over HTTP
-// nothing behind a proxy. A spare that was taken is not replaced until the next call. An exchange
-// waits for a spare that is being opened. Failures are not reported.
+// OpenSpare opens a connection in the background, for the next exchange that would have to open one. An exchange that
+// needs the spare while it is being opened waits for it. OpenSpare does nothing if a spare is ready or is being opened,
+// before the first exchange, and, over HTTP, behind a proxy. When an exchange has taken the spare, the next one is opened
+// by the next call of OpenSpare. Failures are only logged.
 //
-// Over HTTP the TLS handshake of the spare is done; it is closed after ten seconds if it was not
-// used. On other carriers it is a lane, which is kept as long as any other.
+// Over HTTP the TLS handshake of the spare is completed, and the spare is closed if it is not used within ten seconds. On
+// other carriers the spare is a connection to upload-pack, which is kept as long as other idle ones.
 func (r *Remote) OpenSpare() {
 	c, caps, err := r.known()
 	if err != nil || caps == nil || r.startTask() != nil {
@@ -37,7 +37,7 @@ func (r *Remote) OpenSpare() {
 		defer r.tasks.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), r.opts.Connect+r.opts.Stall)
 		defer cancel()
-		w := r.watches.add(ctx, 0, cancel) // so that Remote.Close ends it
+		w := r.watches.add(ctx, 0, cancel) // so that Remote.Close ends the attempt
 		defer w.release()
 		if err := open(ctx); err != nil {
 			r.log.Debug("no spare connection", zap.String("remote", r.URL()), zap.Error(err))
@@ -45,13 +45,13 @@ func (r *Remote) OpenSpare() {
 	}()
 }
 
-// place is the server end of a connection.
+// place is the server to which a connection leads.
 type place struct {
 	addr   string // host:port
-	secure bool   // TLS
+	secure bool   // whether the connection uses TLS
 }
 
-// webDialer opens the connections of a web carrier, among them spares.
+// webDialer opens the connections of a web carrier, including spare ones.
 type webDialer struct {
 	tcp   net.Dialer
 	tls   *tls.Config
@@ -59,30 +59,31 @@ type webDialer struct {
 	age   time.Duration // how long a spare is kept
 
 	mu sync.Mutex
-	// last is the server of the last request, to which a spare is opened.
+	// The fields below are guarded by mu. last is the server of the last connection; the next spare is opened to that
+	// server.
 	last   place
-	ahead  *spareConn // nil: none, or taken
+	ahead  *spareConn // the spare; nil if there is none, or if an exchange has taken it
 	closed bool
 }
 
-// spareConn is a spare connection. It is in webDialer.ahead, or belongs to the exchange that took
-// it.
+// spareConn is a spare connection, or the attempt to open one. It is either in webDialer.ahead or belongs to the exchange
+// that took it.
 type spareConn struct {
 	at     place
-	opened chan struct{} // closed once the attempt is over
+	opened chan struct{} // closed when the attempt to open it is over
 
-	// webDialer.mu guards the fields below; conn is constant once opened is closed.
-	conn    net.Conn    // nil: not open yet, or it could not be opened
-	dropped bool        // no exchange will take it: close it when it is open
-	expiry  *time.Timer // nil before it is open
+	// webDialer.mu guards the fields below. conn does not change any more once opened is closed.
+	conn    net.Conn    // nil: not open yet, or the attempt failed
+	dropped bool        // no exchange will take it, so it is closed as soon as it is open
+	expiry  *time.Timer // closes the spare after webDialer.age; nil until it is open
 }
 
-// dial returns the spare connection if it leads to the place, else a new one.
+// dial returns the spare connection if it leads to the server at, and a new connection otherwise.
 func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	d.mu.Lock()
 	d.last = at
 	s := d.ahead
-	// A spare to another server stays for a later request; this request opens its own connection.
+	// A spare to another server is left for a later request; this request opens a new connection.
 	if s != nil && s.at == at {
 		d.ahead = nil
 		if s.expiry != nil {
@@ -99,7 +100,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 			d.drop(s)
 			return nil, ctx.Err()
 		}
-		// The server may have closed the spare meanwhile.
+		// The server may have closed the spare since it was opened.
 		if s.conn != nil && alive(s.conn) {
 			return s.conn, nil
 		}
@@ -108,7 +109,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	return d.open(ctx, at)
 }
 
-// open connects and, for TLS, makes the handshake.
+// open opens a TCP connection to the server at, and makes the TLS handshake if at.secure is set.
 func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	c, err := d.tcp.DialContext(ctx, "tcp", at.addr)
 	if err != nil {
@@ -119,7 +120,7 @@ func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	if !at.secure {
 		return s, nil
 	}
-	conf := d.tls.Clone() // the session cache remains shared
+	conf := d.tls.Clone() // the copy shares the session cache
 	if conf.ServerName, _, err = net.SplitHostPort(at.addr); err != nil {
 		c.Close()
 		return nil, err
@@ -134,8 +135,8 @@ func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	return t, nil
 }
 
-// reserve registers a spare to the place of the last connection and returns the function that opens
-// it; nil if there is one already.
+// reserve registers a spare to the server of the last connection, and returns the function that opens it. It returns nil
+// if a spare to that server already exists.
 func (d *webDialer) reserve() func(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -172,7 +173,7 @@ func (d *webDialer) reserve() func(context.Context) error {
 	}
 }
 
-// expire closes a spare that was not taken.
+// expire closes a spare that no exchange has taken.
 func (d *webDialer) expire(s *spareConn) {
 	d.mu.Lock()
 	waits := d.ahead == s
@@ -185,7 +186,8 @@ func (d *webDialer) expire(s *spareConn) {
 	}
 }
 
-// drop closes a spare that was removed from webDialer, now or when it has been opened.
+// drop closes a spare that was removed from webDialer.ahead. A spare that is still being opened is closed when it is
+// open.
 func (d *webDialer) drop(s *spareConn) {
 	d.mu.Lock()
 	s.dropped = true
@@ -199,7 +201,7 @@ func (d *webDialer) drop(s *spareConn) {
 	}
 }
 
-// close closes the spare and opens none from now on.
+// close closes the spare. From then on no spare is opened.
 func (d *webDialer) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -211,7 +213,8 @@ func (d *webDialer) close() {
 	}
 }
 
-// socketOf returns the socket below TLS; behind a proxy that uses TLS itself there are two layers.
+// socketOf returns the socket below the TLS layers of c. There are two such layers if the proxy itself is reached over
+// TLS.
 func socketOf(c net.Conn) *socket {
 	for {
 		switch layer := c.(type) {
@@ -225,8 +228,8 @@ func socketOf(c net.Conn) *socket {
 	}
 }
 
-// alive reports whether the peer still holds a connection on which no request was sent. It does not
-// wait and consumes nothing.
+// alive reports whether the peer has not closed c, a connection on which no request was sent. It neither waits nor
+// consumes bytes.
 func alive(c net.Conn) bool {
 	sc, ok := socketOf(c).Conn.(syscall.Conn)
 	if !ok {
@@ -241,16 +244,16 @@ func alive(c net.Conn) bool {
 	err = raw.Control(func(fd uintptr) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 		n, err := unix.Poll(p, 0)
-		// A server that sends without a request is closing the connection (408). TLS 1.3 may send
-		// session tickets at any time, which can hide the end of the stream from a peeking read,
-		// but not from POLLRDHUP.
+		// A server that sends data without a request is closing the connection (status 408). With TLS 1.3, data may also
+		// be a session ticket, which can arrive at any time. Peeking would then find data and not the end of the stream,
+		// but POLLRDHUP reports the end in either case.
 		quiet = err == nil && (n == 0 || secure && p[0].Revents == unix.POLLIN)
 	})
 	return err == nil && quiet
 }
 
-// spare returns a function that opens one more lane, since the caller is about to use the idle
-// ones; nil while another is being opened.
+// spare returns a function that opens one more connection, because the caller is about to use the idle ones. It returns
+// nil if a spare connection is idle or is being opened.
 func (s *lanes) spare() func(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,8 +283,8 @@ func (s *lanes) spare() func(context.Context) error {
 	}
 }
 
-// awaitSpare waits for a spare lane that is being opened, if no other exchange waits for it. It
-// returns false if there is none.
+// awaitSpare waits for the spare connection that is being opened. It returns false at once if none is being opened, or if
+// another exchange is already waiting for it.
 func (s *lanes) awaitSpare(ctx context.Context) (bool, error) {
 	s.mu.Lock()
 	opened := s.opening

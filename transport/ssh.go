@@ -12,15 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// sshProgram is how to run ssh. shell, if set, is a command for the shell; otherwise path is run
-// directly.
+// sshProgram describes how ssh is run. shell, if it is set, is a command that the shell runs. Otherwise path is the
+// program, which is run directly.
 type sshProgram struct {
 	env         Environment
 	shell, path string
 	variant     sshVariant
 }
 
-// sshVariant is the set of options that a program supports (ssh.variant in git-config).
+// sshVariant is the kind of ssh program, which determines the options that it accepts (ssh.variant in git-config).
 type sshVariant uint8
 
 const (
@@ -30,7 +30,8 @@ const (
 	tortoise
 )
 
-// newSSHProgram returns the ssh program of the user, chosen in git's order.
+// newSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order
+// as git.
 func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	p := sshProgram{env: env}
 	switch {
@@ -48,7 +49,7 @@ func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	if name == "" {
 		name = s.Value("ssh.variant")
 	}
-	// Without a setting the variant is guessed from the name of the program.
+	// Without a setting the variant is guessed from the name of the program, as in git.
 	if name == "" || name == "auto" {
 		first, _, _ := strings.Cut(p.shell+p.path, " ")
 		name = strings.TrimSuffix(strings.ToLower(filepath.Base(first)), ".exe")
@@ -64,7 +65,8 @@ func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	return p
 }
 
-// options returns the arguments before the host. Only OpenSSH can pass the protocol version on.
+// options returns the arguments that precede the host. Only OpenSSH can send the GIT_PROTOCOL variable, which requests
+// protocol version 2.
 func (p sshProgram) options(port string, connect time.Duration) []string {
 	var args []string
 	switch p.variant {
@@ -80,29 +82,29 @@ func (p sshProgram) options(port string, connect time.Duration) []string {
 		if port != "" {
 			args = append(args, "-P", port)
 		}
-	case simpleSSH: // takes none
+	case simpleSSH: // accepts no options
 	}
 	return args
 }
 
-// argv returns the program with its arguments.
+// argv returns the command line: the program followed by args.
 func (p sshProgram) argv(args []string) []string {
 	if p.shell != "" {
-		// The shell passes the arguments on unchanged by "$@".
+		// The shell passes the arguments on unchanged through "$@".
 		return append([]string{"sh", "-c", p.shell + ` "$@"`, p.shell}, args...)
 	}
 	return append([]string{p.path}, args...)
 }
 
-// reaches reports whether the host that ssh would connect to accepts connections. It returns false
-// if this cannot be known, as behind a jump host.
+// reaches reports whether the host that ssh would connect to accepts connections. It returns false if that cannot be
+// determined, for example behind a jump host.
 func (p sshProgram) reaches(ctx context.Context, port, host string, connect time.Duration) bool {
 	if p.variant != openSSH {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, connect)
 	defer cancel()
-	// ssh -G prints the configuration for a host without connecting.
+	// ssh -G prints the configuration that applies to a host, without connecting.
 	args := []string{"-G"}
 	if port != "" {
 		args = append(args, "-p", port)
@@ -119,7 +121,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		found[key] = value
 	}
-	// Behind a proxy the host need not be reachable from this machine.
+	// A host behind a proxy need not be reachable from this machine.
 	if found["proxycommand"] != "" || found["proxyjump"] != "" || found["hostname"] == "" {
 		return false
 	}
@@ -131,7 +133,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 	return true
 }
 
-// seconds rounds up, for options of other programs.
+// seconds returns d in seconds, rounded up, for the options of other programs.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

@@ -1,28 +1,27 @@
 // Package transport is a git protocol version 2 client over http(s), ssh, git:// and local
 // processes.
 //
-// It needs few round trips: a fresh remote costs one connection, one capability discovery and then
-// one request for each command, and an open connection is kept for the next command. The first
-// command may be sent ahead, at the same time as the discovery (RefsAhead, FetchAhead). Several
-// commands may run at once, each on a connection of its own. Input from servers is not trusted: the
-// parsers accept what the protocol allows and reject the rest, and no claimed size is allocated.
+// A fresh remote costs one connection, one request for the capabilities (the discovery), and then one request for each
+// command. An open connection is kept for the next command. The first command may be sent at the same time as the
+// discovery (RefsAhead, FetchAhead). Several commands may run at once, each on its own connection. Servers are not
+// trusted: the parsers accept what the protocol allows and reject the rest, and no memory is allocated only because a
+// message claims to be large.
 //
-// Terms: an *exchange* is one request and its answer; a *carrier* is a way to make exchanges with a
-// server: *web* (HTTP) or *lanes*; a *lane* is a kept connection with one upload-pack process (ssh,
-// git://, local), which serves one exchange after the other; a *spare* is a connection that was
-// opened before it is needed, for the next exchange that would have to open one; a *stall* is a
-// wait for bytes that has lasted for Options.Stall. Packs are not verified here, but by their
-// reader.
+// Terms: an *exchange* is one request and its answer. A *carrier* makes exchanges over one kind of connection: *web* over
+// HTTP, *lanes* over ssh, git:// and pipes to local processes. A *lane* is a connection to one upload-pack process, which
+// serves one exchange after the other. A *spare* is a connection that was opened before it is needed, for the next
+// exchange that would have to open one. A *stall* is a wait for bytes that is longer than Options.Stall. This package
+// does not verify packs; the reader of a pack does.
 //
-// Retries: for transport faults, 429 and 5xx, and only before the first byte of a pack; Pack.Read
-// returns later faults. A kept or spare connection that turns out to be dead is replaced once
-// without counting as an attempt.
+// Retries: an exchange is repeated after transport faults, status 429 and status 5xx, but only before the first byte of a
+// pack. Pack.Read returns later faults. If a kept or spare connection turns out to be dead, the exchange is repeated once
+// on a new connection, which does not count as a retry.
 //
-// Locks are leaves: none is held while another is acquired, nor while waiting for network, disk or
-// a child process.
+// Locks: no goroutine acquires a lock while it holds another, or waits for the network, the disk or a child process while
+// it holds one.
 //
-// The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt. The package
-// transport/endpoint parses URLs and settings.
+// The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt. The package transport/endpoint
+// parses URLs and settings.
 package transport
 
 import (
@@ -36,80 +35,80 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// Environment is the environment of the user's programs; see endpoint.Environment.
+// Environment is the environment of the programs that the user has configured; see endpoint.Environment.
 type Environment = endpoint.Environment
 
-// Options configure a Remote. The zero value is usable.
+// Options configures a Remote. The zero value is usable.
 type Options struct {
-	Login      *Login        // sent as the password (or Bearer) to the remote's own host, http(s) only; nil: none
-	Env        Environment   // environment of the programs that are run and of their settings; nil: that of this process
-	Stall      time.Duration // a wait for bytes longer than this fails the exchange; default 30 s
+	Login      *Login        // sent as the password (or as Bearer) to the remote's own host, over http(s) only; nil: none
+	Env        Environment   // environment of child processes, and the source of settings; nil: the environment of this process
+	Stall      time.Duration // an exchange fails if it waits for bytes longer than this; default 30 s
 	Connect    time.Duration // time limit for opening a connection; default 15 s
-	Retries    int           // attempts after the first, on transport faults, 429 and 5xx
-	Patience   time.Duration // how long after the first attempt another may begin; 0: no limit
-	Ahead      *Ahead        // records which servers refuse commands sent ahead; nil: none is sent ahead
-	UploadPack string        // command for ssh and local remotes; default git-upload-pack
+	Retries    int           // number of retries after transport faults, status 429 and 5xx
+	Patience   time.Duration // how long after the first attempt a retry may begin; 0: no limit
+	Ahead      *Ahead        // records which servers refuse commands sent ahead; nil: no command is sent ahead
+	UploadPack string        // the server's upload-pack command, for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
 }
 
 // Capabilities describes what a server supports.
 type Capabilities struct {
 	Format     object.Format
-	Filter     bool   // partial fetches
-	Shallow    bool   // fetches of limited depth
-	ObjectInfo bool   // sizes without contents
-	RefInWant  bool   // wants by ref name
-	Agent      string // the server's program and version, "" if it does not say
-	unborn     bool   // ls-refs returns the target of an unborn HEAD
+	Filter     bool   // the server supports fetch filters such as blob:none
+	Shallow    bool   // the server supports fetches of limited depth
+	ObjectInfo bool   // the server can report sizes of objects without their contents
+	RefInWant  bool   // the server accepts ref names as wants
+	Agent      string // the server's program and version; "" if the server does not state them
+	unborn     bool   // ls-refs reports the target of a HEAD whose branch does not exist yet
 }
 
-// Ref is a ref of the server.
+// Ref is one ref of the server.
 type Ref struct {
 	Name   string
 	ID     object.ID
-	Peeled object.ID // the object behind an annotated tag; zero for all others
-	Target string    // the target of a symbolic ref, "" for all others
+	Peeled object.ID // the object that an annotated tag points to; zero for all other refs
+	Target string    // the target of a symbolic ref; "" for all other refs
 }
 
 // Refs is a listing of refs.
 type Refs struct {
 	List   []Ref
-	Unborn string // the target of HEAD if that ref does not exist yet (an empty repository), else ""
+	Unborn string // the target of HEAD if that branch does not exist yet (empty repository); otherwise ""
 }
 
 // FetchRequest describes the objects to fetch.
 type FetchRequest struct {
 	Wants []object.ID
-	// Haves are commits that the caller has with everything they reach, and which the remote leaves out. The remote may
-	// know none of them.
+	// Haves are commits that the caller has, together with everything that is reachable from them. The server leaves
+	// these objects out of the pack. It need not know any of the commits.
 	Haves  []object.ID
-	Depth  int    // number of commits of history; 0: all
-	Filter string // such as "blob:none"; "" is everything
-	Once   bool   // no second attempt, whatever Options.Retries says
+	Depth  int    // number of commits of history; 0: all of it
+	Filter string // such as "blob:none"; "": no filter
+	Once   bool   // no retries, whatever Options.Retries is
 }
 
-// FetchResponse is a pack that is being received. Pack must be closed; closing it before its end
-// drops the connection. The context of Fetch applies to Pack too: when it ends, a blocked Read
-// returns at once.
+// FetchResponse is a pack that is being received. The caller must close Pack; closing it before its end drops the
+// connection. The context of Fetch also applies to Pack: when the context ends, a Read that is blocked returns.
 type FetchResponse struct {
 	Shallow []object.ID // commits whose parents are not in the pack
 	Pack    io.ReadCloser
 }
 
-// Stats are counts since Open.
+// Stats are counters since Open.
 type Stats struct {
-	Requests    int64 // HTTP requests, or commands on lanes
-	RoundTrips  int64 // requests and connections opened
+	Requests    int64 // HTTP requests, and commands on other carriers
+	RoundTrips  int64 // number of requests and of connections opened
 	BytesIn     int64
 	BytesOut    int64
-	Connections int64         // opened
-	Quiet       time.Duration // longest of the current waits for a byte
+	Connections int64         // number of connections opened
+	Quiet       time.Duration // the longest of the waits for a byte that are in progress
+	// LastError is the text of the last error, "" if there was none.
 	LastError   string
 	LastErrorAt time.Time
 }
 
-// Open returns the Remote for a URL: http, https, ssh, git or file URL, scp-like host:path, or a
-// local path. It uses neither network nor disk.
+// Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. It
+// uses neither the network nor the disk.
 func Open(rawURL string, o Options) (*Remote, error) {
 	ep, err := endpoint.Parse(rawURL)
 	if err != nil {
@@ -118,11 +117,11 @@ func Open(rawURL string, o Options) (*Remote, error) {
 	return newRemote(ep, o), nil
 }
 
-// URL returns the remote's URL without password and query, and for http without user.
+// URL returns the remote's URL without the password and the query, and for http also without the user.
 func (r *Remote) URL() string { return r.endpoint.String() }
 
-// Capabilities returns the server's capabilities, which it requests once. It returns ErrNoV2 if the
-// server does not speak protocol version 2.
+// Capabilities returns the server's capabilities, and requests them at the first call. It returns ErrNoV2 if the server
+// does not speak protocol version 2.
 func (r *Remote) Capabilities(ctx context.Context) (Capabilities, error) {
 	return r.capabilities(ctx)
 }

@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// watch ends an exchange from outside: when its context ends, when a read or write waits for longer
-// than stall, or when the remote is closed. To end it means to call kill, which makes blocked reads
-// and writes return.
+// watch ends an exchange when its context ends, when a read or write takes longer than stall, or when the remote is
+// closed. Ending an exchange means to call kill, which makes reads and writes that are blocked return.
 type watch struct {
 	stall time.Duration
 	kill  func()
 	timer *time.Timer
-	leave func() bool
+	leave func() bool // unregisters the watch from ctx
 	owner *watches
-	ctx   context.Context // net/http may notice its end before the watch does
-	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0: no wait
+	ctx   context.Context // net/http may notice the end of ctx before the watch does
+	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0 if nothing waits
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// mu guards the fields below.
 	cause error // why the exchange was ended; nil while it runs
-	over  bool  // released: kill must not be called any more
+	over  bool  // the exchange was released, so kill must not be called any more
 }
 
-// watches are the exchanges in progress.
+// watches is the set of exchanges in progress.
 type watches struct {
 	mu     sync.Mutex
 	active map[*watch]struct{}
 	closed bool
 }
 
-// add registers an exchange. kill must make its blocked reads and writes return; it is called once at most. The clock
-// is stopped until arm.
+// add registers an exchange. kill must make the exchange's reads and writes return if they are blocked; it is called at
+// most once. The stall clock does not run before arm is called.
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
 	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
 	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no byte for %s", ErrStalled, stall)) })
@@ -49,7 +49,7 @@ func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *wa
 		s.active[w] = struct{}{}
 	}
 	s.mu.Unlock()
-	// A context that has ended already calls end at once, from another goroutine.
+	// If the context has already ended, end is called at once, by another goroutine.
 	w.leave = context.AfterFunc(ctx, func() { w.end(context.Cause(ctx)) })
 	if closed {
 		w.end(errClosed)
@@ -57,7 +57,7 @@ func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *wa
 	return w
 }
 
-// close ends every exchange in progress, and later ones at once.
+// close ends every exchange in progress. Exchanges that are added later are ended at once.
 func (s *watches) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -69,7 +69,7 @@ func (s *watches) close() {
 	}
 }
 
-// end ends the exchange, unless it was ended or released before. It calls kill without mu, because kill may block.
+// end ends the exchange, unless it was already ended or released. mu is not held during kill, because kill may block.
 func (w *watch) end(cause error) {
 	w.mu.Lock()
 	first := w.cause == nil && !w.over
@@ -82,8 +82,8 @@ func (w *watch) end(cause error) {
 	}
 }
 
-// arm starts the clock of a wait and disarm stops it: time between two reads of the caller is no
-// stall.
+// arm starts the stall clock for a wait, and disarm stops it. The clock is stopped between two reads, because the time
+// that the caller takes is not a stall.
 func (w *watch) arm() {
 	w.since.Store(time.Now().UnixNano())
 	w.timer.Reset(w.stall)
@@ -95,7 +95,7 @@ func (w *watch) disarm() {
 	w.timer.Stop()
 }
 
-// quiet returns the longest of the current waits for a byte.
+// quiet returns the length of the longest wait for a byte that is in progress.
 func (s *watches) quiet(now time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *watches) quiet(now time.Time) (longest time.Duration) {
 	return longest
 }
 
-// release marks the exchange as finished: it cannot be ended any more.
+// release marks the exchange as finished, so that it cannot be ended any more.
 func (w *watch) release() {
 	w.mu.Lock()
 	w.over = true
@@ -119,15 +119,15 @@ func (w *watch) release() {
 	w.owner.mu.Unlock()
 }
 
-// ended returns why the exchange was ended, or nil.
+// ended returns why the exchange was ended, or nil if it was not ended.
 func (w *watch) ended() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cause
 }
 
-// explain returns the cause of an I/O error: why the exchange was ended, else err itself as a
-// transport fault.
+// explain returns the cause of err, an I/O error: the reason why the exchange was ended, or err itself if the exchange
+// was not ended.
 func (w *watch) explain(err error) error {
 	cause := w.ended()
 	if cause == nil && w.ctx.Err() != nil {
@@ -142,14 +142,14 @@ func (w *watch) explain(err error) error {
 	return err
 }
 
-// watched is a stream whose reads and writes are watched. Each exchange sets its own watch.
+// watched is a stream whose reads are watched. Each exchange sets its own watch.
 type watched struct {
 	r io.Reader
 	w *watch
 }
 
-// Read reads from the stream while the clock runs. If the exchange was ended it returns the reason in place of the
-// stream's error.
+// Read reads from the stream while the stall clock runs. If the exchange was ended, Read returns the reason in place of
+// the stream's error.
 func (s *watched) Read(p []byte) (int, error) {
 	s.w.arm()
 	n, err := s.r.Read(p)
@@ -157,14 +157,14 @@ func (s *watched) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case err == io.EOF, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		err = s.w.explain(err) // an aborted stream may look like one that ended
+		err = s.w.explain(err) // a stream that was aborted may look like one that has ended
 	default:
 		err = s.w.explain(fault(err))
 	}
 	return n, err
 }
 
-// counters are the current values of Stats.
+// counters holds the current values of Stats.
 type counters struct {
 	requests, connections, in, out atomic.Int64
 
@@ -173,7 +173,7 @@ type counters struct {
 	lastAt  time.Time
 }
 
-// fail records an error as the last one.
+// fail records err as the last error.
 func (c *counters) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,18 +22,17 @@ import (
 
 // Limits and names of smart HTTP.
 const (
-	gzipOver     = 1 << 10                 // bytes of a request worth compressing
-	maxHops      = 20                      // redirects, as in git
-	maxLogins    = 4                       // refused logins in one exchange
-	drainGrace   = 250 * time.Millisecond  // time limit for the end of a body whose message has ended
-	userAgent    = "git/2.40 (artifactfs)" // some forges serve only clients that begin with "git/"
+	gzipOver     = 1 << 10                 // longer requests are compressed; bytes
+	maxHops      = 20                      // number of redirects that are followed, as in git
+	maxLogins    = 4                       // number of refused logins after which an exchange fails
+	drainGrace   = 250 * time.Millisecond  // time limit for reading the rest of a body after its last packet
+	userAgent    = "git/2.40 (artifactfs)" // some forges serve only clients whose names begin with "git/"
 	servicePath  = "/info/refs"
-	maxRetryWait = 24 * time.Hour
+	maxRetryWait = 24 * time.Hour // longer pauses in Retry-After are shortened to this
 )
 
-// web is the carrier for smart HTTP. It uses HTTP/1.1: with a connection for each exchange, a
-// reader's small answer gets a fair share of the network beside bulk transfers, which it does not
-// as a stream of one HTTP/2 connection.
+// web is the carrier over smart HTTP. It uses HTTP/1.1, because then each exchange has its own connection, and a small
+// answer gets a fair share of the network beside bulk transfers. As a stream of a shared HTTP/2 connection it would not.
 type web struct {
 	remote    *Remote
 	endpoint  *endpoint.URL
@@ -43,16 +42,16 @@ type web struct {
 
 	// mu guards the fields below.
 	mu   sync.Mutex
-	base *url.URL // URL to which the discovery was redirected; before that, the URL of the user
+	base *url.URL // the URL that the discovery was redirected to, or the URL that the user named
 	auth *authenticator
-	// receiver holds the capabilities for pushes, without refs, if there are too many refs to
-	// request them again.
+	// receiver holds the server's capabilities for pushes, without refs. It is set if the server has so many refs that
+	// listing them again would be slow.
 	receiver *Receiver
 }
 
 var _ carrier = (*web)(nil)
 
-// newWeb returns the carrier for the URL ep with the user's settings for it.
+// newWeb returns the carrier for the URL ep, with the user's settings for that URL.
 func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	ws, err := set.HTTP(ep.Base, ep.User, r.opts.Env)
 	if err != nil {
@@ -62,7 +61,7 @@ func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	// git ignores slashes at the end of a URL.
+	// git ignores slashes at the end of a URL, so they are removed.
 	base := *ep.Base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
@@ -75,7 +74,7 @@ func (h *web) close() {
 	h.transport.CloseIdleConnections()
 }
 
-// spare returns nil behind a proxy: what an open connection saves there depends on the proxy.
+// spare returns nil behind a proxy, because it depends on the proxy whether an open connection saves time.
 func (h *web) spare() func(context.Context) error {
 	if h.transport.Proxy != nil {
 		base, _ := h.at()
@@ -86,14 +85,14 @@ func (h *web) spare() func(context.Context) error {
 	return h.dialer.reserve()
 }
 
-// at returns the current base URL and the logins for it.
+// at returns the current base URL and the authenticator for it.
 func (h *web) at() (*url.URL, *authenticator) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.base, h.auth
 }
 
-// move sets another base URL. Logins for the old one are kept only for the same place.
+// move sets another base URL. The authenticator is kept if the new URL may receive the same secrets.
 func (h *web) move(base *url.URL) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,8 +103,8 @@ func (h *web) move(base *url.URL) {
 	}
 }
 
-// samePlace reports whether b may receive secrets for a: same host and port, or https of the same
-// host.
+// samePlace reports whether b may receive secrets that are meant for a: if scheme, host and port are the same, or if b is
+// the https service of the same host.
 func samePlace(a, b *url.URL) bool {
 	if !strings.EqualFold(a.Hostname(), b.Hostname()) {
 		return false
@@ -116,7 +115,7 @@ func samePlace(a, b *url.URL) bool {
 	return b.Scheme == "https" && endpoint.PortOf(a) == "80" && endpoint.PortOf(b) == "443"
 }
 
-// below returns the URL of a service of the repository. It keeps the URL's query, as git does.
+// below returns the URL of a service: base with path appended. Like git, it keeps the query of base.
 func below(base *url.URL, path, query string) *url.URL {
 	u := *base
 	u.Path += path
@@ -132,10 +131,10 @@ func below(base *url.URL, path, query string) *url.URL {
 	return &u
 }
 
-// moved is a redirect.
+// moved is the error for a redirect to another URL.
 type moved struct{ to *url.URL }
 
-// Error names only the host, because the URL may contain a token.
+// Error names only the host, because the rest of the URL may contain a token.
 func (m moved) Error() string { return "server redirects to " + m.to.Host }
 
 // discover requests the capabilities of upload-pack.
@@ -147,10 +146,10 @@ func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
 	return caps, err
 }
 
-// advertisement calls read with the first message of a service, after any redirects.
+// advertisement calls read with the first message of a service. It follows redirects.
 func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader) error) error {
 	for hop := 0; ; hop++ {
-		// The base changes with each redirect, so it is read anew for each hop.
+		// A redirect changes the base URL, so it is read anew in each round.
 		base, _ := h.at()
 		a, err := h.send(ctx, call{method: http.MethodGet, service: s,
 			url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
@@ -163,7 +162,7 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 			if err != nil {
 				return err
 			}
-			// A redirect to plain HTTP would send the login and the contents in clear text.
+			// A redirect to plain HTTP would make the client send the login and the contents in clear text.
 			if base.Scheme == "https" && next.Scheme != "https" {
 				return fmt.Errorf("%w: %w without encryption", ErrUnreachable, m)
 			}
@@ -186,7 +185,8 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 	}
 }
 
-// rebase returns the repository's URL for a redirected discovery.
+// rebase returns the URL of the repository, given the URL that a discovery was redirected to. It returns an error if that
+// URL is not the discovery URL of a repository.
 func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
 	path, ok := strings.CutSuffix(u.Path, servicePath)
@@ -203,7 +203,7 @@ func rebase(to *url.URL, s service) (*url.URL, error) {
 // exchange sends the command as one POST request.
 func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*answer, error) {
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message}
-	// A request for many objects is mostly hexadecimal ids, which compression halves.
+	// A request for many objects consists mostly of hexadecimal ids; compression halves their size.
 	if len(message) > gzipOver {
 		var err error
 		if c.body, err = compress(message); err != nil {
@@ -214,7 +214,8 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 	base, _ := h.at()
 	c.url = below(base, c.service.path(), "")
 	a, err := h.send(ctx, c)
-	// The repository was moved while it was in use: start again at the URL that the user named.
+	// The repository was moved while the remote was in use. The discovery is repeated, starting at the URL that the user
+	// named.
 	var m moved
 	if errors.As(err, &m) && h.set.FollowRedirects {
 		start := *h.endpoint.Base
@@ -230,9 +231,9 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 	return a, err
 }
 
-// gzipWriters holds writers that are not in use, because each has large tables.
+// gzipWriters holds idle writers for reuse, because each of them has large tables.
 var gzipWriters = sync.Pool{New: func() any {
-	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // ids are hexadecimal: half their size at any level
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // hexadecimal ids shrink to half their size at any level
 	return z
 }}
 
@@ -249,26 +250,27 @@ func compress(message []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// call is one HTTP request, repeated after a refused login.
+// call is one HTTP request. It is sent again after a refused login.
 type call struct {
 	method  string
 	service service
 	url     *url.URL
 	body    []byte
 	gzip    bool
-	open    func() (io.ReadCloser, int64, error) // returns the body and its length or -1; replaces body
-	kind    string                               // last part of the answer's content type
+	open    func() (io.ReadCloser, int64, error) // returns the body and its length (-1: unknown); nil: use body
+	kind    string                               // last word of the expected content type
 }
 
-// contentType returns the content type of a request or an answer.
+// contentType returns the content type of a request or an answer of the given kind.
 func (c call) contentType(kind string) string {
 	return "application/x-" + string(c.service) + "-" + kind
 }
 
-// changes reports whether the request changes the server, so that it must not be repeated.
+// changes reports whether the request changes the server, so that it must not be repeated after a fault.
 func (c call) changes() bool { return c.service == receivePack && c.method == http.MethodPost }
 
-// send makes the request with one login after the other until one is accepted.
+// send sends the request. After each 401 it repeats the request with the next login, until one is accepted or none is
+// left.
 func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	_, auth := h.at()
 	l, err := auth.first()
@@ -277,7 +279,8 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 	for tries := 0; ; tries++ {
 		a, res, err := h.once(ctx, c, l)
-		// A dead spare connection costs one repetition, but not of a push, which the server may have received.
+		// If the spare connection was dead, the request is repeated, unless it is a push, which the server may have
+		// received.
 		if errors.Is(err, errHungUp) && !c.changes() {
 			a, res, err = h.once(ctx, c, l)
 		}
@@ -290,7 +293,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 			if tries >= maxLogins {
 				return nil, fmt.Errorf("%w: %s refuses every login", ErrAuth, c.url.Host)
 			}
-			// A login was demanded or refused; the next one is tried.
+			// The server demands a login or has refused this one, so the next one is tried.
 			if l, err = auth.next(ctx, l, challenges); err != nil {
 				return nil, err
 			}
@@ -305,9 +308,10 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// judge returns the error that a status means for a git client.
+// judge returns the error that the status and the content type of res mean for a git client; nil if res is an answer to
+// c.
 func (h *web) judge(c call, res *http.Response) error {
-	// Some servers limit the rate by 403 with Retry-After.
+	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
 	switch code := res.StatusCode; {
@@ -317,7 +321,7 @@ func (h *web) judge(c call, res *http.Response) error {
 			return nil
 		}
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answers with a page for browsers", ErrNotFound) // often a login page
+			return fmt.Errorf("%w: server answers with a page for browsers", ErrNotFound) // it is often a login page
 		}
 		if c.service == receivePack && c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answers %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
@@ -346,7 +350,8 @@ func (h *web) judge(c call, res *http.Response) error {
 	}
 }
 
-// retryAfter parses seconds or a date (RFC 9110, 10.2.3). It returns 0 for anything else.
+// retryAfter parses the value of Retry-After, which is a number of seconds or a date (RFC 9110, 10.2.3). It returns 0 for
+// any other value.
 func retryAfter(value string, now time.Time) time.Duration {
 	if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32); err == nil {
 		return min(max(0, time.Duration(n)*time.Second), maxRetryWait)
@@ -357,18 +362,18 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// once makes one request and does not judge the answer. It returns errHungUp if the request went to
-// a spare connection that turned out to be dead.
+// once sends the request once and does not check the status of the answer. It returns errHungUp if the request was sent
+// on a spare connection that turned out to be dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
-	// The context of the request also ends the body, so cancel is called only when the answer has ended.
+	// The context of the request also applies to the response body, so cancel is called only when the answer has ended.
 	callCtx, cancel := context.WithCancel(ctx)
 	stall := h.remote.opts.Stall
 	if c.changes() {
 		stall *= pushPatience
 	}
 	w := h.remote.watches.add(ctx, stall, cancel)
-	w.since.Store(time.Now().UnixNano()) // connecting is a wait too
-	// Until there is a connection the limits for dialling apply; from then on bytes must move.
+	w.since.Store(time.Now().UnixNano()) // connecting also counts as a wait in Stats.Quiet
+	// While the connection is being opened, the time limits of the dialer apply. From then on the stall clock runs.
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
@@ -400,7 +405,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
 	if err != nil {
-		// net/http repeats requests that fail on a kept connection, but takes a spare one for new.
+		// net/http repeats a request that fails on a connection that it has kept. To net/http a spare connection is a new
+		// one.
 		if onSpare && !answered.Load() && w.ended() == nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", errHungUp, err)
 		}
@@ -413,8 +419,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	return &answer{
 		pktReader: newPktReader(body),
 		keep: func() {
-			// A connection can be used again only after its body was read to the end, which usually
-			// arrived with the message.
+			// A connection can be used again only after the body was read to its end. The end has usually arrived with
+			// the last packet.
 			w.timer.Reset(min(drainGrace, w.stall))
 			io.CopyN(io.Discard, res.Body, drainMost)
 			res.Body.Close()
@@ -429,18 +435,19 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}, res, nil
 }
 
-// drainMost bounds how much of an unwanted body, such as an error page, is read to keep its
-// connection.
+// drainMost is how many bytes of a body that is not needed, such as an error page, are read so that its connection can be
+// used again.
 const drainMost = 64 << 10
 
-// setHeaders sets the headers of a request: the protocol version, the user's own headers, and the login.
+// setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the
+// login.
 func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	req.Header.Set("User-Agent", userAgent)
 	if c.service == uploadPack {
 		req.Header.Set("Git-Protocol", "version=2")
 	}
 	req.Header.Set("Accept", c.contentType(c.kind))
-	// The user's headers may hold secrets, so another host does not receive them.
+	// The user's headers may contain secrets, so they are not sent to another host.
 	if samePlace(h.endpoint.Base, c.url) {
 		for _, line := range h.set.Headers {
 			if name, value, ok := strings.Cut(line, ":"); ok {
@@ -463,7 +470,7 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if c.changes() {
 		return
 	}
-	// Commands that read change nothing. Saying so lets net/http repeat one on a new connection
-	// when the kept one turns out to be dead; an empty list sends no header.
+	// Commands that only read can be repeated. The key Idempotency-Key makes net/http repeat such a request on a new
+	// connection if the kept connection turns out to be dead. With an empty list of values no header is sent.
 	req.Header["Idempotency-Key"] = []string{}
 }

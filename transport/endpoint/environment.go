@@ -16,19 +16,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Environment is a list of NAME=value as os.Environ returns it: the environment of the user of a
-// remote, with its settings for git, ssh and credential helpers. nil is the environment of this
-// process. It may hold secrets.
+// Environment is a list of NAME=value entries, as os.Environ returns it. It is the environment of the user who mounted a
+// remote, with that user's settings for git, ssh and credential helpers. A nil Environment stands for the environment of
+// this process. It may contain secrets.
 type Environment []string
 
-// isConfigEnv reports whether a variable holds configuration of a git command line (git -c), which may contain a
-// secret.
+// isConfigEnv reports whether the variable name holds configuration that was given on a git command line (git -c). Its
+// value may contain a secret.
 func isConfigEnv(name string) bool {
 	return name == "GIT_CONFIG" || name == "GIT_CONFIG_PARAMETERS" || name == "GIT_CONFIG_COUNT" ||
 		strings.HasPrefix(name, "GIT_CONFIG_KEY_") || strings.HasPrefix(name, "GIT_CONFIG_VALUE_")
 }
 
-// all returns the entries, or those of this process for nil.
+// all returns the entries of e, or those of this process if e is nil.
 func (e Environment) all() []string {
 	if e == nil {
 		return os.Environ()
@@ -36,7 +36,7 @@ func (e Environment) all() []string {
 	return e
 }
 
-// Without returns a copy without the variables for which a function of drop returns true.
+// Without returns a copy of the environment without the variables for which one of the functions in drop returns true.
 func (e Environment) Without(drop ...func(name string) bool) []string {
 	kept := make([]string, 0, len(e)+8)
 	for _, v := range e.all() {
@@ -48,8 +48,8 @@ func (e Environment) Without(drop ...func(name string) bool) []string {
 	return kept
 }
 
-// Get returns the value of a variable. Of several entries the last one counts, as for a process
-// that is started with the list.
+// Get returns the value of a variable, or "". If the list contains several entries for name, the last one is used, as in
+// a process that is started with the list.
 func (e Environment) Get(name string) string {
 	if e == nil {
 		return os.Getenv(name)
@@ -62,24 +62,24 @@ func (e Environment) Get(name string) string {
 	return ""
 }
 
-// Git returns a command that runs stock git outside of any repository.
+// Git returns a command that runs stock git outside of any repository, in this environment.
 func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Env = gitcmd.Environ(e)
-	cmd.WaitDelay = time.Second // a helper of git's may outlive it
+	cmd.WaitDelay = time.Second // a helper that git has started may outlive git
 	return cmd
 }
 
-// ForRepository returns the environment for a program that serves a repository of this host, or reaches one by ssh. The
-// repository has settings of its own, so those of a git command line are left out.
+// ForRepository returns the environment for a program that serves a repository on this host, or that reaches one through
+// ssh. The repository has its own settings, so the variables that point git at another repository and the settings of a
+// git command line are removed.
 func (e Environment) ForRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
 
-// ForRemote returns the environment for stock git that reaches a remote from a repository of its own.
+// ForRemote returns the environment for a stock git process that runs in another repository and reaches a remote.
 func (e Environment) ForRemote() []string { return gitcmd.Environ(e) }
 
-// Fingerprint returns a hash of the variables that may decide how a remote is reached and which
-// login is used. Results for one environment must not be used for another whose fingerprint
-// differs.
+// Fingerprint returns a hash of the variables that may determine how a remote is reached and which login is used. A
+// result that was obtained in one environment must not be used in an environment with another fingerprint.
 func (e Environment) Fingerprint() string {
 	var decisive []string
 	for _, v := range e.ForRemote() {
@@ -93,7 +93,7 @@ func (e Environment) Fingerprint() string {
 	return string(sum[:])
 }
 
-// decides reports whether a variable, in upper case, may change how a remote is reached or which login is used.
+// decides reports whether a variable may determine how a remote is reached or which login is used. name is in upper case.
 func decides(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"),
@@ -115,7 +115,7 @@ func (e Environment) expandHome(path string) string {
 	return path
 }
 
-// ProxyFunc returns how to choose the proxy of a request, by http_proxy, https_proxy and no_proxy.
+// ProxyFunc returns the function that chooses the proxy of a request, according to http_proxy, https_proxy and no_proxy.
 func (e Environment) ProxyFunc() func(*http.Request) (*url.URL, error) {
 	if e == nil {
 		return http.ProxyFromEnvironment

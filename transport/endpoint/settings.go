@@ -9,17 +9,16 @@ import (
 	"strings"
 )
 
-// setting is one line of git's configuration: name is section.key in lower case, sub is the
-// subsection.
+// setting is one entry of git's configuration. name is "section.key" in lower case, and sub is the subsection.
 type setting struct {
 	name, sub, value string
-	bare             bool // a key without "=", which means true
+	bare             bool // the entry is a key without "=", which means true
 }
 
-// Settings is git's configuration in the order of its files; later values take precedence.
+// Settings is git's configuration in the order in which git reads it. Later entries take precedence.
 type Settings []setting
 
-// ReadSettings reads the configuration of system, user and environment by one call of git.
+// ReadSettings reads the system's and the user's configuration, and the settings in env, with one call of git.
 func ReadSettings(ctx context.Context, env Environment) (Settings, error) {
 	cmd := env.Git(ctx, "config", "-z", "--list")
 	out, err := cmd.Output()
@@ -32,7 +31,8 @@ func ReadSettings(ctx context.Context, env Environment) (Settings, error) {
 	return ParseSettings(out), nil
 }
 
-// ParseSettings reads "name LF value NUL" entries, or "name NUL" for a key without a value.
+// ParseSettings parses the output of git config -z --list: entries "name LF value NUL", or "name NUL" for a key without a
+// value.
 func ParseSettings(out []byte) Settings {
 	var s Settings
 	for entry := range bytes.SplitSeq(out, []byte{0}) {
@@ -51,10 +51,10 @@ func ParseSettings(out []byte) Settings {
 	return s
 }
 
-// Value returns the last value of a name without subsection, "" if there is none.
+// Value returns the last value of a name without a subsection, or "" if the name is not set.
 func (s Settings) Value(name string) string {
 	value := ""
-	// Later files take precedence, so the last value counts.
+	// Later entries take precedence, so the last value is used.
 	for _, line := range s {
 		if line.name == name && line.sub == "" {
 			value = line.value
@@ -63,8 +63,8 @@ func (s Settings) Value(name string) string {
 	return value
 }
 
-// Rewrite applies url.<base>.Rewrite: the longest prefix of the URL takes precedence. It returns
-// false if none applies.
+// Rewrite replaces the start of the URL raw according to the settings url.<base>.insteadOf. If several of them apply, the
+// one with the longest prefix is used. Rewrite returns false if none applies.
 func (s Settings) Rewrite(raw string) (string, bool) {
 	base, length := "", 0
 	for _, line := range s {
@@ -82,16 +82,16 @@ type HTTPSettings struct {
 	CAFile, CADir     string
 	CertFile, KeyFile string
 	Proxy             string
-	ProxySet          bool     // http.proxy is set; an empty one means no proxy
+	ProxySet          bool     // whether http.proxy is set; if it is set but empty, no proxy is used
 	FollowRedirects   bool     // whether redirects of the discovery are followed
 	Headers           []string // "Name: value"
 }
 
-// HTTP returns the settings http.* and http.<url>.* for a URL. Of the latter, the one that matches
-// most of the URL takes precedence (git-config, http.<url>.*).
+// HTTP returns the settings http.* and http.<url>.* that apply to u. If several settings http.<url>.* match, the most
+// specific one takes precedence, as git-config describes for http.<url>.*.
 func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, error) {
 	w := HTTPSettings{FollowRedirects: true, Env: env}
-	// best holds, for each key, how well the setting in use matches the URL.
+	// best holds, for each key, how specific the setting in use is.
 	best := map[string]specificity{}
 	for _, line := range s {
 		key, ok := strings.CutPrefix(line.name, "http.")
@@ -104,7 +104,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 				continue
 			}
 		}
-		// A setting of equal specificity is on a later line and takes precedence.
+		// Of two equally specific settings, the later one takes precedence.
 		if match.less(best[key]) {
 			continue
 		}
@@ -117,7 +117,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 	return w, nil
 }
 
-// set applies one setting. Keys that are not listed have no effect on this client.
+// set applies one setting to w. Other keys have no effect on this client.
 func (w *HTTPSettings) set(key string, line setting) error {
 	var err error
 	var yes bool
@@ -135,13 +135,14 @@ func (w *HTTPSettings) set(key string, line setting) error {
 		w.KeyFile = w.Env.expandHome(line.value)
 	case "proxy":
 		w.Proxy, w.ProxySet = line.value, true
-	// git follows redirects of the first request only ("initial"); so does this client for any true value.
+	// In git the value "initial" limits redirects to the first request. This client follows redirects only there, for
+	// every true value.
 	case "followredirects":
 		if w.FollowRedirects = true; line.value != "initial" {
 			w.FollowRedirects, err = line.boolean()
 		}
 	case "extraheader":
-		if line.value == "" { // resets the list
+		if line.value == "" { // an empty value removes the headers so far
 			w.Headers = nil
 		} else {
 			w.Headers = append(w.Headers, line.value)
@@ -150,7 +151,7 @@ func (w *HTTPSettings) set(key string, line setting) error {
 	return err
 }
 
-// environment applies variables, which take precedence over the configuration, as in git.
+// environment applies the variables that, as in git, take precedence over the configuration.
 func (w *HTTPSettings) environment() {
 	if w.Env.Get("GIT_SSL_NO_VERIFY") != "" {
 		w.Insecure = true
@@ -164,8 +165,7 @@ func (w *HTTPSettings) environment() {
 	}
 }
 
-// boolean returns the value of a setting as git reads booleans: words, a number, or a key without a value, which is
-// true.
+// boolean parses the value as git parses a boolean: a word or a number. A key without a value is true.
 func (line setting) boolean() (bool, error) {
 	switch strings.ToLower(line.value) {
 	case "true", "yes", "on":
@@ -182,13 +182,14 @@ func (line setting) boolean() (bool, error) {
 	return n != 0, nil
 }
 
-// specificity is how much of a URL a pattern matches: host first, then path, then user.
+// specificity states how much of a URL a pattern matches. The length of the host is compared first, then that of the
+// path, then whether the pattern names the user.
 type specificity struct {
 	host, path int
 	user       bool
 }
 
-// less reports whether a matches less of the URL than b.
+// less reports whether a is less specific than b.
 func (a specificity) less(b specificity) bool {
 	if a.host != b.host {
 		return a.host < b.host
@@ -199,9 +200,9 @@ func (a specificity) less(b specificity) bool {
 	return !a.user && b.user
 }
 
-// matchURL compares like git's urlmatch.c: scheme and port must be equal, '*' stands for one label
-// of the host, the path is a prefix of whole components, and a user in the pattern must be the
-// URL's.
+// matchURL reports whether the URL matches a pattern, and how specific the pattern is. The rules are those of git's
+// urlmatch.c: scheme and port must be equal, '*' stands for one label of the host name, the path of the pattern must be a
+// prefix of whole components, and if the pattern names a user, it must be the user of the URL.
 func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	var none specificity
 	p, err := url.Parse(pattern)
@@ -211,7 +212,7 @@ func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	if name := p.User.Username(); name != "" && name != user {
 		return none, false
 	}
-	// Host names are compared label by label, because '*' stands for exactly one.
+	// Host names are compared label by label, because '*' stands for exactly one label.
 	labels, want := strings.Split(strings.ToLower(u.Hostname()), "."), strings.Split(strings.ToLower(p.Hostname()), ".")
 	if len(labels) != len(want) {
 		return none, false
@@ -229,7 +230,7 @@ func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	return specificity{len(p.Hostname()), len(prefix) + 1, p.User.Username() != ""}, true
 }
 
-// PortOf returns the port of an http or https URL, and the default port of the scheme if it names none.
+// PortOf returns the port of an http or https URL. If the URL has none, it returns the default port of the scheme.
 func PortOf(u *url.URL) string {
 	switch port := u.Port(); {
 	case port != "":

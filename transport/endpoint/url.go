@@ -1,6 +1,5 @@
-// Package endpoint describes how a remote is reached: its URL, the git configuration of the user
-// for that URL, and the environment in which the user's git, ssh and credential helpers run. It
-// sends nothing.
+// Package endpoint describes how a remote is reached: its URL, the user's git configuration for that URL, and the
+// environment in which the user's git, ssh and credential helpers run. It does not use the network.
 package endpoint
 
 import (
@@ -12,28 +11,28 @@ import (
 	"strings"
 )
 
-// Scheme is the way to reach a remote.
+// Scheme is the kind of connection by which a remote is reached.
 type Scheme uint8
 
 const (
-	Local Scheme = iota // path, or file://
+	Local Scheme = iota // a path, or file://
 	HTTP                // http, https
 	SSH                 // ssh://, or host:path
 	Git                 // git://
 )
 
-// URL is the parsed URL of a remote. Secret is its password, which must never be printed.
+// URL is the parsed URL of a remote. Secret is the password in it, which must never be printed.
 type URL struct {
 	Scheme    Scheme
 	Display   string   // without secrets
-	Raw       string   // URL of the user, for Settings.Rewrite; may contain the secret
-	Base      *url.URL // http only, without user
+	Raw       string   // as the user typed it, for Settings.Rewrite; may contain the secret
+	Base      *url.URL // for HTTP only: the URL without user and password
 	User      string
 	Secret    string
-	HasSecret bool
-	Host      string // without port, decoded
-	Port      string // "" for the scheme's own
-	Path      string // decoded; not for HTTP
+	HasSecret bool   // whether the URL has a password, which may be empty
+	Host      string // without the port, unescaped
+	Port      string // "" stands for the default port of the scheme
+	Path      string // unescaped; "" for HTTP
 }
 
 // String returns the URL without secrets.
@@ -42,18 +41,18 @@ func (e *URL) String() string { return e.Display }
 // ErrURL means that a remote URL could not be parsed.
 var ErrURL = errors.New("malformed remote URL")
 
-// Malformed is the error of a URL that cannot be parsed. It repeats no part that may be a secret.
+// Malformed is the error for a URL that cannot be parsed. Its text contains no part of the URL that may be a secret.
 type Malformed string
 
-// Error returns the reason without the URL.
+// Error returns the reason. It does not contain the URL.
 func (m Malformed) Error() string { return "parse remote URL: " + string(m) }
 
 // Is reports whether target is ErrURL.
 func (m Malformed) Is(target error) bool { return target == ErrURL }
 
-// Parse parses the URL of a remote like git's connect.c: with "://" it is a URL, with a colon
-// before the first slash it is host:path over ssh, and anything else is a local path. Errors do not
-// repeat the URL, which may hold a secret.
+// Parse parses the URL of a remote by the rules of git's connect.c: a string with "://" is a URL, a string with a colon
+// before the first slash is host:path over ssh, and any other string is a local path. Errors do not contain the URL,
+// because it may contain a secret.
 func Parse(raw string) (*URL, error) {
 	if raw == "" {
 		return nil, Malformed("empty")
@@ -80,8 +79,8 @@ func Parse(raw string) (*URL, error) {
 		return newSSH(raw, host, rest)
 	}
 	if colon > 0 && (slash < 0 || colon < slash) {
-		// The user meant a URL. To ssh, the user would be a host, and the password a path in an
-		// argument that every process can read.
+		// The user has probably forgotten the scheme. Taken as host:path, the user name would be the host, and the
+		// password a part of the path, which ssh would get as an argument that every process can read.
 		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") && !strings.Contains(raw[:colon], "@") {
 			return nil, Malformed("USER:PASSWORD@HOST without a scheme")
 		}
@@ -90,14 +89,14 @@ func Parse(raw string) (*URL, error) {
 	return newLocal(raw, raw)
 }
 
-// isSchemeName reports whether s may be the scheme of a URL (RFC 3986, 3.1).
+// isSchemeName reports whether s has the syntax of a URL scheme (RFC 3986, 3.1).
 func isSchemeName(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
 		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.')
 	})
 }
 
-// scpBracket splits "[host:port]:path" and "[::1]:path", both also after "user@".
+// scpBracket splits "[host:port]:path" and "[::1]:path", with or without "user@" before the bracket.
 func scpBracket(raw string) (host, path string, ok bool) {
 	user := ""
 	if at := strings.Index(raw, "@["); at > 0 && !strings.ContainsAny(raw[:at], "/:[") {
@@ -110,7 +109,7 @@ func scpBracket(raw string) (host, path string, ok bool) {
 	return user + raw[:end+1], raw[end+2:], true
 }
 
-// newLocal returns the URL of a repository at path, made absolute, because git is run in another directory.
+// newLocal returns the URL of the repository at path. The path is made absolute, because git runs in another directory.
 func newLocal(raw, path string) (*URL, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -119,7 +118,7 @@ func newLocal(raw, path string) (*URL, error) {
 	return &URL{Scheme: Local, Display: abs, Raw: raw, Path: abs}, nil
 }
 
-// parseFile parses what follows file://, which must name this host or none.
+// parseFile parses rest, the part of a URL after file://. Its host must be empty or localhost.
 func parseFile(raw, rest string) (*URL, error) {
 	host, path, ok := strings.Cut(rest, "/")
 	if !ok || host != "" && host != "localhost" {
@@ -136,10 +135,10 @@ func parseFile(raw, rest string) (*URL, error) {
 	return ep, err
 }
 
-// parseHTTP parses an http or https URL and separates the login from it.
+// parseHTTP parses an http or https URL and separates user and password from it.
 func parseHTTP(raw string) (*URL, error) {
 	u, err := url.Parse(raw)
-	if err != nil { // the cause quotes parts of the URL
+	if err != nil { // err contains parts of the URL
 		return nil, Malformed("malformed")
 	}
 	if u.Hostname() == "" {
@@ -149,7 +148,7 @@ func parseHTTP(raw string) (*URL, error) {
 	ep.User = u.User.Username()
 	ep.Secret, ep.HasSecret = u.User.Password()
 	if strings.ContainsFunc(ep.User+ep.Secret+u.Path+u.Host, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return nil, Malformed("control character") // would forge lines of git's credential protocol
+		return nil, Malformed("control character") // it would add lines to git's credential protocol
 	}
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
 	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
@@ -159,7 +158,7 @@ func parseHTTP(raw string) (*URL, error) {
 	return ep, nil
 }
 
-// parseAuthority reads user@host:port/path of ssh and git URLs.
+// parseAuthority parses rest, the part of an ssh or git URL after "://": user@host:port/path.
 func parseAuthority(s Scheme, raw, rest string) (*URL, error) {
 	authority, path, ok := strings.Cut(rest, "/")
 	if !ok {
@@ -172,13 +171,13 @@ func parseAuthority(s Scheme, raw, rest string) (*URL, error) {
 	if authority, err = url.PathUnescape(authority); err != nil {
 		return nil, Malformed("bad escape in host")
 	}
-	if strings.HasPrefix(path, "/~") { // relative to a home directory, as in git
+	if strings.HasPrefix(path, "/~") { // a path below a home directory, as in git
 		path = path[1:]
 	}
 	return newHosted(s, raw, authority, path)
 }
 
-// newSSH parses user@host:path.
+// newSSH returns the URL for the scp-like syntax user@host:path, split at the colon.
 func newSSH(raw, authority, path string) (*URL, error) {
 	user, host := "", authority
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -212,9 +211,8 @@ func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	} else {
 		ep.Host, ep.Port, _ = strings.Cut(ep.Host, ":")
 	}
-	// A host, user or path that begins with '-' would be taken for an option by ssh or
-	// git-upload-pack (CVE-2017-1000117); control characters would end a line of the git://
-	// request.
+	// ssh or git-upload-pack would take a host, user or path that begins with '-' for an option (CVE-2017-1000117). A
+	// control character could end a line of the git:// request.
 	all := ep.User + ep.Host + ep.Port + path
 	switch {
 	case ep.Host == "":
@@ -245,7 +243,7 @@ func (e *URL) spell() string {
 	} else if strings.Contains(e.Host, ":") {
 		u.Host = "[" + e.Host + "]"
 	}
-	if e.User != "" && e.Scheme == SSH { // a login name such as git@, no secret
+	if e.User != "" && e.Scheme == SSH { // a login name such as "git", which is not a secret
 		u.User = url.User(e.User)
 	}
 	if !strings.HasPrefix(u.Path, "/") {
