@@ -10,16 +10,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// body is the contents of a delta's base, in memory (data) or readable through at. The user of a body must call free.
+// body is the contents of a delta's base, either in memory (data) or in a file (at). The caller that gets a body must
+// call free.
 type body struct {
 	typ     object.Type
 	size    int64
-	data    []byte      // whole contents, if at is nil
+	data    []byte      // the whole contents, if at is nil
 	at      io.ReaderAt // source of the contents, if they are not in memory
-	release func()      // may be nil
+	release func()      // closes the file behind at; may be nil
 }
 
-// reader returns a reader of the contents, wherever they are kept.
+// reader returns a reader of the contents, in memory or in the file.
 func (b *body) reader() io.ReaderAt {
 	if b.at == nil {
 		return bytes.NewReader(b.data)
@@ -27,67 +28,68 @@ func (b *body) reader() io.ReaderAt {
 	return b.at
 }
 
-// free releases the file behind at. It does nothing for contents in memory.
+// free releases the file behind at. It does nothing if the contents are in memory.
 func (b *body) free() {
 	if b.release != nil {
 		b.release()
 	}
 }
 
-// keeper is the part of decoding that differs between Ingest and Unpack.
+// keeper is the part of decoding that differs between Ingest and Unpack: where contents are stored and read again.
 type keeper interface {
-	// inMemory reports whether contents are delivered in memory.
+	// inMemory reports whether contents of this type and size are delivered in memory and not in a file.
 	inMemory(t object.Type, size int64) bool
-	// spool opens the file for a content that is not; nil if its bytes are not wanted.
+	// spool opens the file for contents that are not delivered in memory. It returns nil if the contents need not be
+	// stored.
 	spool(size int64) (*os.File, error)
-	// scratch opens a file for deltas whose base has not arrived yet.
+	// scratch opens a file for the deltas whose base has not arrived yet.
 	scratch() (*os.File, error)
-	// base returns the content of a record that was delivered.
+	// base returns the contents of record rec, which was delivered before.
 	base(rec int) (body, error)
-	// deliver takes over a verified object.
+	// deliver receives a verified object. depth is the number of deltas between the object and plain contents.
 	deliver(rec int, depth int, o Object) error
 }
 
-// decoder turns a pack stream into verified objects. Its cache holds recent contents by record.
+// decoder decodes a pack stream into verified objects.
 type decoder struct {
 	format object.Format
-	limit  int64 // bytes of one content or delta
+	limit  int64 // size limit of the contents of one object, and of one delta, in bytes
 	in     *input
 	table  *table
 	keeper keeper
-	// cache saves decoding a base again, because several deltas in a row often share one.
+	// cache holds the contents of recent records, because several deltas in a row often have the same base.
 	cache *lru[int]
 
-	z    inflater
+	z inflater
+	// hash computes the id of the current object.
 	hash *object.Hasher
-	// delta is reused for each small delta, so that a pack of small deltas allocates little.
+	// delta is reused for each delta that fits into it, so that a pack of small deltas allocates little.
 	delta []byte // scratch for deltas that fit into it
-	buf   []byte // see copying
+	buf   []byte // created by copying
 
-	// Deltas whose base has not arrived yet are in late, one after the other.
+	// late is a temporary file with the inflated data of the deltas in byID and byRecord, one after the other.
 	late     *os.File
 	lateSize int64
-	// waiting is the number of deltas in byID and byRecord. The pack is incomplete if it is not zero at the end.
+	// waiting is the number of deltas in byID and byRecord. If it is not zero at the end, the pack is incomplete.
 	waiting int
-	// byID lists REF deltas by the id of their base; byRecord lists OFS deltas by the record of their base, which is
-	// itself a delta that waits.
+	// byID lists REF deltas whose base has not arrived yet, by the id of the base. byRecord lists OFS deltas, by the
+	// record of their base, which has arrived but is itself a delta that waits for its base.
 	byID     map[object.ID][]lateDelta
 	byRecord map[int][]lateDelta
 }
 
-// lateDelta is a delta whose base was not decoded yet when the delta arrived. Its inflated data waits in
-// decoder.late.
+// lateDelta is a delta that arrived before its base was decoded. Its inflated data is in decoder.late.
 type lateDelta struct {
 	rec      int
-	base     int   // record of its base, once that is known
-	at, size int64 // position and size of its inflated data in decoder.late, in bytes
+	base     int   // record of its base; set by wake
+	at, size int64 // offset and size of the inflated data in decoder.late, in bytes
 }
 
-// maxDelta is the size of deltas that are read into memory at once, in bytes; larger ones stream.
+// maxDelta is the largest size, in bytes, of deltas that are read into memory as a whole. Larger ones are streamed.
 const maxDelta = 1 << 20
 
-// newDecoder returns a decoder for one pack. limit bounds one object, and cache the contents kept as delta bases, in
-// bytes.
+// newDecoder returns a decoder for one pack. limit bounds the size of an object, and cache the total size of the contents
+// that are kept as delta bases, both in bytes.
 func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keeper) *decoder {
 	return &decoder{
 		format: f, limit: limit, in: in, table: t, keeper: k, cache: newLRU[int](cache),
@@ -97,7 +99,7 @@ func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keep
 	}
 }
 
-// copying returns the buffer for contents that stream; most packs need none.
+// copying returns the buffer for streamed contents. It is allocated at the first call, because most packs need none.
 func (d *decoder) copying() []byte {
 	if d.buf == nil {
 		d.buf = make([]byte, copyBuffer)
@@ -105,9 +107,9 @@ func (d *decoder) copying() []byte {
 	return d.buf
 }
 
-// run decodes the whole stream and returns the pack's trailer.
+// run decodes the whole stream and returns the trailer of the pack.
 func (d *decoder) run() ([]byte, error) {
-	// The scratch file of late deltas has no use after the pack was decoded.
+	// The file of late deltas is not needed after the pack was decoded.
 	defer func() { discard(d.late) }()
 	var head [packHeaderSize]byte
 	if _, err := io.ReadFull(d.in, head[:]); err != nil {
@@ -136,12 +138,12 @@ func (d *decoder) run() ([]byte, error) {
 	return sum, nil
 }
 
-// missing returns the error for a delta whose base never arrived: it is not in the pack, or it
-// depends on the delta itself.
+// missing returns the error for a delta whose base has not arrived: either the base is not in the pack, or it depends on
+// the delta itself.
 func (d *decoder) missing() error {
 	var first lateDelta
 	var base string
-	// Map order is random; the delta with the lowest record makes the error the same each time.
+	// The iteration order of a map is random. Reporting the delta with the lowest record makes the error reproducible.
 	for id, late := range d.byID {
 		if base == "" || late[0].rec < first.rec {
 			first, base = late[0], id.String()
@@ -150,8 +152,8 @@ func (d *decoder) missing() error {
 	return atOffset(d.table.offset(first.rec), corrupt("base %s of delta is not in the pack (%d deltas wait)", base, d.waiting))
 }
 
-// next decodes the entry at off, which is the next one in the stream, and delivers the object. A delta without its
-// base is postponed.
+// next decodes the entry at off, which is the next entry of the stream, and delivers the object. It postpones a delta
+// whose base has not been decoded yet.
 func (d *decoder) next(off int64) error {
 	if err := d.in.startEntry(); err != nil {
 		return err
@@ -163,7 +165,7 @@ func (d *decoder) next(off int64) error {
 	if e.size > d.limit {
 		return tooLarge(e.size, d.limit)
 	}
-	// The inflater stops at the end of the zlib data, so the input is then at the header of the next entry.
+	// The inflater stops at the end of the zlib data, so that the input is then at the header of the next entry.
 	if err := d.z.start(d.in); err != nil {
 		return err
 	}
@@ -194,7 +196,8 @@ func (d *decoder) next(off int64) error {
 	return d.deliver(rec, 0, o)
 }
 
-// limitOf is the largest size of an object of type t. All but blobs may have to be held in memory.
+// limitOf returns the largest allowed size of an object of type t. Commits, trees and tags have a lower limit, because
+// they may have to be held in memory.
 func (d *decoder) limitOf(t object.Type) int64 {
 	if t == object.Blob {
 		return d.limit
@@ -202,7 +205,7 @@ func (d *decoder) limitOf(t object.Type) int64 {
 	return min(d.limit, object.MaxTreeSize)
 }
 
-// add adds a record for the entry that was just read, and returns its number.
+// add appends a record for the entry that was just read, and returns the number of the record.
 func (d *decoder) add(off int64) (int, error) {
 	if err := d.in.settle(); err != nil {
 		return 0, err
@@ -210,7 +213,8 @@ func (d *decoder) add(off int64) (int, error) {
 	return d.table.add(off, d.in.crc), nil
 }
 
-// resolve applies the delta whose data is next in the input, or stores it until its base has arrived.
+// resolve applies the delta whose data is next in the input, and delivers the result. If the base of the delta has not
+// been decoded yet, resolve stores the delta.
 func (d *decoder) resolve(e *entry) error {
 	base, ok := 0, false
 	if e.kind == refDelta {
@@ -219,7 +223,7 @@ func (d *decoder) resolve(e *entry) error {
 		if base, ok = d.table.at(e.baseOff); !ok {
 			return corrupt("no entry at delta base offset %d", e.baseOff)
 		}
-		// A base in this pack that has no type yet is itself a delta that waits for its base.
+		// A base without a type is itself a delta that waits for its base.
 		ok = d.table.typ(base) != 0
 	}
 	if !ok {
@@ -227,7 +231,7 @@ func (d *decoder) resolve(e *entry) error {
 	}
 	var o Object
 	var err error
-	// The inflated size of a delta is known from the header, but the size of its result only from the delta.
+	// The header of the entry states the size of the delta. The size of the result is stated at the start of the delta.
 	if e.size <= maxDelta {
 		if d.delta, err = d.z.whole(d.delta, e.size); err == nil {
 			o, err = d.patch(base, d.delta, nil)
@@ -248,7 +252,7 @@ func (d *decoder) resolve(e *entry) error {
 	return err
 }
 
-// postpone stores the delta whose data is next in the input. base is the record of an OFS delta's base.
+// postpone stores the delta whose data is next in the input. For an OFS delta, base is the record of its base.
 func (d *decoder) postpone(e *entry, base int) error {
 	if d.late == nil {
 		f, err := d.keeper.scratch()
@@ -264,7 +268,7 @@ func (d *decoder) postpone(e *entry, base int) error {
 	if err != nil {
 		return err
 	}
-	// A REF delta can precede its base; the base of an OFS delta has a record but may wait itself.
+	// A REF delta can precede its base. The base of an OFS delta has a record, but may itself be waiting.
 	l := lateDelta{rec: rec, at: d.lateSize, size: e.size}
 	if e.kind == refDelta {
 		d.byID[e.baseID] = append(d.byID[e.baseID], l)
@@ -276,12 +280,12 @@ func (d *decoder) postpone(e *entry, base int) error {
 	return nil
 }
 
-// deliver passes an object to the keeper, and then the objects that waited for it as their base.
+// deliver passes an object to d.keeper, and then decodes and delivers the deltas that waited for this object.
 func (d *decoder) deliver(rec, depth int, o Object) error {
 	if err := d.handOver(rec, depth, o); err != nil {
 		return err
 	}
-	// The deltas to apply are kept in a list and not resolved by recursion: a chain may be thousands of deltas long.
+	// The deltas to apply are kept in a list, not on the call stack, because a chain may be thousands of deltas long.
 	for ready := d.wake(nil, rec, o.ID); len(ready) > 0; {
 		l := ready[len(ready)-1]
 		o, err := d.patchLate(l)
@@ -296,10 +300,10 @@ func (d *decoder) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// handOver passes one object to the keeper. Contents in memory also go to the cache, because the next delta probably
-// uses them.
+// handOver passes one object to d.keeper, which stores it or passes it on. Contents in memory are also added to the
+// cache, because one of the next deltas probably has this object as its base.
 func (d *decoder) handOver(rec, depth int, o Object) error {
-	// The depth is bounded because a later read has to follow the whole chain.
+	// The depth is bounded, because later reads of the object have to follow the whole chain.
 	if depth > maxDepth {
 		discard(o.File)
 		return corrupt("chain of more than %d deltas", maxDepth)
@@ -313,7 +317,7 @@ func (d *decoder) handOver(rec, depth int, o Object) error {
 	return nil
 }
 
-// wake adds to ready the deltas that waited for record rec, which turned out to be id.
+// wake appends to ready the deltas that waited for record rec as their base. id is the object of that record.
 func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
 	if d.waiting == 0 {
 		return ready
@@ -330,7 +334,7 @@ func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
 	return ready
 }
 
-// patchLate applies a delta that waited.
+// patchLate applies a delta that was stored by postpone, and returns the resulting object.
 func (d *decoder) patchLate(l lateDelta) (Object, error) {
 	data := io.NewSectionReader(d.late, l.at, l.size)
 	if l.size > maxDelta {
@@ -343,15 +347,15 @@ func (d *decoder) patchLate(l lateDelta) (Object, error) {
 	return d.patch(l.base, small, nil)
 }
 
-// patch applies a delta to the contents of record base. The delta is small, or, if that is nil,
-// read from r.
+// patch applies a delta to the contents of record base and returns the resulting object. The delta is small, or is read
+// from r if small is nil.
 func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	b, err := d.body(base)
 	if err != nil {
 		return Object{}, elsewhere{err}
 	}
 	defer b.free()
-	// Delta and base are both in memory, which is the common case: the result is computed without a reader.
+	// The common case: delta and base are both in memory, so the result is computed there without a reader.
 	if r == nil && b.at == nil {
 		s := sliceReader{small, 0}
 		if _, size, err := readDeltaSizes(&s); err == nil && d.keeper.inMemory(b.typ, size) {
@@ -379,20 +383,20 @@ func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	})
 }
 
-// body returns the content of a record that was delivered.
+// body returns the contents of a record that was delivered before.
 func (d *decoder) body(rec int) (body, error) {
 	if t, data, ok := d.cache.get(rec); ok {
 		return body{typ: t, size: int64(len(data)), data: data}, nil
 	}
 	b, err := d.keeper.base(rec)
-	// A base in a file stays there: the cache holds contents in memory only.
+	// The cache holds only contents in memory, so a base in a file is not added.
 	if err == nil && b.at == nil {
 		d.cache.put(rec, b.typ, b.data)
 	}
 	return b, err
 }
 
-// hashed returns the object with the contents data, after it has computed its id.
+// hashed returns the object with the contents data. It computes the object's id.
 func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	d.hash.Reset(t, int64(len(data)))
 	d.hash.Write(data)
@@ -400,15 +404,15 @@ func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	return Object{ID: id, Type: t, Size: int64(len(data)), Data: data}, err
 }
 
-// output collects the bytes that write produces, in memory or in a file as the keeper decides, and
-// hashes them.
+// output returns the object whose contents are the bytes that write writes, and computes its id. The contents are stored
+// in memory or in a file, as d.keeper decides.
 func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error) (Object, error) {
 	if d.keeper.inMemory(t, size) {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
 			return Object{}, err
 		}
-		// The copy has no spare capacity, so that the cache counts the memory that the contents really occupy.
+		// The copy has no spare capacity, so that the cache counts the memory that the contents occupy.
 		return d.hashed(t, append([]byte{}, b.Bytes()...))
 	}
 	f, err := d.keeper.spool(size)
@@ -432,12 +436,13 @@ func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error)
 	return o, nil
 }
 
-// exactReader reads exactly left bytes; ending earlier is corruption.
+// exactReader reads exactly left bytes from r. If r ends earlier, the pack is corrupt.
 type exactReader struct {
 	r    io.Reader
 	left int64
 }
 
+// Read returns ErrCorrupt if r ends before left bytes were read.
 func (r *exactReader) Read(p []byte) (int, error) {
 	if r.left == 0 {
 		return 0, io.EOF
@@ -452,8 +457,8 @@ func (r *exactReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard closes a spool file and removes it. It must not remove the file's name: that of an
-// unnamed temporary file (O_TMPFILE) is its directory, which os.Remove would remove.
+// discard closes a temporary file and unlinks its name. It uses unlink and not os.Remove: the name of a file that was
+// opened with O_TMPFILE is that of a directory, and os.Remove would remove an empty directory.
 func discard(f *os.File) {
 	if f != nil {
 		f.Close()

@@ -6,16 +6,16 @@ import (
 	"io"
 )
 
-// Deltas: gitformat-pack(5), "Deltified representation". Two sizes, then instructions: copy from
-// the base, or insert the bytes that follow.
+// The format of a delta is described in gitformat-pack(5), "Deltified representation": two sizes, and then instructions
+// that either copy a range of the base or insert the bytes that follow.
 
-// byteSource is a reader for deltas.
+// byteSource is a reader from which deltas are read.
 type byteSource interface {
 	io.Reader
 	io.ByteReader
 }
 
-// readDeltaSizes reads the sizes of base and result that a delta claims.
+// readDeltaSizes reads the size of the base and the size of the result, which are stated at the start of a delta.
 func readDeltaSizes(r io.ByteReader) (base, result int64, err error) {
 	if base, err = readSize(r); err == nil {
 		result, err = readSize(r)
@@ -23,7 +23,8 @@ func readDeltaSizes(r io.ByteReader) (base, result int64, err error) {
 	return base, result, err
 }
 
-// readSize reads a size: 7 bits in each byte, the lowest first; the high bit of a byte marks that another follows.
+// readSize reads a size: 7 bits in each byte, the lowest bits first. The high bit of a byte is set if another byte
+// follows.
 func readSize(r io.ByteReader) (int64, error) {
 	var n uint64
 	for shift := 0; ; shift += 7 {
@@ -35,19 +36,19 @@ func readSize(r io.ByteReader) (int64, error) {
 			return 0, corrupt("delta size of more than 63 bits")
 		}
 		if n |= uint64(c&0x7f) << shift; c&0x80 == 0 {
-			return int64(n), nil // shift <= 56: at most 63 bits
+			return int64(n), nil // the last shift is at most 56, so n has at most 63 bits
 		}
 	}
 }
 
-// instruction is one step of a delta: copy n bytes from off in the base, or insert the n bytes that
-// follow (off < 0).
+// instruction is one step of a delta. It copies n bytes at offset off of the base, or, if off is negative, inserts the n
+// bytes that follow.
 type instruction struct{ off, n int64 }
 
-// readInstruction reads the next step. It returns io.EOF at the end of the delta.
-// An instruction begins with one byte. If its high bit is set it is a copy: bits 0 to 3 state which bytes of the
-// offset follow, bits 4 to 6 which bytes of the length. Otherwise the byte is the length of the data to insert; 0 is
-// reserved.
+// readInstruction reads the next instruction. It returns io.EOF at the end of the delta.
+//
+// An instruction begins with one byte. If the high bit is set, it is a copy: bits 0 to 3 state which bytes of the offset
+// follow, and bits 4 to 6 which bytes of the length. Otherwise the byte is the number of bytes to insert; 0 is reserved.
 func readInstruction(r io.ByteReader) (instruction, error) {
 	op, err := r.ReadByte()
 	if err != nil {
@@ -81,7 +82,8 @@ func readInstruction(r io.ByteReader) (instruction, error) {
 	return in, nil
 }
 
-// check refuses a step that reads outside the base or makes the result larger than claimed.
+// check returns ErrCorrupt for an instruction that reads outside the base or makes the result larger than the delta
+// states. left is the number of bytes that are still missing in the result.
 func (in instruction) check(baseSize, left int64) error {
 	if in.off >= 0 && (in.off > baseSize || in.n > baseSize-in.off) {
 		return corrupt("delta copies %d bytes from %d of a base of %d", in.n, in.off, baseSize)
@@ -92,7 +94,8 @@ func (in instruction) check(baseSize, left int64) error {
 	return nil
 }
 
-// cutDelta returns the error of a delta that ends inside an instruction; io.EOF would mean a regular end.
+// cutDelta returns the error for a delta that ends inside an instruction. It replaces io.EOF, which would mean a regular
+// end.
 func cutDelta(err error) error {
 	if err == io.EOF {
 		return corrupt("delta cut short")
@@ -100,8 +103,8 @@ func cutDelta(err error) error {
 	return err
 }
 
-// applyDelta makes the result in memory. A result over limit bytes is refused, and the whole delta
-// is checked before anything is allocated: a few bytes of delta can claim, and really make,
+// applyDelta returns the result of a delta in memory. It returns ErrTooLarge if the result is larger than limit bytes. It
+// checks the whole delta before it allocates the result, because a delta of a few bytes can state, and even produce,
 // gigabytes.
 func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	r := sliceReader{delta, 0}
@@ -115,7 +118,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, tooLarge(size, limit)
 	}
-	// First pass: check all instructions without copying.
+	// First pass: check all instructions, without copying.
 	start := r.pos
 	for left := size; ; {
 		in, err := readInstruction(&r)
@@ -136,7 +139,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 		}
 		left -= in.n
 	}
-	// Second pass: the instructions are valid, so size bytes can be allocated.
+	// Second pass: the instructions are valid, so the result can be allocated.
 	out := make([]byte, 0, size)
 	for r.pos = start; r.pos < len(delta); {
 		in, _ := readInstruction(&r)
@@ -150,7 +153,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	return out, nil
 }
 
-// lacks returns the error of a delta that ends before its result is complete.
+// lacks returns the error for a delta that ends before its result is complete.
 func lacks(err error) error {
 	if err == io.EOF {
 		return corrupt("delta makes less than the size it claims")
@@ -158,7 +161,7 @@ func lacks(err error) error {
 	return err
 }
 
-// sliceReader is a bytes.Reader that the compiler sees through.
+// sliceReader reads bytes from a slice, like bytes.Reader. The compiler can inline its methods.
 type sliceReader struct {
 	b   []byte
 	pos int
@@ -173,8 +176,8 @@ func (r *sliceReader) ReadByte() (byte, error) {
 	return r.b[r.pos-1], nil
 }
 
-// streamDelta writes the result, size bytes, to w by way of buf; the sizes were read from r
-// already, base has baseSize bytes. It holds nothing but buf.
+// streamDelta applies the rest of a delta, read from r, and writes the result to w. The caller has read the two sizes:
+// base has baseSize bytes, and the result has size bytes. streamDelta uses no memory except buf.
 func streamDelta(w io.Writer, base io.ReaderAt, baseSize, size int64, r byteSource, buf []byte) error {
 	for left := size; ; {
 		in, err := readInstruction(r)
@@ -187,7 +190,7 @@ func streamDelta(w io.Writer, base io.ReaderAt, baseSize, size int64, r byteSour
 		if err := in.check(baseSize, left); err != nil {
 			return err
 		}
-		// A copy may be as long as the base, so it moves in pieces of buf.
+		// A copy may be as long as the base, so it is made in pieces that fit into buf.
 		for n := in.n; n > 0; {
 			piece := buf[:min(n, int64(len(buf)))]
 			if in.off < 0 {

@@ -11,28 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The values of a pack that gitformat-pack(5) defines beside the object types.
+// Constants of the pack format that gitformat-pack(5) defines in addition to the object types.
 const (
 	packHeaderSize = 12
 	ofsDelta       = 6
 	refDelta       = 7
 )
 
-// entry is the header of one object in a pack: gitformat-pack(5), "pack-*.pack files have the
-// following format".
+// entry is the header of one object in a pack: gitformat-pack(5), "pack-*.pack files have the following format".
 type entry struct {
-	off     int64 // offset of the header in the pack
-	kind    uint8 // object.Type, ofsDelta or refDelta
-	size    int64 // size of the inflated data in bytes, as the header claims
-	baseOff int64 // offset of the base of an ofsDelta
-	baseID  object.ID
+	off     int64     // offset of the header in the pack
+	kind    uint8     // object.Type, ofsDelta or refDelta
+	size    int64     // size of the inflated data in bytes, as the header states it
+	baseOff int64     // offset of the base, if the entry is an ofsDelta
+	baseID  object.ID // id of the base, if the entry is a refDelta
 }
 
-// isDelta reports whether the entry's data is a delta and not contents.
+// isDelta reports whether the data of the entry is a delta.
 func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 
-// parsePackHeader reads the 12 bytes every pack starts with and returns the number of entries it
-// claims.
+// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that they state.
 func parsePackHeader(b []byte) (uint32, error) {
 	if len(b) < packHeaderSize || string(b[:4]) != "PACK" {
 		return 0, corrupt("no pack: starts with %.8q", b)
@@ -43,21 +41,22 @@ func parsePackHeader(b []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
 
-// readEntry reads the header of the entry at off. Afterwards r is at the start of the zlib data.
+// readEntry reads the header of the entry at off. When it returns, r is at the start of the zlib data.
 func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	e := entry{off: off}
 	c, err := r.ReadByte()
 	if err != nil {
 		return e, err
 	}
-	// The first byte holds 3 bits of type and the lowest 4 bits of the size; each further byte holds 7 bits.
+	// The first byte holds 3 bits of the type and the lowest 4 bits of the size. Each further byte holds 7 bits of the
+	// size.
 	e.kind = c >> 4 & 7
 	e.size = int64(c & 15)
 	for shift := 4; c&0x80 != 0; shift += 7 {
 		if c, err = r.ReadByte(); err != nil {
 			return e, err
 		}
-		if shift > 60 || shift == 60 && c&0x7f > 7 { // 63 bits are all a size has
+		if shift > 60 || shift == 60 && c&0x7f > 7 { // a size has at most 63 bits
 			return e, corrupt("size of more than 63 bits")
 		}
 		e.size |= int64(c&0x7f) << shift
@@ -69,7 +68,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 		if err != nil {
 			return e, err
 		}
-		// A base lies before its delta and behind the pack header, so no chain of OFS deltas can form a circle.
+		// A base lies between the pack header and its delta, so OFS deltas cannot form a cycle.
 		if back <= 0 || back > off-packHeaderSize {
 			return e, corrupt("delta base %d bytes before offset %d", back, off)
 		}
@@ -88,7 +87,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	return e, nil
 }
 
-// readBack reads the distance of an OFS delta to its base.
+// readBack reads the distance in bytes from an OFS delta back to its base.
 func readBack(r io.ByteReader) (int64, error) {
 	n, err := varint.Read(r)
 	if err == varint.ErrOverflow {
@@ -97,12 +96,13 @@ func readBack(r io.ByteReader) (int64, error) {
 	return int64(n), err
 }
 
-// inflater reads one entry's zlib data after the other, keeping its tables and window.
+// inflater inflates the zlib data of one entry after the other. It reuses its tables and its window.
 type inflater struct{ zr io.ReadCloser }
 
-// start begins to inflate at the next byte of r. It reads no byte beyond the end of the zlib data.
+// start prepares to inflate the data that begins at the next byte of r. The inflater reads no byte beyond the end of the
+// zlib data.
 func (z *inflater) start(r flate.Reader) error {
-	// Resetting the reader reuses the window and tables for the next entry.
+	// Reset reuses the window and the tables for the next entry.
 	if z.zr != nil {
 		return z.zr.(zlib.Resetter).Reset(r, nil)
 	}
@@ -117,7 +117,7 @@ func (z *inflater) start(r flate.Reader) error {
 // Read returns inflated data.
 func (z *inflater) Read(p []byte) (int, error) { return z.zr.Read(p) }
 
-// finish checks that the data ends at the current position, and its Adler-32.
+// finish checks that the zlib data ends at the current position, and verifies its Adler-32 checksum.
 func (z *inflater) finish() error {
 	var one [1]byte
 	switch n, err := z.zr.Read(one[:]); {
@@ -132,8 +132,8 @@ func (z *inflater) finish() error {
 	return nil
 }
 
-// whole reads exactly size bytes, into scratch if they fit, and checks that the data ends there. It
-// allocates at most four times the bytes that have arrived.
+// whole inflates exactly size bytes, into scratch if they fit, and checks that the data ends there. The memory that it
+// allocates is at most four times the number of bytes that have arrived, or firstAlloc.
 func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 	buf := scratch[:min(size, int64(cap(scratch)))]
 	if len(buf) == 0 {
@@ -147,14 +147,15 @@ func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 		if got += n; int64(got) == size {
 			return buf, z.finish()
 		}
-		// The buffer grows fourfold only after it was filled: a header can claim gigabytes in a few bytes.
+		// The buffer grows only after it was filled, fourfold, because a header of a few bytes can state a size of
+		// gigabytes.
 		next := make([]byte, min(size, 4*int64(got)))
 		copy(next, buf)
 		buf = next
 	}
 }
 
-// stream copies exactly size bytes to w by way of buf and checks that they are all.
+// stream inflates exactly size bytes into w, in pieces of buf, and checks that the data ends there.
 func (z *inflater) stream(w io.Writer, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := io.ReadFull(z.zr, buf[:min(size, int64(len(buf)))])
@@ -169,7 +170,7 @@ func (z *inflater) stream(w io.Writer, size int64, buf []byte) error {
 	return z.finish()
 }
 
-// short returns the error of data that ended before the claimed size.
+// short returns the error for data that ends before the stated size.
 func short(err error) error {
 	if err == io.EOF {
 		return corrupt("less data than the header claims")
@@ -177,14 +178,15 @@ func short(err error) error {
 	return err
 }
 
-// elsewhere is an error of writing, or of reading anything but the current pack: it does not mean
+// elsewhere marks an error of a write, or of a read from a file other than the current pack. Such an error does not mean
 // that the pack is corrupt.
 type elsewhere struct{ error }
 
+// Unwrap returns the error without the mark.
 func (e elsewhere) Unwrap() error { return e.error }
 
-// diagnose returns the meaning of an error met while decoding. readErr is the error of the pack's
-// reader, if there was one; without it, any complaint of zlib is corruption.
+// diagnose returns the cause of err, an error that occurred during decoding. readErr is the error of the reader of the
+// pack, nil if there was none. If the reader did not fail, an error of zlib means that the pack is corrupt.
 func diagnose(err, readErr error) error {
 	var e elsewhere
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Index reads a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that
-// it was parsed from.
+// Index is a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it was
+// parsed from, so they must remain valid.
 type Index struct {
 	data   []byte // the whole index file, usually mapped
 	idLen  int    // length of an id in bytes
@@ -21,16 +21,16 @@ type Index struct {
 	larges int    // number of 8-byte offsets
 }
 
-// Sizes and marks of the version 2 format.
+// Sizes and marks in the version 2 format.
 const (
 	indexMagic      = "\xfftOc"
 	indexHeaderSize = 8
 	fanoutSize      = 256 * 4
-	largeOffset     = 1 << 31 // marks a 4-byte offset that is a position among the 8-byte ones
+	largeOffset     = 1 << 31 // bit that marks a 4-byte offset as a position in the table of 8-byte offsets
 )
 
-// ParseIndex returns the index that data holds. It checks that all tables lie within data, and returns ErrCorrupt
-// otherwise. It does not check ids and offsets: a wrong one makes an object unreadable and has no other effect.
+// ParseIndex returns the index whose bytes are data. It returns ErrCorrupt if one of the tables is not inside data. It
+// does not check ids and offsets: a wrong one makes an object unreadable and has no other effect.
 func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x := &Index{data: data, idLen: f.Size()}
 	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {
@@ -51,7 +51,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x.names = indexHeaderSize + fanoutSize
 	x.offs = x.names + x.n*(x.idLen+4)
 	x.large = x.offs + x.n*4
-	// After the tables an index has two hashes: of the pack, and of the index.
+	// The tables are followed by two hashes: that of the pack and that of the index.
 	rest := len(data) - 2*x.idLen - x.large
 	if rest < 0 || rest%8 != 0 || rest/8 > x.n {
 		return nil, corrupt("index of %d bytes for %d objects", len(data), x.n)
@@ -60,16 +60,16 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	return x, nil
 }
 
-// fanout returns the number of objects whose first byte is at most i.
+// fanout returns the number of objects whose id has a first byte of at most i.
 func (x *Index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
 
 // Len returns the number of objects.
 func (x *Index) Len() int { return x.n }
 
-// ID returns object i in the order of their ids.
+// ID returns the id at position i of the sorted ids.
 func (x *Index) ID(i int) (object.ID, error) { return object.FromBytes(x.name(i)) }
 
-// Position returns the position of id among the sorted ids. It returns false if the index does not list id.
+// Position returns the position of id among the sorted ids. It returns false if the index does not contain id.
 func (x *Index) Position(id object.ID) (int, bool) {
 	want := id.Bytes()
 	if len(want) != x.idLen {
@@ -78,7 +78,7 @@ func (x *Index) Position(id object.ID) (int, bool) {
 	return x.search(want)
 }
 
-// name returns the bytes of the id at position i. They are part of data and must not be changed.
+// name returns the bytes of the id at position i. They are part of data and must not be modified.
 func (x *Index) name(i int) []byte {
 	at := x.names + i*x.idLen
 	return x.data[at : at+x.idLen]
@@ -87,8 +87,8 @@ func (x *Index) name(i int) []byte {
 // packSum returns the trailer of the pack that the index describes.
 func (x *Index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
 
-// find returns the offset of id's entry. The offset is -1 if the index refers to a large offset that it does not
-// have.
+// find returns the offset of the entry of id. It returns -1 as the offset if the index refers to a position outside its
+// table of 8-byte offsets, and false if the index does not contain id.
 func (x *Index) find(id object.ID) (int64, bool) {
 	i, ok := x.Position(id)
 	if !ok {
@@ -97,7 +97,7 @@ func (x *Index) find(id object.ID) (int64, bool) {
 	return x.offset(i), true
 }
 
-// lookup is find for an id in bytes.
+// lookup is like find, for an id that is given as bytes.
 func (x *Index) lookup(want []byte) (int64, bool) {
 	i, ok := x.search(want)
 	if !ok {
@@ -106,7 +106,8 @@ func (x *Index) lookup(want []byte) (int64, bool) {
 	return x.offset(i), true
 }
 
-// search returns the position of an id by binary search between the fan-out entries of its first byte.
+// search returns the position of an id. The fan-out table bounds the range for the first byte, and a binary search finds
+// the id in it.
 func (x *Index) search(want []byte) (int, bool) {
 	lo, hi := 0, int(x.fanout(int(want[0])))
 	if want[0] > 0 {
@@ -126,12 +127,13 @@ func (x *Index) search(want []byte) (int, bool) {
 	return 0, false
 }
 
-// crc returns the CRC-32 that the index states for the entry of object i.
+// crc returns the CRC-32 of the entry at position i, as the index states it.
 func (x *Index) crc(i int) uint32 {
 	return binary.BigEndian.Uint32(x.data[x.names+x.n*x.idLen+4*i:])
 }
 
-// offset returns the offset of object i in the pack, or -1 if it is beyond the table of large offsets.
+// offset returns the offset of the entry at position i in the pack, or -1 if the index refers to a position outside its
+// table of 8-byte offsets.
 func (x *Index) offset(i int) int64 {
 	off := binary.BigEndian.Uint32(x.data[x.offs+4*i:])
 	if off < largeOffset {
@@ -144,7 +146,7 @@ func (x *Index) offset(i int) int64 {
 	return int64(binary.BigEndian.Uint64(x.data[x.large+8*k:]) & (1<<63 - 1))
 }
 
-// writeIndex writes the index of a pack to w: t lists the entries, and packSum is the trailer of the pack.
+// writeIndex writes the index of a pack to w. t lists the entries of the pack, and packSum is the trailer of the pack.
 func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	sum := f.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), copyBuffer)
@@ -156,7 +158,7 @@ func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	}
 	out.WriteString(indexMagic)
 	put32(2)
-	// The fan-out table: for each first byte, the number of ids up to it.
+	// The fan-out table contains, for each value of the first byte, the number of ids up to this value.
 	below := 0
 	for b := range 256 {
 		for below < len(order) && int(t.sum(int(order[below]))[0]) == b {
@@ -184,7 +186,7 @@ func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 		out.Write(word[:])
 	}
 	out.Write(packSum)
-	if err := out.Flush(); err != nil { // a bufio.Writer keeps its first error until Flush
+	if err := out.Flush(); err != nil { // a bufio.Writer returns its first error again from Flush
 		return err
 	}
 	_, err := w.Write(sum.Sum(nil))

@@ -18,28 +18,30 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// IngestOptions are options of Ingest.
+// IngestOptions configures Ingest.
 type IngestOptions struct {
-	Promisor      bool  // marks the pack as one whose missing objects the remote promised
-	MaxObjectSize int64 // larger objects are refused with ErrTooLarge, in bytes
-	Temporary     bool  // the pack need not survive a power loss, so nothing waits for the disk
+	Promisor      bool  // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
+	Temporary     bool  // the pack need not survive a power failure, so Ingest does not wait for the disk
 }
 
-// IngestResult is the pack that Ingest kept.
+// IngestResult describes the pack that Ingest has stored.
 type IngestResult struct {
-	Name    string // "pack-<trailer>", the name git gives it; empty for a pack without objects, which is not kept
+	Name    string // "pack-<trailer>", as git names it; "" for a pack without objects, which is not stored
 	Objects int
-	Bytes   int64 // size of the pack
+	Bytes   int64 // size of the pack in bytes
 }
 
-// ingestCache bounds the recent contents that Ingest keeps as delta bases, in bytes.
+// ingestCache bounds the size, in bytes, of the recent contents that Ingest caches as delta bases.
 const ingestCache = 8 << 20
 
-// Ingest stores the pack that it reads from r to its end. Each object is readable as soon as it was
-// verified; then each, if not nil, is called with it on this goroutine, in the order of the pack (a
-// delta that precedes its base is delivered after it). The contents may be kept but not changed,
-// and are nil for a blob too large for memory. The pack must be self-contained. After an error
-// nothing is kept, and objects that were readable are no longer.
+// Ingest reads a pack from r to its end and stores it. Each object can be read from the Store as soon as it was verified.
+// Ingest then calls each, unless it is nil, with the object, in the order of the pack; an object whose delta precedes its
+// base is delivered after the base. The calls are made on the caller's goroutine. each may keep content but must not
+// modify it; content is nil for a blob that is too large for memory.
+//
+// The pack must contain the bases of all its deltas. If Ingest fails, it stores nothing, and the objects that could be
+// read during the call can no longer be found.
 func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
 	res, err := s.ingest(ctx, r, o, each)
@@ -49,14 +51,14 @@ func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	return res, nil
 }
 
-// ingest is Ingest without the context of its errors.
+// ingest does what Ingest describes. Ingest adds the context to its errors.
 func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(object.ID, object.Type, []byte)) (IngestResult, error) {
 	file, err := lockedTemp(s.dir)
 	if err != nil {
 		return IngestResult{}, err
 	}
 	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
-	// Readers of the store see the pack from now on, as far as it was received and verified.
+	// From now on readers of the Store find the objects of this pack that were received and verified.
 	if !s.replace(func(packs []source) []source { return append([]source{g.live}, packs...) }) {
 		file.Close()
 		os.Remove(file.Name())
@@ -64,7 +66,8 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	kept := false
 	defer func() {
-		// After an error the live pack leaves the view; readers that use it keep its file open until they finish.
+		// After an error the live pack is removed from the view. Readers that use it keep its file open until they have
+		// finished.
 		if !kept {
 			s.replace(g.without)
 			os.Remove(file.Name())
@@ -85,7 +88,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
-	// finish renames the file to its final name, so from here on the deferred os.Remove finds nothing.
+	// finish renames the file, so from here on the deferred os.Remove finds no file.
 	settle, err := s.finish(file, g.live.table, path, sum, o)
 	if err == nil && !o.Temporary {
 		err = settle()
@@ -97,14 +100,15 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	s.replace(func(packs []source) []source {
 		packs = g.without(packs)
 		if hasPack(packs, path) {
-			return packs // a Refresh saw it first, or it was there before
+			return packs // a Refresh has already added the pack, or the pack existed before
 		}
 		return append([]source{&pack{path: path, format: s.format, number: g.live.number}}, packs...)
 	})
 	return res, nil
 }
 
-// ingestion is the keeper of Ingest: the received bytes are stored as they are, and the objects are only verified.
+// ingestion is the keeper of Ingest: it decides what happens to decoded objects. The received bytes are stored unchanged,
+// and the objects are decoded only to verify them.
 type ingestion struct {
 	s    *Store
 	live *live
@@ -113,22 +117,24 @@ type ingestion struct {
 
 var _ keeper = (*ingestion)(nil)
 
-// without returns packs but the live one.
+// without returns packs without the live pack.
 func (g *ingestion) without(packs []source) []source {
 	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
 }
 
-// inMemory reports whether contents are decoded in memory: all commits, trees and tags, and blobs up to maxInMemory.
+// inMemory reports whether the contents are decoded in memory: true for all commits, trees and tags, and for blobs of up
+// to maxInMemory bytes.
 func (g *ingestion) inMemory(t object.Type, size int64) bool {
 	return t != object.Blob || size <= maxInMemory
 }
 
-func (g *ingestion) spool(int64) (*os.File, error) { return nil, nil } // the pack itself keeps it
+func (g *ingestion) spool(int64) (*os.File, error) { return nil, nil } // contents are stored in the pack itself
 
+// scratch returns a temporary file without a name.
 func (g *ingestion) scratch() (*os.File, error) { return g.s.temp() }
 
-// base reads a base back from the pack that is being received. A base too large for memory is written to a temporary
-// file.
+// base reads the contents of a base from the pack that is being received. A base that is too large for memory is written
+// to a temporary file.
 func (g *ingestion) base(rec int) (body, error) {
 	off := g.live.table.offset(rec)
 	t, data, err := g.s.load(g.live, off, maxInMemory)
@@ -138,7 +144,7 @@ func (g *ingestion) base(rec int) (body, error) {
 	return body{typ: t, size: int64(len(data)), data: data}, err
 }
 
-// deliver records the id of the object, from which moment readers of the store find it.
+// deliver records the id of the object. From then on readers of the Store find the object.
 func (g *ingestion) deliver(rec, depth int, o Object) error {
 	g.live.table.name(rec, o.ID, o.Type, depth)
 	if g.each != nil {
@@ -147,22 +153,23 @@ func (g *ingestion) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// hasPack reports whether packs contain the finished pack at path, without suffix.
+// hasPack reports whether packs contains the finished pack at path, which has no suffix.
 func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
 
-// finish makes file a pack at path, whose entries t lists and whose trailer is sum. The contents of
-// its files are then on disk, unless the pack is Temporary; settle syncs their names as well, and
-// removes the pack if that fails. The order ensures that a process that sees the index also sees
-// the whole pack and its mark, even after a power loss: file systems keep the order of changes of a
-// directory.
+// finish gives file its final name: it becomes the pack at path, with the entries in t and the trailer sum. finish also
+// writes the index. When finish returns, the contents of these files are on disk, unless o.Temporary is set. settle then
+// syncs the directory with their names, and removes the pack if that fails.
+//
+// The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark, even
+// after a power failure, because file systems write the changes of a directory in order.
 func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions) (settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err
 	}
 	if !o.Temporary {
-		startWriting(f) // the disk is busy with the pack while the index is made
+		startWriting(f) // the disk writes the pack while the index is being built
 	}
 	idx, err := lockedTemp(s.dir)
 	if err != nil {
@@ -193,15 +200,15 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
-// startWriting makes the kernel begin to write a file, without waiting for it. If the writing of all files to be
-// synced has begun, the journal of the file system commits them together, so that syncing the second costs nearly
-// nothing. It is a hint: errors are ignored.
+// startWriting makes the kernel start to write a file to disk, without waiting. If this was done for both the pack and
+// the index before the first of them is synced, the journal of the file system commits them together, and the second sync
+// costs almost nothing. It is a hint, so errors are ignored.
 func startWriting(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// publish renames a pack and its index to their final names; settle is that of finish. Existing files of these names
-// have the same contents, because the name is a hash of them.
+// publish renames a pack and its index to their final names, and returns settle as described at finish. If files with
+// these names exist, they have the same contents, because the name is the hash of the contents.
 func publish(pack, idx, path string, promisor bool) (settle func() error, err error) {
 	remove := func() {}
 	if _, err := os.Lstat(path + ".idx"); err != nil {
@@ -211,8 +218,8 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 			os.Remove(path + ".promisor")
 		}
 	}
-	// The mark is created before the pack and the index: git must never see the pack without it, or it would report
-	// the missing objects as damage.
+	// The promisor mark is created before the pack and the index are renamed. If git saw the pack without the mark, it
+	// would report the objects that the pack lacks as damage.
 	if promisor {
 		var mark *os.File
 		if mark, err = os.OpenFile(path+".promisor", os.O_CREATE|os.O_WRONLY, 0o444); err == nil {
@@ -238,16 +245,16 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 	}, nil
 }
 
-// lockedTemp creates a temporary file and locks it (flock), so that sweep, run by another process's Open, leaves it
-// alone.
+// lockedTemp creates a temporary file and locks it (flock). The lock keeps sweep from removing the file: another process
+// that opens the same directory runs sweep.
 func lockedTemp(dir string) (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(dir, tempPrefix+"*")
 		if err != nil {
 			return nil, fmt.Errorf("make temporary file: %w", err)
 		}
-		// Another Open may sweep the file between its creation and its lock. Then the name is gone, and a new file is
-		// made.
+		// The sweep of another process may remove the file after it was created and before it was locked. In that case
+		// another file is created.
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			if _, err = os.Lstat(f.Name()); err == nil {
@@ -255,7 +262,7 @@ func lockedTemp(dir string) (*os.File, error) {
 			}
 		}
 		f.Close()
-		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // swept before it was locked
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // removed or locked by a sweep before it was locked here
 			return nil, fmt.Errorf("make temporary file: %w", err)
 		}
 	}

@@ -6,25 +6,25 @@ import (
 	"io"
 )
 
-// input reads a pack stream byte by byte or in pieces. It hashes the bytes that it returns, for the
-// pack's trailer and for the CRC of each entry, and passes them on to tee.
+// input reads a pack stream, in bytes or in pieces. It computes the hash of the pack for the trailer and the CRC-32 of
+// each entry, and passes the bytes on to tee.
 type input struct {
 	r    io.Reader
-	stop func() error       // checked before each read of r; an error ends the input
-	tee  func([]byte) error // receives the bytes that were returned, if not nil
-	sum  hash.Hash
+	stop func() error       // called before each read of r; an error ends the input
+	tee  func([]byte) error // if not nil, receives the bytes that were returned
+	sum  hash.Hash          // hash of the pack so far
 
 	buf      []byte
-	pos, end int   // buf[pos:end] was read and not returned yet
-	start    int64 // offset of buf[0] in the pack
-	marked   int   // buf[:marked] went to crc and tee
-	summed   int   // buf[:summed] went to sum
-	crc      uint32
-	err      error // r's, kept until buf is used up
-	hit      error // err or tee's, once it was returned
+	pos, end int    // buf[pos:end] was read but not returned yet
+	start    int64  // offset of buf[0] in the pack, in bytes
+	marked   int    // buf[:marked] was added to crc and passed to tee
+	summed   int    // buf[:summed] was added to sum
+	crc      uint32 // CRC-32 of the current entry so far
+	err      error  // error of r; returned when buf is used up
+	hit      error  // the error of r or of tee, once it was returned to the caller
 }
 
-// newInput returns an input that reads a pack from r. sum is the hash of the pack's format.
+// newInput returns an input that reads a pack from r. sum is an empty hash of the pack's format.
 func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) error) *input {
 	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 32<<10)}
 }
@@ -32,8 +32,8 @@ func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) er
 // offset returns the offset of the next byte in the pack.
 func (in *input) offset() int64 { return in.start + int64(in.pos) }
 
-// ReadByte returns the next byte of the pack. It makes input an io.ByteReader, so that zlib reads no byte beyond the
-// end of an entry.
+// ReadByte returns the next byte of the pack. Because input is an io.ByteReader, zlib reads no byte beyond the end of an
+// entry.
 func (in *input) ReadByte() (byte, error) {
 	if in.pos == in.end {
 		if err := in.fill(); err != nil {
@@ -45,7 +45,7 @@ func (in *input) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// Read returns up to len(p) bytes that are already buffered, and reads more only if none are.
+// Read returns up to len(p) bytes that are buffered. It reads from r only if no bytes are buffered.
 func (in *input) Read(p []byte) (int, error) {
 	if in.pos == in.end {
 		if err := in.fill(); err != nil {
@@ -57,7 +57,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads more once buf is used up.
+// fill reads more bytes into buf. The caller has used up buf.
 func (in *input) fill() error {
 	if in.hit == nil {
 		in.hit = in.settle()
@@ -68,7 +68,7 @@ func (in *input) fill() error {
 	in.total()
 	in.start += int64(in.end)
 	in.pos, in.end, in.marked, in.summed = 0, 0, 0, 0
-	// A reader may return no bytes and no error; 100 such reads in a row are an error, as in bufio.
+	// A reader may return neither bytes nor an error. As in bufio, 100 such reads in a row are an error.
 	for tries := 0; in.end == 0 && in.err == nil; tries++ {
 		if err := in.stop(); err != nil {
 			in.err = err
@@ -86,7 +86,7 @@ func (in *input) fill() error {
 	return nil
 }
 
-// settle passes the bytes returned since its last call to crc and tee.
+// settle adds the bytes that were returned since its last call to crc, and passes them to tee.
 func (in *input) settle() error {
 	if in.marked == in.pos {
 		return nil
@@ -103,25 +103,25 @@ func (in *input) settle() error {
 	return nil
 }
 
-// total passes the bytes returned since its last call to sum. It is called as late as possible:
-// hashing is faster in large pieces.
+// total adds the bytes that were returned since its last call to sum. It is called as rarely as possible, because hashing
+// is faster in large pieces.
 func (in *input) total() {
 	in.sum.Write(in.buf[in.summed:in.pos])
 	in.summed = in.pos
 }
 
-// startEntry starts the CRC of an entry at the next byte.
+// startEntry starts a new CRC at the next byte, which is the first one of an entry.
 func (in *input) startEntry() error {
 	err := in.settle()
 	in.crc = 0
 	return err
 }
 
-// trailer reads the hash that ends a pack and compares it with the hash of the bytes before it. It returns ErrCorrupt
-// if they differ, or if data follows.
+// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if the hash differs from that of
+// the bytes before it, or if more data follows.
 func (in *input) trailer() ([]byte, error) {
 	in.total()
-	// The sum is taken before the trailer is read: the trailer is not part of what it covers.
+	// The hash is computed before the trailer is read, because it does not include the trailer.
 	sum := in.sum.Sum(nil)
 	got := make([]byte, len(sum))
 	if _, err := io.ReadFull(in, got); err != nil {

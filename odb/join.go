@@ -17,16 +17,18 @@ import (
 
 // JoinOptions configures Join.
 type JoinOptions struct {
-	Above int                             // Join does nothing with at most this many promisor packs
-	Keep  int                             // number of promisor packs that remain at most
+	Above int                             // Join does nothing if there are no more promisor packs than this
+	Keep  int                             // greatest number of promisor packs that Join leaves
 	Pace  func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
-	// Reports whether a process detects replaced packs itself, so that Join need not wait for it; nil: none.
+	// Reader reports whether the process pid detects by itself that packs were replaced, so that Join need not wait for
+	// it. If Reader is nil, Join waits for every process that may read packs.
 	Reader func(pid int) bool
-	// Number of packs above which old ones are removed soon, even if processes may be reading them.
+	// Crowd is the number of packs above which Join waits only for a short time before it removes the old packs, even if
+	// processes may be reading them.
 	Crowd int
 }
 
-// JoinResult is the result of Join.
+// JoinResult describes what Join has done.
 type JoinResult struct {
 	Name    string // name of the new pack; "" if nothing was joined
 	Packs   int    // number of joined packs
@@ -35,29 +37,30 @@ type JoinResult struct {
 	Removed int    // number of removed packs
 }
 
-// Join reads only packs with the mark of a promisor remote, and copies their entries unchanged: an OFS delta names its
-// base by distance, which stays valid when a whole pack body is copied, and a REF delta by ID. An object in several
-// packs is copied once, from the first one. The bodies of later packs are then incomplete: a delta whose distance to its
-// base changes, or whose base is the copy from an earlier body, gets a new header in front of its old data. Bases stay
-// before their OFS deltas, and no cycle can arise: objects of earlier bodies never refer to later ones.
+// Join reads only packs that have the mark of a promisor remote, and copies their entries unchanged. A REF delta names
+// its base by id. An OFS delta names its base by distance, which stays valid if the whole body of a pack is copied. If
+// several packs contain an object, only the first copy is taken, so the bodies of later packs are copied in parts. If
+// that changes the distance of a delta to its base, or if its base is the copy from an earlier body, the delta gets a new
+// header before its old data. Bases still precede their OFS deltas. No cycle can arise, because objects of an earlier
+// body never refer to a later one.
 //
-// The new pack is complete, on disk and visible to git before an old one is removed. A git process reads the directory
-// once, opens indexes when it first needs them and packs even later. If a file is missing, git reads the directory again
-// and finds the new pack, so it misses no object; but commands that list all promised objects (fsck, gc, rev-list) skip
-// a missing index. So old packs stay until all git processes have ended that may have read the directory without the new
-// pack.
+// The new pack is complete, on disk and visible to git before an old pack is removed. A git process reads the directory
+// once, opens an index when it first needs it, and opens the pack even later. If a file is missing, git reads the
+// directory again and finds the new pack, so it misses no object. But commands that list all promised objects (fsck, gc,
+// rev-list) skip a missing index. So an old pack is kept until all git processes have ended that may have read the
+// directory before the new pack existed.
 //
-// A killed join leaves packs whose objects are all in other packs. The next join recognizes and removes them.
+// If Join is killed, it may leave packs whose objects are all in other packs. The next Join finds and removes them.
 
-// candidate is an open pack that may be joined.
+// candidate is a pack that may be joined. Its files are open.
 type candidate struct {
 	*pack
 	idx  *Index
 	size int64 // size of the pack in bytes
 }
 
-// Join replaces many promisor packs by few if there are more than o.Above. It does nothing while another process joins
-// packs or git runs maintenance. After an error all objects are still in the store.
+// Join replaces many promisor packs by few, if there are more than o.Above. It does nothing while another process joins
+// packs or git runs maintenance. If it returns an error, all objects are still in the store.
 func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	res, err := s.join(ctx, o)
 	if err != nil {
@@ -66,7 +69,7 @@ func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	return res, nil
 }
 
-// join does the work of Join. It holds the file lock artifactfs-join.lock.
+// join does what Join describes. While it runs it holds the file lock artifactfs-join.lock.
 func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err error) {
 	names, err := joinable(s.dir)
 	if err != nil || len(names) <= o.Above {
@@ -87,7 +90,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if tidying(filepath.Dir(s.dir), time.Now()) {
 		return res, nil
 	}
-	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // another process has just joined them
+	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // joined by another process
 		return res, err
 	}
 	if err := removeOrphans(s.dir, time.Now()); err != nil {
@@ -112,15 +115,15 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if len(old) == 0 {
 		return res, nil
 	}
-	err = s.Refresh() // readers of this process need not detect the change themselves
+	err = s.Refresh() // so that readers in this process see the new pack at once
 	if err == nil {
 		res.Removed, err = s.retire(ctx, old, left, res.Name, o)
 	}
 	return res, errors.Join(err, s.Refresh())
 }
 
-// joinable returns the paths, without suffix, of the complete packs in dir that have a promisor mark and neither .keep
-// nor .mtimes.
+// joinable returns the paths, without suffix, of the packs in dir that may be joined: they are complete, have a promisor
+// mark, and have neither a .keep nor a .mtimes file.
 func joinable(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -140,8 +143,8 @@ func joinable(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// candidates opens packs and returns them, the largest first. It skips packs that cannot be opened: they were removed or
-// are damaged.
+// candidates opens the packs at paths and returns them, sorted by size, the largest first. It skips packs that are
+// damaged or were removed.
 func (s *Store) candidates(paths []string) []candidate {
 	var packs []candidate
 	for _, path := range paths {
@@ -158,14 +161,14 @@ func (s *Store) candidates(paths []string) []candidate {
 	return packs
 }
 
-// damaged reports whether a pack has made an earlier join fail.
+// damaged reports whether an earlier join has failed because of damage in the pack.
 func (s *Store) damaged(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unjoinable[path]
 }
 
-// setDamaged excludes a pack from later joins.
+// setDamaged records that a pack is damaged, so that later joins skip it.
 func (s *Store) setDamaged(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,9 +178,10 @@ func (s *Store) setDamaged(path string) {
 	s.unjoinable[path] = true
 }
 
-// redundant separates the packs whose objects are all in other packs from the rest. Both lists keep their order.
+// redundant splits packs into those whose objects are all in other packs (old), and the rest. Both lists keep the order
+// of packs.
 func redundant(packs []candidate) (old, rest []candidate) {
-	for _, c := range packs { // largest first: only a larger pack can contain all objects of another
+	for _, c := range packs { // the largest comes first, and only a larger pack can contain all objects of another
 		if contained(c.idx, rest) {
 			old = append(old, c)
 		} else {
@@ -187,7 +191,7 @@ func redundant(packs []candidate) (old, rest []candidate) {
 	return old, rest
 }
 
-// contained reports whether every object of x is in one of packs.
+// contained reports whether every object in x is also in one of packs.
 func contained(x *Index, packs []candidate) bool {
 	for i := range x.n {
 		if !slices.ContainsFunc(packs, func(c candidate) bool { _, ok := c.idx.lookup(x.name(i)); return ok }) {
@@ -197,9 +201,10 @@ func contained(x *Index, packs []candidate) bool {
 	return true
 }
 
-// choose returns the packs to join, from the end of packs, which has the smallest: as many as necessary to leave o.Keep
-// packs, and further ones while they are smaller than twice the sum so far. So a pack is rewritten only when the packs
-// to add have at least half its size, and large packs are rewritten rarely.
+// choose returns the packs to join. packs is sorted by size, and the chosen packs are the smallest, at its end. choose
+// takes as many as necessary to leave o.Keep packs, and then further ones while each is smaller than twice the sum of
+// those taken before. So a pack is rewritten only if the packs to add have at least half its size, and a large pack is
+// rewritten rarely.
 func choose(packs []candidate, o JoinOptions) []candidate {
 	if len(packs) <= o.Above {
 		return nil
@@ -216,7 +221,8 @@ func choose(packs []candidate, o JoinOptions) []candidate {
 	return packs[first:]
 }
 
-// joinPacks writes one pack with the objects of all packs, which are sorted by size, the largest first.
+// joinPacks writes one pack with the objects of all packs, which are sorted by size, the largest first. It does not
+// remove the old packs.
 func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions) (res JoinResult, err error) {
 	mark, err := joinMarks(packs)
 	if err != nil {
@@ -250,7 +256,7 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	}
 	sum, at, err := w.check()
 	if err != nil {
-		if at >= 0 { // an entry differed from its CRC in the index
+		if at >= 0 { // the entry at this offset does not have the CRC that its index states
 			s.setDamaged(plan.sourceOf(at))
 		}
 		return res, err
@@ -269,13 +275,14 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	return res, err
 }
 
-// errOvertaken means that another process has removed packs that were being joined.
+// errOvertaken means that another process has removed packs while they were being joined.
 var errOvertaken = errors.New("packs were replaced meanwhile")
 
-// publishJoined renames the new pack to its final name: first its promisor mark, then the pack, then its index.
+// publishJoined writes the index and the promisor mark of the new pack, and gives the files their final names: first the
+// mark, then the pack, then the index.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
-		if !whole(c.path) { // git has repacked: the new pack would be superfluous
+		if !whole(c.path) { // git has repacked, so the new pack is not needed
 			return errOvertaken
 		}
 	}
@@ -298,7 +305,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	}
 	idx, err := write(func(f *os.File) error { return writeIndex(f, s.format, t, sum) })
 	if idx != nil {
-		defer idx.Close() // keep the file locked until it is renamed
+		defer idx.Close() // the file remains locked until it is renamed
 	}
 	if err != nil {
 		return fmt.Errorf("write index: %w", err)
@@ -320,7 +327,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	return settle()
 }
 
-// whole reports whether a pack exists together with its index and its promisor mark.
+// whole reports whether the pack exists together with its index and its promisor mark.
 func whole(path string) bool {
 	for _, suffix := range []string{".pack", ".idx", ".promisor"} {
 		if _, err := os.Lstat(path + suffix); err != nil {
@@ -330,7 +337,7 @@ func whole(path string) bool {
 	return true
 }
 
-// pace calls o.Pace, and returns an error if ctx has ended.
+// pace returns an error if ctx has ended. Otherwise it calls o.Pace, unless that is nil.
 func (o *JoinOptions) pace(ctx context.Context) error {
 	if err := ctx.Err(); err != nil || o.Pace == nil {
 		return err
@@ -338,11 +345,11 @@ func (o *JoinOptions) pace(ctx context.Context) error {
 	return o.Pace(ctx)
 }
 
-// maxMark is the maximum size in bytes of one pack's promisor mark. Git writes the refs into it for which the pack was
-// fetched, and never reads them.
+// maxMark is the maximum size in bytes of one pack's promisor mark. Git writes into the mark the refs for which the pack
+// was fetched, and does not read them again.
 const maxMark = 8 << 20
 
-// joinMarks returns the lines of all promisor marks without duplicates.
+// joinMarks returns the lines of the promisor marks of all packs, without duplicates.
 func joinMarks(packs []candidate) ([]byte, error) {
 	var all []byte
 	seen := map[string]bool{}
@@ -363,7 +370,7 @@ func joinMarks(packs []candidate) ([]byte, error) {
 	return all, nil
 }
 
-// appendLines appends the lines of text that are not in seen, and adds them to it.
+// appendLines appends to all the lines of text that are not in seen, and adds them to seen.
 func appendLines(all []byte, seen map[string]bool, text []byte) []byte {
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")

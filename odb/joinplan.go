@@ -14,16 +14,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// joinPlan assigns the entries of the joined packs their offsets in the new pack.
+// joinPlan assigns to each entry of the packs to be joined an offset in the new pack.
 type joinPlan struct {
 	format    object.Format
-	table     *table // objects of the new pack, in the order of its entries
-	size      int64  // size of the new pack so far in bytes, without its trailer
-	steps     []joinStep
-	rewritten []int // positions in table of the entries with a new header
+	table     *table     // objects of the new pack, in the order of its entries
+	size      int64      // size of the new pack so far in bytes, without its trailer
+	steps     []joinStep // how the body of the new pack is written
+	rewritten []int      // positions in table of the entries with a new header
 }
 
-// joinStep writes head, if any, and copies n bytes at offset off of a pack.
+// joinStep is a step in writing the new pack: it writes head, which may be empty, and then copies n bytes at offset off
+// of the pack from.
 type joinStep struct {
 	from   candidate
 	head   []byte
@@ -33,10 +34,10 @@ type joinStep struct {
 // size returns the number of bytes that the step writes.
 func (s *joinStep) size() int64 { return int64(len(s.head)) + s.n }
 
-// maxEntries is the maximum number of entries in a pack: its header has 32 bits for it.
+// maxEntries is the maximum number of entries of a pack, because the pack header has 32 bits for the number.
 const maxEntries = 1<<32 - 1
 
-// add plans the entries of a pack behind the existing ones, without objects that the plan already has.
+// add plans the entries of the pack c after those planned so far. It skips objects that the plan already contains.
 func (p *joinPlan) add(c candidate) error {
 	b, err := readBody(c, p)
 	if err != nil {
@@ -52,7 +53,7 @@ func (p *joinPlan) add(c candidate) error {
 	return p.addParts(b)
 }
 
-// addWhole plans a copy of all entries of a pack, unchanged.
+// addWhole plans to copy all entries of a pack unchanged.
 func (p *joinPlan) addWhole(b *oldBody) {
 	shift := p.size - packHeaderSize
 	for _, i := range b.order {
@@ -61,8 +62,8 @@ func (p *joinPlan) addWhole(b *oldBody) {
 	p.step(joinStep{from: b.candidate, off: packHeaderSize, n: b.size - packHeaderSize})
 }
 
-// addParts plans the entries whose objects the plan does not have yet, and new headers for deltas whose distance to
-// their base changes.
+// addParts plans the entries whose objects the plan does not contain yet. A delta whose distance to its base changes gets
+// a new header.
 func (p *joinPlan) addParts(b *oldBody) error {
 	r := &packReader{src: b.pack, buf: make([]byte, 4<<10)}
 	b.moved = make([]int64, len(b.order))
@@ -107,7 +108,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 	return nil
 }
 
-// newPlace returns the new offset of the delta base at off, which must be an entry before the k-th of b.
+// newPlace returns the new offset of the delta base at off, which must be an entry before the k-th entry of b.
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
@@ -116,18 +117,18 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	if b.moved[at] >= 0 {
 		return b.moved[at], nil
 	}
-	rec, _ := p.table.find(b.id(int(b.order[at]))) // left out because the plan already has the object
+	rec, _ := p.table.find(b.id(int(b.order[at]))) // the base was not copied from b because the plan already contains the object
 	return p.table.offset(rec), nil
 }
 
-// record adds the object at position i of b's index to the table, with its offset and CRC in the new pack.
+// record adds the object at position i of b's index to the table. off and crc are those of its entry in the new pack.
 func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	rec := p.table.add(off, crc)
 	p.table.name(rec, b.id(i), 0, 0)
 	return rec
 }
 
-// step plans a copy. It extends the previous step if the copy continues where that step ends.
+// step appends a step to the plan. If s continues the copy of the previous step, it extends that step.
 func (p *joinPlan) step(s joinStep) {
 	p.size += s.size()
 	if n := len(p.steps); n > 0 && s.head == nil {
@@ -139,7 +140,7 @@ func (p *joinPlan) step(s joinStep) {
 	p.steps = append(p.steps, s)
 }
 
-// sourceOf returns the path of the pack from which the byte at off of the new pack was copied.
+// sourceOf returns the path of the old pack from which the byte at offset off of the new pack was copied.
 func (p *joinPlan) sourceOf(off int64) string {
 	at := int64(packHeaderSize)
 	for _, s := range p.steps {
@@ -150,15 +151,16 @@ func (p *joinPlan) sourceOf(off int64) string {
 	return ""
 }
 
-// oldBody is the body of a pack that is being joined.
+// oldBody is the body of a pack that is being joined: the entries between its header and its trailer.
 type oldBody struct {
 	candidate
 	order   []uint32 // positions in the index, sorted by offset of the entry
-	moved   []int64  // new offsets in the same order; -1: left out. Nil if the whole body is copied
-	dropped int      // number of objects that the plan already has
+	moved   []int64  // new offsets in the same order, -1 if the entry is not copied; nil if the whole body is copied
+	dropped int      // number of objects that the plan already contains
 }
 
-// readBody checks that a pack's index describes its whole body, and counts the objects that the plan already has.
+// readBody checks that the index of a pack describes the whole body of the pack, and counts the objects that the plan
+// already contains.
 func readBody(c candidate, p *joinPlan) (*oldBody, error) {
 	b := &oldBody{candidate: c, order: make([]uint32, c.idx.n)}
 	for i := range b.order {
@@ -184,13 +186,13 @@ func readBody(c candidate, p *joinPlan) (*oldBody, error) {
 	return b, nil
 }
 
-// id returns the object ID at position i of the index.
+// id returns the object id at position i of the index.
 func (b *oldBody) id(i int) object.ID {
 	id, _ := object.FromBytes(b.idx.name(i))
 	return id
 }
 
-// extent returns the start and end offsets of the k-th entry.
+// extent returns the offsets of the start and the end of the k-th entry.
 func (b *oldBody) extent(k int) (off, end int64) {
 	off, end = b.idx.offset(int(b.order[k])), b.size
 	if k+1 < len(b.order) {
@@ -199,7 +201,8 @@ func (b *oldBody) extent(k int) (off, end int64) {
 	return off, end
 }
 
-// rewrittenCRC returns the CRC of the entry with head instead of its old header. It first verifies the old CRC, was.
+// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The entry is at off, its data begins at
+// data and ends at end. rewrittenCRC first verifies that the old entry has the CRC was.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
 	crc.Write(head)
@@ -215,17 +218,17 @@ func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (u
 	return crc.Sum32(), nil
 }
 
-// joinWriter writes the file that a plan describes.
+// joinWriter writes the pack that a plan describes to file.
 type joinWriter struct {
 	plan *joinPlan
 	file *os.File
-	pace func() error
+	pace func() error // see JoinOptions.Pace
 }
 
-// joinPiece is the number of bytes between two calls of pace.
+// joinPiece is the number of bytes that are processed between two calls of pace.
 const joinPiece = 1 << 20
 
-// copy writes the new pack without its trailer.
+// copy writes the new pack, except for its trailer.
 func (w *joinWriter) copy() error {
 	out := bufio.NewWriterSize(w.file, copyBuffer)
 	head := append([]byte("PACK\x00\x00\x00\x02"), 0, 0, 0, 0)
@@ -250,8 +253,8 @@ func (w *joinWriter) copy() error {
 	return out.Flush()
 }
 
-// check reads the file back, compares each entry with its CRC, writes the trailer and returns it. If an entry differs,
-// at is its offset; with other errors it is -1.
+// check reads the file again, compares each entry with its CRC, writes the trailer and returns it. If an entry does not
+// have its CRC, at is the offset of the entry; otherwise at is -1.
 func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	h := w.plan.format.New()
 	in := bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(w.file, 0, w.plan.size), h), copyBuffer)
@@ -284,7 +287,7 @@ func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	return sum, -1, err
 }
 
-// checkRewritten reads and verifies the objects whose entries have a new header.
+// checkRewritten decodes the objects whose entries have a new header, and compares them with their ids.
 func (s *Store) checkRewritten(p *joinPlan, file *os.File) error {
 	l := &live{tail: tail{file: file, flushed: p.size}, table: p.table, number: s.serial.Add(1)}
 	for _, rec := range p.rewritten {

@@ -19,22 +19,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
+// Durations in the removal of old packs.
 const (
-	// graceMost is the longest wait for processes that may be reading old packs.
+	// graceMost is the longest time that Join waits for processes that may be reading old packs.
 	graceMost = time.Minute
-	// graceCrowded replaces graceMost when there are more packs than JoinOptions.Crowd.
+	// graceCrowded replaces graceMost if there are more packs than JoinOptions.Crowd.
 	graceCrowded = time.Second
-	// graceYoung is the age from which a git process without a mapping of a pack directory is assumed not to use that
-	// directory. It is short, because the process may work on any repository of this host; a process that is missed
-	// still searches again for missing packs.
+	// graceYoung is the age below which any git process is assumed to be about to use the pack directory, even if it has
+	// not mapped a file of the directory yet. The time is short, because most git processes work in other repositories of
+	// this host. A git process that does use the directory later finds the new pack when it misses an old one.
 	graceYoung = 500 * time.Millisecond
-	// gracePoll and gracePollMost are the shortest and longest pause between two checks of the running processes.
+	// gracePoll and gracePollMost are the shortest and the longest pause between two checks of the running processes.
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
 
-// retire removes those old packs all of whose objects are in other packs: in left, or in the joined pack, whose name may
-// be "". It first waits until no process reads old packs without knowing the others, and then verifies that the others
-// still exist.
+// retire removes old packs whose objects are all in other packs: in those of left, or in the pack joined, which may be
+// "". It first waits until no process reads packs of a listing from before the new pack, and then checks that the other
+// packs still exist. It returns the number of removed packs.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err
@@ -54,7 +55,7 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	}
 	var gone []string
 	for _, c := range old {
-		// git creates a .keep file to protect a pack, possibly since it was joined; and the packs in left may have
+		// git may have created a .keep file to protect the pack since it was joined, and the packs in left may have
 		// changed.
 		if _, err := os.Lstat(c.path + ".keep"); err == nil || !contained(c.idx, left) {
 			continue
@@ -64,8 +65,8 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	return len(gone), removePacks(s.dir, gone)
 }
 
-// removePacks removes packs: first the indexes, then the rest. At no point, even after a power cut, does a process find
-// a pack without its promisor mark.
+// removePacks removes packs: first their indexes, then their other files. The directory is synced between the two steps,
+// so that even after a power failure no process finds an indexed pack without its promisor mark.
 func removePacks(dir string, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -88,12 +89,12 @@ func removePacks(dir string, paths []string) error {
 	return nil
 }
 
-// orphanAge is the minimum age of a pack without an index that is considered the rest of an interrupted removal: a pack
-// that is being created has its index after a moment.
+// orphanAge is the age from which a pack without an index is treated as the remainder of an interrupted removal. A pack
+// that is being created gets its index within moments.
 const orphanAge = time.Hour
 
-// removeOrphans removes packs whose removal was interrupted after the index, and promisor marks of packs that were never
-// completed.
+// removeOrphans removes packs whose removal was interrupted after their index was removed, and promisor marks of packs
+// that were never completed.
 func removeOrphans(dir string, now time.Time) error {
 	marks, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), "pack-*.promisor"))
 	if err != nil {
@@ -108,7 +109,8 @@ func removeOrphans(dir string, now time.Time) error {
 		if _, err := os.Lstat(path + ".idx"); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// A rename updates the inode's change time, so a pack that was just published is recognized.
+		// The pack may be an old file that was just renamed, so the change time of the inode is compared, which a rename
+		// updates.
 		if st, err := os.Lstat(path + ".pack"); err == nil && now.Sub(changeTime(st)) < orphanAge {
 			continue
 		}
@@ -129,8 +131,8 @@ func changeTime(st fs.FileInfo) time.Time {
 	return st.ModTime()
 }
 
-// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths, as git does before it removes
-// packs. They contain nothing that the packs' own indexes do not.
+// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths. git does the same before it removes
+// packs. The indexes of the packs contain the same information.
 func dropMultiIndex(dir string, paths []string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/*.midx"} {
 		found, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), pattern))
@@ -150,10 +152,10 @@ func dropMultiIndex(dir string, paths []string) error {
 	return nil
 }
 
-// escapeGlob escapes the characters that filepath.Glob treats as wildcards.
+// escapeGlob escapes the characters that filepath.Glob interprets.
 var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// namesAny reports whether a multi-pack index contains the name of a pack in paths.
+// namesAny reports whether the multi-pack index in the file multi contains the name of a pack in paths.
 func namesAny(multi string, paths []string) (bool, error) {
 	data, err := os.ReadFile(multi)
 	if err != nil {
@@ -167,7 +169,8 @@ func namesAny(multi string, paths []string) (bool, error) {
 	return false, nil
 }
 
-// removeMultiIndex removes the multi-pack index, or the list of a chain of them, before its other files.
+// removeMultiIndex removes all files of multi-pack indexes. It starts with the file that git reads first: the index, or
+// the list of a chain of indexes.
 func removeMultiIndex(dir string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev",
 		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {
@@ -184,10 +187,11 @@ func removeMultiIndex(dir string) error {
 	return nil
 }
 
-// tidyingMost is the age of a lock file from which its creator is assumed to be dead.
+// tidyingMost is the age of a lock file from which the process that created it is assumed to have died.
 const tidyingMost = time.Hour
 
-// tidying reports whether git repacks the repository of the directory objects, or writes a multi-pack index.
+// tidying reports whether git is repacking the repository with the directory objects, or is writing a multi-pack index
+// for it.
 func tidying(objects string, now time.Time) bool {
 	for _, name := range []string{"maintenance.lock", "pack/multi-pack-index.lock"} {
 		if st, err := os.Stat(filepath.Join(objects, name)); err == nil && now.Sub(st.ModTime()) < tidyingMost {
@@ -203,7 +207,8 @@ func tidying(objects string, now time.Time) bool {
 	if err != nil {
 		return false
 	}
-	// gc.pid contains "PID HOST". Whether a process of another host is alive is unknown, so it counts as running.
+	// gc.pid contains "PID HOST". A process of another host is assumed to be running, because that cannot be checked
+	// here.
 	pid, host, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
 	n, err := strconv.Atoi(pid)
 	if here, _ := os.Hostname(); err != nil || n <= 0 || host != here {
@@ -212,9 +217,9 @@ func tidying(objects string, now time.Time) bool {
 	return syscall.Kill(n, 0) != syscall.ESRCH
 }
 
-// awaitReaders waits until no running process may have last read the pack directory before since. It waits for a running
-// fsck whenever that has started: fsck reports packs that are removed while it runs, even if other packs have their
-// objects. The wait is at most graceMost.
+// awaitReaders waits until every process that may have listed the pack directory before since has ended. It also waits
+// for every running fsck, because fsck reports packs that are removed while it runs, even if other packs contain the
+// objects. It waits at most graceMost, or graceCrowded if there are many packs and no fsck.
 func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions) error {
 	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
 		found, checking := readers(s.dir, since, o.Reader)
@@ -233,10 +238,11 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers reports whether a process that started before since may use packs of dir that it found then: it has some of
-// them mapped, as git maps indexes, or it is a git process that has just started. The mappings of other users' processes
-// may be unreadable, so only the second condition applies to them. An fsck counts whenever it started; checking reports
-// that there is one.
+// readers reports whether a process other than this one may be using packs in dir that it found before since. Such a
+// process has mapped some of the packs, as git maps indexes, or it is a git process that started a moment ago. The
+// mappings of other users' processes may be unreadable, so only the second condition is checked for them. Processes for
+// which spared returns true are ignored. An fsck counts even if it started after since; checking reports whether there is
+// one.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	pids, err := proc.PIDs()
 	if err != nil {
@@ -258,7 +264,7 @@ func readers(dir string, since time.Time, spared func(pid int) bool) (found, che
 		}
 		isGit, age := strings.HasPrefix(stat.Name, "git"), uptime-stat.Started()
 		fsck := isGit && checks(p)
-		// The start of a process is known only to the tick of the kernel's clock, so one tick is added.
+		// The start time of a process has the resolution of one tick, so one tick is added.
 		if now.Sub(since) >= age+proc.Tick && !fsck || spared != nil && spared(pid) {
 			continue
 		}
@@ -269,7 +275,7 @@ func readers(dir string, since time.Time, spared func(pid int) bool) (found, che
 	return found, checking
 }
 
-// checks reports whether a git process is an fsck.
+// checks reports whether a git process is running fsck.
 func checks(p proc.Process) bool {
 	args, _ := p.Args()
 	return len(args) > 1 && slices.Contains(args[1:], "fsck")

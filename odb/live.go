@@ -7,35 +7,41 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// live is a pack that is being received. Its verified objects can be read as those of any pack.
+// live is a pack that is being received. Its verified objects can be read like those of a finished pack.
 type live struct {
 	tail
-	table  *table
-	number uint64
+	table  *table // the entries received so far
+	number uint64 // see source.serial
 }
 
-// A live pack is always open; its file is closed with the last view that holds it.
+// A live pack is always open. Its file is closed when the last view that contains the pack is released.
 var _ source = (*live)(nil)
 
-func (l *live) open() error                     { return nil }
-func (l *live) find(id object.ID) (int64, bool) { return l.table.findOffset(id) }
-func (l *live) serial() uint64                  { return l.number }
-func (l *live) close()                          { l.file.Close() }
+// open does nothing, because a live pack is always open.
+func (l *live) open() error { return nil }
 
-// tail is a file that one goroutine appends to in large pieces while others read it up to the last
-// byte appended.
+// find returns the offset of the entry of id, if the object was verified.
+func (l *live) find(id object.ID) (int64, bool) { return l.table.findOffset(id) }
+
+// serial returns the number that identifies the pack in the cache of bases.
+func (l *live) serial() uint64 { return l.number }
+
+// close closes the file of the pack.
+func (l *live) close() { l.file.Close() }
+
+// tail is a file to which one goroutine appends, in large pieces, while other goroutines read all bytes appended so far.
 type tail struct {
 	file *os.File
 
-	mu      sync.RWMutex // guards the fields below; the appender may read them without it
-	flushed int64        // bytes in file
-	buf     []byte       // the bytes after flushed
+	mu      sync.RWMutex // guards the fields below; the appending goroutine may read them without mu
+	flushed int64        // number of bytes in file
+	buf     []byte       // the bytes that follow those in file
 }
 
 // tailBuffer is the number of bytes that are collected before they are written to the file.
 const tailBuffer = 256 << 10
 
-// append appends a copy of p. Only one goroutine may call it.
+// append appends a copy of p. Only one goroutine may call append and flush.
 func (t *tail) append(p []byte) error {
 	if len(t.buf)+len(p) > tailBuffer {
 		if err := t.flush(); err != nil {
@@ -48,7 +54,7 @@ func (t *tail) append(p []byte) error {
 	return nil
 }
 
-// flush writes buf to the file. Readers use buf meanwhile: only the appender changes it.
+// flush writes buf to the file. It need not hold mu during the write, because other goroutines only read buf.
 func (t *tail) flush() error {
 	if _, err := t.file.Write(t.buf); err != nil {
 		return err
@@ -60,14 +66,14 @@ func (t *tail) flush() error {
 	return nil
 }
 
-// end returns the number of bytes appended, written or not.
+// end returns the number of bytes that were appended, including those that are not in the file yet.
 func (t *tail) end() int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.flushed + int64(len(t.buf))
 }
 
-// ReadAt reads appended bytes. It may return fewer bytes than requested without an error.
+// ReadAt reads bytes that were appended. It may return fewer bytes than requested without an error.
 func (t *tail) ReadAt(p []byte, off int64) (int, error) {
 	t.mu.RLock()
 	flushed, n := t.flushed, 0

@@ -8,49 +8,49 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// place names one entry of one pack: the serial of its source and its offset. It is the key of the cache of bases.
+// place identifies one entry: the serial number of its source and the offset. It is the key of the cache of bases.
 type place struct {
 	serial uint64
 	off    int64
 }
 
-// loader reads objects out of a source. It is kept for its buffers.
+// loader reads objects from a source. Loaders are reused, because their buffers and tables are large.
 type loader struct {
 	r       packReader
 	z       inflater
-	links   []link   // deltas between the wanted object and its base, the wanted object first
-	scratch []byte   // buffer for the deltas that load applies
-	peek    [32]byte // buffer for the head of a delta, which states the size of its result
+	links   []link   // deltas between the requested object and its base, the requested object first
+	scratch []byte   // buffer for the inflated deltas that load applies
+	peek    [32]byte // buffer for the start of a delta, which states the size of the result
 }
 
-// link is one entry on the way to a base.
+// link is one entry of a delta chain.
 type link struct {
 	off  int64
 	data int64       // offset of its zlib data
 	size int64       // size of the inflated data in bytes
-	typ  object.Type // type of a plain entry; 0 for a delta
+	typ  object.Type // type of the object if the entry is plain; 0 for a delta
 }
 
-// loaders holds loaders that are not in use: a zlib reader and its window cost more to create than a small object to
-// read.
+// loaders holds idle loaders, because creating a zlib reader with its window takes longer than reading a small object.
 var loaders = sync.Pool{New: func() any { return &loader{r: packReader{buf: make([]byte, 4<<10)}} }}
 
-// getLoader returns a loader for one read. The caller must call put.
+// getLoader returns a loader for one read. The caller must call its method put.
 func getLoader() *loader { return loaders.Get().(*loader) }
 
-// put returns l to the pool. It drops what would keep a closed source or a large buffer alive.
+// put returns l to the pool. It drops the references to the source and to a large buffer, which would otherwise stay in
+// memory.
 func (l *loader) put() {
-	l.r.seek(nil, 0) // a source must not live on in the pool
+	l.r.seek(nil, 0) // the pool must not keep the source in memory
 	if cap(l.scratch) > maxDelta {
 		l.scratch = nil
 	}
 	loaders.Put(l)
 }
 
-// fail returns err with the offset of the entry and its meaning.
+// fail returns the error for the entry at off: the diagnosis of err with the offset.
 func (l *loader) fail(off int64, err error) error { return atOffset(off, diagnose(err, l.r.hit)) }
 
-// header reads the entry at off and returns its link and, for a delta, where its base is.
+// header reads the header of the entry at off. It returns its link and, for a delta, the offset of the base.
 func (l *loader) header(src source, f object.Format, off int64) (link, int64, error) {
 	l.r.seek(src, off)
 	e, err := readEntry(&l.r, f, off)
@@ -72,8 +72,8 @@ func (l *loader) header(src source, f object.Format, off int64) (link, int64, er
 	return k, 0, nil
 }
 
-// trace follows deltas from off down to the first entry that stop knows or that is plain. The
-// deltas passed are in l.links.
+// trace follows the delta chain from the entry at off to a plain entry, or to an entry for which stop returns true. It
+// returns that entry, and stores the deltas before it in l.links.
 func (l *loader) trace(src source, f object.Format, off int64, stop func(off int64) bool) (link, error) {
 	l.links = l.links[:0]
 	for at := off; ; {
@@ -87,7 +87,7 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 		if k.typ != 0 {
 			return k, nil
 		}
-		if len(l.links) == maxDepth { // REF deltas can form a circle
+		if len(l.links) == maxDepth { // REF deltas can form a cycle
 			return k, l.fail(off, corrupt("chain of more than %d deltas", maxDepth))
 		}
 		l.links = append(l.links, k)
@@ -95,15 +95,15 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 	}
 }
 
-// load returns the content of the entry at off, at most limit bytes of it. The slice is the
-// caller's. errLargeBase means that a base is too large for memory.
+// load returns the type and contents of the entry at off, or ErrTooLarge if the contents are larger than limit bytes. The
+// caller owns the slice. errLargeBase means that one of the bases is too large for memory.
 func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) {
 	l := getLoader()
 	defer l.put()
 	serial := src.serial()
 	var typ object.Type
 	var data []byte
-	// trace searches the cache of bases on the way, so that a chain is followed only to its first cached base.
+	// The chain is followed only to its first base that is in the cache.
 	bottom, err := l.trace(src, s.format, off, func(at int64) (ok bool) {
 		typ, data, ok = s.bases.get(place{serial, at})
 		return ok
@@ -111,7 +111,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 	if err != nil {
 		return 0, nil, err
 	}
-	// Bases may be larger than the limit of the caller, up to maxInMemory: only the result has to fit the limit.
+	// A base may be larger than limit, up to maxInMemory: only the result must be within limit.
 	ceiling := max(limit, maxInMemory)
 	if typ == 0 {
 		switch {
@@ -125,8 +125,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 			return 0, nil, l.fail(bottom.off, err)
 		}
 	}
-	// The deltas are applied from the base upwards. Each intermediate result goes to the cache, for the neighbours in
-	// the chain.
+	// The deltas are applied starting at the base. Each intermediate result is added to the cache, because other objects
+	// in the chain have it as their base.
 	for below := bottom.off; len(l.links) > 0; {
 		top := l.links[len(l.links)-1]
 		l.links = l.links[:len(l.links)-1]
@@ -141,8 +141,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 		if l.scratch, err = l.inflate(src, top, l.scratch); err == nil {
 			data, err = applyDelta(data, l.scratch, most)
 		}
-		// A base over the ceiling is not an error of the object: the caller then uses spill, which needs no memory
-		// for it.
+		// An intermediate result that is too large is not an error of the object. The caller then uses spill, which
+		// stores bases in files.
 		if errors.Is(err, ErrTooLarge) && len(l.links) > 0 {
 			return 0, nil, errLargeBase
 		}
@@ -154,10 +154,10 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 	return typ, data, nil
 }
 
-// errLargeBase is returned by load if a base on the way to the object is too large for memory.
+// errLargeBase is the error of load if a base of the object is too large for memory.
 var errLargeBase = errors.New("delta base too large for memory")
 
-// inflate returns the inflated data of entry k, in scratch if it fits.
+// inflate returns the inflated data of the entry k, in scratch if it fits.
 func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	l.r.seek(src, k.data)
 	if err := l.z.start(&l.r); err != nil {
@@ -170,7 +170,8 @@ func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	return data, nil
 }
 
-// stat returns type and size of the object at off, inflating at most the head of one delta.
+// stat returns the type and the size in bytes of the object at off. For a delta it inflates only the start, which states
+// the size.
 func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	l := getLoader()
 	defer l.put()
@@ -182,7 +183,7 @@ func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	// The type of an object is that of the base of its chain.
+	// An object has the type of the plain entry at the end of its delta chain.
 	if typ == 0 {
 		typ = bottom.typ
 	}
@@ -193,7 +194,7 @@ func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	if err := l.z.start(&l.r); err != nil {
 		return 0, 0, l.fail(off, err)
 	}
-	// A delta begins with the sizes of its base and its result (gitformat-pack(5)); 32 bytes are enough for both.
+	// A delta begins with the size of its base and the size of its result (gitformat-pack(5)). Both fit into 32 bytes.
 	n, err := io.ReadFull(&l.z, l.peek[:min(l.links[0].size, int64(len(l.peek)))])
 	if err != nil {
 		return 0, 0, l.fail(off, short(err))

@@ -14,18 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Loose reads the loose objects of an `objects` directory: files named by their ids, which git
-// creates for objects that are added or committed. Any number of goroutines may use it. It keeps no
-// file open.
+// Loose reads the loose objects of an `objects` directory: files named by their ids, in which git stores objects that are
+// added or committed. It keeps no file open. It is safe for concurrent use.
 type Loose struct {
 	dir    string
 	format object.Format
 }
 
-// NewLoose returns the loose objects in dir, which need not exist.
+// NewLoose returns a reader for the loose objects in dir, which need not exist.
 func NewLoose(dir string, f object.Format) *Loose { return &Loose{dir, f} }
 
-// Get returns an object's content, verified, like Store.Get.
+// Get returns the type and the verified contents of an object. It returns ErrNotFound if the object does not exist,
+// ErrTooLarge if the contents are larger than limit bytes, and ErrCorrupt if they do not have the hash id.
 func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		if r.size > limit {
@@ -44,8 +44,8 @@ func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 	return t, content, nil
 }
 
-// Size returns an object's type and size in bytes as its header states them, without reading its
-// content.
+// Size returns the type of an object and its size in bytes, as the header of the file states them. It does not read the
+// contents.
 func (l *Loose) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		t, size = r.typ, r.size
@@ -54,7 +54,8 @@ func (l *Loose) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, err
 }
 
-// WriteTo writes an object's content to w, whatever its size, like Store.WriteTo.
+// WriteTo writes the contents of an object of any size to w. As in Store.WriteTo, the bytes are valid only if the error
+// is nil.
 func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
 	return l.open(id, func(r *looseReader) error {
 		sum := object.NewHasher(l.format, r.typ, r.size)
@@ -72,7 +73,7 @@ func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
 	})
 }
 
-// open calls use with an object at the start of its content.
+// open opens the object and calls use with a reader that is at the start of the contents.
 func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 	if id.IsZero() || id.Format() != l.format {
 		return fmt.Errorf("read loose object %s: %w", id, ErrNotFound)
@@ -95,27 +96,27 @@ func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 	return nil
 }
 
-// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte, and the content: git's
-// object-file.c, parse_loose_header.
+// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte and the contents. The format is that of
+// parse_loose_header in git's object-file.c.
 type looseReader struct {
 	typ  object.Type
-	size int64 // size of the contents in bytes, as the header claims
+	size int64 // size of the contents in bytes, as the header states it
 
 	file readFault
 	zip  io.ReadCloser
 	rest []byte // contents that were read together with the header
 }
 
-// maxLooseHeader bounds the length of type, size and separators, in bytes.
+// maxLooseHeader bounds the length of the header in bytes: type, size and separators.
 const maxLooseHeader = 32
 
-// readFault records the error of the file itself, which zlib does not pass on.
+// readFault records the error of the file, because zlib may return a different error.
 type readFault struct {
 	r   io.Reader
 	err error
 }
 
-// Read reads from r and keeps its error.
+// Read reads from r and records its error.
 func (f *readFault) Read(p []byte) (int, error) {
 	n, err := f.r.Read(p)
 	if err != nil {
@@ -124,7 +125,7 @@ func (f *readFault) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readLoose reads the header of a loose object. It returns ErrCorrupt if the header is not one that git writes.
+// readLoose reads the header of a loose object. It returns ErrCorrupt if git would not write such a header.
 func readLoose(file io.Reader) (*looseReader, error) {
 	r := &looseReader{file: readFault{r: file}}
 	var err error
@@ -148,17 +149,17 @@ func readLoose(file io.Reader) (*looseReader, error) {
 		}
 	}
 	r.size, err = strconv.ParseInt(string(size), 10, 64)
-	// git writes sizes without sign and leading zeros, and refuses others.
+	// git writes sizes without a sign and without leading zeros, and refuses others.
 	if r.typ == 0 || err != nil || len(size) == 0 || size[0] < '0' || size[0] > '9' || len(size) > 1 && size[0] == '0' {
 		return nil, corrupt("header %q", text)
 	}
 	return r, nil
 }
 
-// fail returns the meaning of an error met while inflating.
+// fail returns the cause of err, an error that occurred while inflating.
 func (r *looseReader) fail(err error) error { return diagnose(err, r.file.err) }
 
-// whole returns the contents. It allocates no more than the bytes that arrive justify.
+// whole returns the contents. It allocates memory as the bytes arrive, not according to the stated size.
 func (r *looseReader) whole() ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(int(min(r.size, firstAlloc)))
@@ -168,7 +169,7 @@ func (r *looseReader) whole() ([]byte, error) {
 	return append(make([]byte, 0, b.Len()), b.Bytes()...), nil
 }
 
-// stream writes the contents to w and checks their length against the header.
+// stream writes the contents to w and checks that they have the size that the header states.
 func (r *looseReader) stream(w io.Writer) error {
 	if int64(len(r.rest)) > r.size {
 		return corrupt("more data than the header claims")
@@ -180,9 +181,9 @@ func (r *looseReader) stream(w io.Writer) error {
 			return r.fail(short(err))
 		}
 	}
-	// Reading past the end makes zlib compare the checksum, and finds data that the header does not account for.
+	// Reading past the end makes zlib compare the checksum, and detects more data than the header states.
 	var one [1]byte
-	n, err := io.ReadFull(r.zip, one[:]) // its end has a checksum
+	n, err := io.ReadFull(r.zip, one[:]) // the read that returns io.EOF verifies the checksum
 	switch {
 	case n > 0:
 		return corrupt("more data than the header claims")
@@ -192,10 +193,10 @@ func (r *looseReader) stream(w io.Writer) error {
 	return nil
 }
 
-// elsewhereWriter marks errors of w as elsewhere, so that a failure to write is not taken for a corrupt object.
+// elsewhereWriter marks the errors of w with elsewhere, so that they do not count as damage of the object.
 type elsewhereWriter struct{ w io.Writer }
 
-// Write writes to w.
+// Write writes p to w.
 func (w elsewhereWriter) Write(p []byte) (int, error) {
 	n, err := w.w.Write(p)
 	if err != nil {

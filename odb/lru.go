@@ -7,34 +7,34 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// lru caches contents that are likely bases of deltas. The least recently used are removed first.
-// Contents are shared and must not be changed.
+// lru caches contents that are likely to be bases of deltas. It drops the least recently used items first. The contents
+// are shared and must not be modified.
 type lru[K comparable] struct {
-	max int64 // bytes of content, bookkeeping included
+	max int64 // upper bound of used
 
 	// mu guards the fields below.
 	mu    sync.Mutex
-	used  int64
+	used  int64 // size of all items in bytes, with cachedOverhead for each
 	items map[K]*list.Element
 	order list.List // items (*cached[K]), the most recently used first
 }
 
-// cached is one item of an lru: the contents of an object.
+// cached is one item of an lru: the type and the contents of an object.
 type cached[K comparable] struct {
 	key  K
 	typ  object.Type
 	data []byte
 }
 
-// cachedOverhead is the approximate size of an item without its contents, in bytes.
+// cachedOverhead is the approximate number of bytes that an item needs in addition to its contents.
 const cachedOverhead = 200
 
-// newLRU returns an empty cache of at most max bytes.
+// newLRU returns an empty cache for at most max bytes.
 func newLRU[K comparable](max int64) *lru[K] {
 	return &lru[K]{max: max, items: map[K]*list.Element{}}
 }
 
-// get returns the contents under key and marks them as the most recently used.
+// get returns the contents for key and marks the item as the most recently used. It returns false if the cache has none.
 func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	return it.typ, it.data, true
 }
 
-// put adds data, unless it is so large that most other items would have to be removed.
+// put adds an item, unless the item is larger than half the cache.
 func (c *lru[K]) put(key K, t object.Type, data []byte) {
 	cost := int64(cap(data)) + cachedOverhead
 	if cost > c.max/2 {
@@ -59,7 +59,7 @@ func (c *lru[K]) put(key K, t object.Type, data []byte) {
 		return
 	}
 	c.items[key] = c.order.PushFront(&cached[K]{key, t, data})
-	// The least recently used items are dropped until the cache is within its limit.
+	// The least recently used items are dropped until the cache is within its bound.
 	for c.used += cost; c.used > c.max; {
 		last := c.order.Back()
 		it := c.order.Remove(last).(*cached[K])

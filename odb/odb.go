@@ -1,24 +1,23 @@
-// Package odb stores git objects on disk in git's own layout: packs and their version 2 indexes in
-// one `objects/pack` directory that git and other processes read, write and repack at the same
-// time.
+// Package odb stores git objects on disk in git's own format: packs with version 2 indexes in an `objects/pack`
+// directory, which git and other processes may read, write and repack at the same time.
 //
-// It promises:
-//   - Objects from Get, WriteTo, Ingest and Unpack have the hash under which they are returned.
-//   - A pack under its final name is complete, on disk and indexed; its index appears last. An Ingest
-//     that fails leaves nothing, and one that was killed leaves a temporary file that the next Open removes.
+// Guarantees:
+//   - Objects that Get, WriteTo, Ingest and Unpack return have the hash that is their id.
+//   - A pack with its final name is complete, on disk and indexed; its index is created last. An Ingest
+//     that fails leaves no files. One that was killed leaves a temporary file, which the next Open removes.
 //   - Objects of a pack that is being received can be read as soon as they were verified.
-//   - Memory grows with the bytes received, never with a size that a header claims.
+//   - The memory in use depends on the bytes received, not on the size that a header states.
 //
-// Terms, as in git's gitformat-pack(5): an *entry* is one object in a pack, plain or as a *delta*
-// against a *base* named by offset (OFS) or by id (REF). A *record* describes an entry of a pack
-// that is being received: id, offset, CRC. A *view* is the set of packs that a reader started with;
-// it keeps them open.
+// Terms, as in git's gitformat-pack(5): an *entry* is one object in a pack, either plain or a *delta* against a *base*,
+// which is named by its offset (OFS delta) or by its id (REF delta). A *record* describes an entry of a pack that is
+// being received: id, offset and CRC. A *view* is the set of packs that an operation reads; the packs stay open until the
+// operation ends.
 //
-// Loose objects are read by a separate type, Loose, and never written.
+// Loose objects are read by the type Loose. This package does not write loose objects.
 //
-// Lock order: Store.refreshing > Store.mu > table.mu, tail.mu. pack.mu and lru.mu are acquired
-// alone. Only refreshing and pack.mu are held across disk operations, by goroutines that need the
-// result of that operation.
+// Lock order: Store.refreshing, then Store.mu, then table.mu and tail.mu. While pack.mu or lru.mu is held, no other lock
+// is acquired. Only refreshing and pack.mu are held during disk operations; the goroutines that wait for these locks need
+// the result of the operation.
 package odb
 
 import (
@@ -27,35 +26,37 @@ import (
 )
 
 var (
-	// ErrNotFound means that no pack holds the object.
+	// ErrNotFound means that no pack contains the object.
 	ErrNotFound = errors.New("object not found")
-	// ErrCorrupt means that bytes of a pack or an index are not valid.
+	// ErrCorrupt means that a pack or an index contains invalid bytes.
 	ErrCorrupt = errors.New("corrupt pack")
-	// ErrTooLarge means that an object is over the caller's limit; nothing was allocated for it.
+	// ErrTooLarge means that an object is larger than the caller allows. No memory was allocated for it.
 	ErrTooLarge = errors.New("object over size limit")
 )
 
 const (
-	// maxDepth bounds a chain of deltas: four times the longest that git writes (pack-objects.c,
-	// 4095).
+	// maxDepth bounds the length of a delta chain. It is four times the longest chain that git writes (4095,
+	// pack-objects.c).
 	maxDepth = 1 << 14
-	// maxInMemory bounds one object in memory, in bytes; larger ones go through files.
+	// maxInMemory is the size in bytes up to which an object is held in memory. Larger ones are stored in files.
 	maxInMemory = 16 << 20
-	// firstAlloc is the size, in bytes, up to which memory is allocated for a claimed size.
+	// firstAlloc is the number of bytes that are allocated at most before the first bytes of an object have arrived.
 	firstAlloc = 64 << 10
-	// copyBuffer is the piece in which large contents move, in bytes.
+	// copyBuffer is the size in bytes of the pieces in which large contents are copied.
 	copyBuffer = 64 << 10
 )
 
+// corrupt returns an error with this text that wraps ErrCorrupt.
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// atOffset names the entry that err is about.
+// atOffset adds the offset of the pack entry to err.
 func atOffset(off int64, err error) error {
 	return fmt.Errorf("read pack entry at %d: %w", off, err)
 }
 
+// tooLarge returns an error with both sizes, in bytes, that wraps ErrTooLarge.
 func tooLarge(size, limit int64) error {
 	return fmt.Errorf("%w: %d bytes, limit is %d", ErrTooLarge, size, limit)
 }

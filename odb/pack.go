@@ -12,50 +12,50 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// source is a pack that objects are read from: one that is complete, or one that still streams in.
+// source is a pack from which objects are read: either a finished pack or one that is being received.
 type source interface {
 	io.ReaderAt
-	// open must be called before the other methods. It returns fs.ErrNotExist if the pack was
-	// removed.
+	// open must be called before the other methods. It returns fs.ErrNotExist if the pack was removed.
 	open() error
-	// find returns the offset of id's entry.
+	// find returns the offset of the entry of id. It returns false if the pack does not contain id.
 	find(id object.ID) (off int64, ok bool)
-	// end is the offset behind the last entry.
+	// end returns the offset of the end of the last entry.
 	end() int64
-	// serial returns a number that identifies the source in the cache of bases; a finished pack
-	// keeps the number from the time when it was received.
+	// serial returns the number that identifies the source in the cache of bases. A finished pack that was received by
+	// Ingest keeps the number that it had while it was received.
 	serial() uint64
+	// close closes the files of the source. No reader may be using it.
 	close()
 }
 
-// pack is a finished pack. Its index is mapped; the pack is read with pread, so that a failing disk
-// returns an error here instead of raising a signal.
+// pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread, because a failing disk
+// then causes an error and not a signal.
 type pack struct {
 	path   string // without .pack or .idx
 	format object.Format
-	number uint64
+	number uint64 // see source.serial
 
-	files atomic.Pointer[packFiles]
-	mu    sync.Mutex // held while the files are opened, never by readers of an open pack
+	files atomic.Pointer[packFiles] // nil until open
+	mu    sync.Mutex                // held while the files are opened; readers of an open pack do not acquire it
 }
 
-// packFiles are the open files of a pack. They are replaced and closed as a whole.
+// packFiles holds the open files of a pack. They are opened and closed together.
 type packFiles struct {
 	idx  *Index
 	pack *os.File
-	end  int64
+	end  int64 // offset of the trailer in pack
 }
 
 var _ source = (*pack)(nil)
 
-// open maps the index and opens the pack, unless they are open. It may be called at any time.
+// open maps the index and opens the pack, unless they are already open. It may be called at any time.
 func (p *pack) open() error {
 	if p.files.Load() != nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Another goroutine may have opened it while this one waited for the lock.
+	// Another goroutine may have opened the files while this one waited for the lock.
 	if p.files.Load() != nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (p *pack) open() error {
 	return nil
 }
 
-// openPack opens the files of the pack at path, without suffix, and checks that they belong together.
+// openPack opens the files of the pack at path, which has no suffix, and checks that they belong together.
 func openPack(path string, f object.Format) (_ *packFiles, err error) {
 	data, err := mapFile(path + ".idx")
 	if err != nil {
@@ -94,8 +94,8 @@ func openPack(path string, f object.Format) (_ *packFiles, err error) {
 	return &packFiles{idx, file, end}, nil
 }
 
-// checkPack checks that idx describes this pack by comparing header, count and trailer. It does not read the entries.
-// end is the offset of the trailer.
+// checkPack checks that idx describes the pack f, by comparing the number of entries and the trailer. It does not read
+// the entries. It returns the offset of the trailer.
 func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -122,7 +122,7 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	return end, nil
 }
 
-// mapFile maps a file for reading. The mapping stays valid after the file was removed.
+// mapFile maps a file into memory for reading. The mapping remains valid after the file was removed.
 func mapFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -136,8 +136,7 @@ func mapFile(path string) ([]byte, error) {
 	if st.Size() == 0 {
 		return nil, corrupt("index is empty")
 	}
-	// The index is mapped and not read, because a large one has tens of megabytes of which a read touches a few
-	// pages.
+	// The index is mapped and not read, because it may have tens of megabytes, of which one lookup needs a few pages.
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", path, err)
@@ -145,14 +144,20 @@ func mapFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// find returns the offset of id's entry. It and the methods below may be called only after open: the files are then
-// set until close.
-func (p *pack) find(id object.ID) (int64, bool)         { return p.files.Load().idx.find(id) }
-func (p *pack) ReadAt(b []byte, off int64) (int, error) { return p.files.Load().pack.ReadAt(b, off) }
-func (p *pack) end() int64                              { return p.files.Load().end }
-func (p *pack) serial() uint64                          { return p.number }
+// find returns the offset of the entry of id, or false if the pack does not contain id. This method and those below may
+// be called only after open and before close.
+func (p *pack) find(id object.ID) (int64, bool) { return p.files.Load().idx.find(id) }
 
-// close unmaps the index and closes the pack. No reader may use the pack any more; Store.release ensures that.
+// ReadAt reads bytes of the pack file.
+func (p *pack) ReadAt(b []byte, off int64) (int, error) { return p.files.Load().pack.ReadAt(b, off) }
+
+// end returns the offset of the trailer, which follows the last entry.
+func (p *pack) end() int64 { return p.files.Load().end }
+
+// serial returns the number that identifies the pack in the cache of bases.
+func (p *pack) serial() uint64 { return p.number }
+
+// close unmaps the index and closes the pack. No reader may be using the pack; Store.release ensures that.
 func (p *pack) close() {
 	if f := p.files.Swap(nil); f != nil {
 		syscall.Munmap(f.idx.data)
@@ -160,17 +165,17 @@ func (p *pack) close() {
 	}
 }
 
-// packReader reads a source from some offset on, for headers and zlib.
+// packReader reads a source from a given offset on. It is the reader for entry headers and zlib data.
 type packReader struct {
 	src source
 	off int64 // offset of buf[end] in the pack
 	buf []byte
-	pos int
+	pos int // buf[pos:end] was read but not returned yet
 	end int
-	hit error // the error that the consumer saw
+	hit error // the error that fill has returned
 }
 
-// seek sets the offset of the next byte. A target that is still in buf costs no read.
+// seek sets the offset of the next byte. It keeps buf if that contains the offset.
 func (r *packReader) seek(src source, off int64) {
 	r.hit = nil
 	if at := r.off - int64(r.end); r.src == src && off >= at && off <= r.off {
@@ -183,7 +188,7 @@ func (r *packReader) seek(src source, off int64) {
 // offset returns the offset of the next byte in the pack.
 func (r *packReader) offset() int64 { return r.off - int64(r.end-r.pos) }
 
-// fill reads the next piece into buf. It returns io.EOF at the trailer.
+// fill reads the next bytes into buf. It returns io.EOF at the end of the entries.
 func (r *packReader) fill() error {
 	want := min(int64(len(r.buf)), r.src.end()-r.off)
 	if want <= 0 || r.off < packHeaderSize {
@@ -206,8 +211,7 @@ func (r *packReader) fill() error {
 	return err
 }
 
-// ReadByte returns the next byte. It makes packReader an io.ByteReader, so that zlib reads no byte beyond the end of
-// an entry.
+// ReadByte returns the next byte. Because packReader is an io.ByteReader, zlib reads no byte beyond the end of an entry.
 func (r *packReader) ReadByte() (byte, error) {
 	if r.pos == r.end {
 		if err := r.fill(); err != nil {
@@ -219,7 +223,7 @@ func (r *packReader) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// Read returns up to len(p) bytes that are already buffered, and reads more only if none are.
+// Read returns up to len(p) bytes that are buffered. It reads from the source only if no bytes are buffered.
 func (r *packReader) Read(p []byte) (int, error) {
 	if r.pos == r.end {
 		if err := r.fill(); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Promised reports whether a pack with the mark of a promisor remote has the object: that remote
-// can supply it again.
+// Promised reports whether a pack that has the mark of a promisor remote contains the object. The remote can then supply
+// the object again.
 func (s *Store) Promised(id object.ID) bool {
 	found, gone := s.promised(id)
 	if !found && gone && s.Refresh() == nil {
@@ -18,7 +18,8 @@ func (s *Store) Promised(id object.ID) bool {
 	return found
 }
 
-// promised looks in the packs of the current view. gone reports whether one of them was removed meanwhile.
+// promised searches the packs of the current view. gone reports whether one of the packs could not be opened because
+// another process has removed it.
 func (s *Store) promised(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)
@@ -34,7 +35,7 @@ func (s *Store) promised(id object.ID) (found, gone bool) {
 		if _, ok := p.find(id); !ok {
 			continue
 		}
-		// The mark is looked up each time, because git can add or remove it while the pack is open.
+		// The mark is looked up at each call, because git may create or remove it while the pack is open.
 		if _, err := os.Lstat(p.path + ".promisor"); err == nil {
 			return true, gone
 		}

@@ -7,19 +7,19 @@ import (
 	"os"
 )
 
-// spill returns the content of the entry at off in an unnamed temporary file, whatever its size and
-// that of its bases, in little memory.
+// spill returns the contents of the entry at off in a temporary file without a name. It needs little memory, whatever the
+// sizes of the object and its bases are.
 func (s *Store) spill(src source, off int64) (body, error) {
 	l := getLoader()
 	defer l.put()
-	// The whole chain is followed to a plain entry: a cached base would have to be in memory.
+	// The chain is followed down to a plain entry, because this function reads bases only from files, not from the cache.
 	bottom, err := l.trace(src, s.format, off, func(int64) bool { return false })
 	if err != nil {
 		return body{}, err
 	}
 	p := spiller{s, l, src, make([]byte, copyBuffer)}
 	b, err := p.plain(bottom)
-	// Each step needs two files at most: the base and the result of the delta on it.
+	// Each step needs at most two files: the base and the result of the delta.
 	for i := len(l.links) - 1; i >= 0 && err == nil; i-- {
 		base := b
 		b, err = p.delta(l.links[i], base)
@@ -28,7 +28,7 @@ func (s *Store) spill(src source, off int64) (body, error) {
 	return b, err
 }
 
-// spiller writes objects to unnamed temporary files, one for each entry of a delta chain.
+// spiller writes objects to temporary files without names, one file for each entry of a delta chain.
 type spiller struct {
 	s   *Store
 	l   *loader
@@ -36,7 +36,7 @@ type spiller struct {
 	buf []byte
 }
 
-// plain writes the contents of a plain entry.
+// plain writes the contents of the plain entry k to a file.
 func (p *spiller) plain(k link) (body, error) {
 	f, err := p.write(k, func(w io.Writer) error { return p.l.z.stream(w, k.size, p.buf) })
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *spiller) plain(k link) (body, error) {
 	return body{typ: k.typ, size: k.size, at: f, release: func() { f.Close() }}, nil
 }
 
-// delta applies the delta of entry k to base. The caller frees the base.
+// delta applies the delta of the entry k to base and writes the result to a file. The caller must free base.
 func (p *spiller) delta(k link, base body) (body, error) {
 	var size int64
 	f, err := p.write(k, func(w io.Writer) error {
@@ -69,7 +69,8 @@ func (p *spiller) delta(k link, base body) (body, error) {
 	return body{typ: base.typ, size: size, at: f, release: func() { f.Close() }}, nil
 }
 
-// write creates a temporary file with the bytes that fill writes, which reads the zlib data of k.
+// write creates a temporary file and calls fill to write its contents. When fill is called, the inflater is at the start
+// of the zlib data of k.
 func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) {
 	f, err := p.s.temp()
 	if err != nil {
@@ -90,13 +91,13 @@ func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) 
 	return f, nil
 }
 
-// temp opens a file without a name beside the packs.
+// temp opens a temporary file without a name, in the directory of the packs.
 func (s *Store) temp() (*os.File, error) {
 	f, err := os.CreateTemp(s.dir, tempPrefix+"*")
 	if err != nil {
 		return nil, fmt.Errorf("make temporary file: %w", err)
 	}
-	// The name is removed at once: the kernel frees the file when it is closed, even if the process is killed.
+	// The name is removed at once. The kernel then frees the file when it is closed, even if the process is killed.
 	if err := os.Remove(f.Name()); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("make temporary file: %w", err)

@@ -16,45 +16,45 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// baseCache bounds the delta bases that a Store caches, in bytes.
+// baseCache bounds the size in bytes of the delta bases that a Store caches.
 const baseCache = 4 << 20
 
-// Store is one `objects` directory. Any number of goroutines may use it.
+// Store is one `objects` directory. It is safe for concurrent use.
 type Store struct {
-	dir    string // objects/pack
+	dir    string // the directory objects/pack
 	format object.Format
-	bases  *lru[place]
-	// serial is the number of the last source; it is part of the keys of bases.
+	bases  *lru[place] // cache of delta bases
+	// serial is the serial number of the last source that was created; see source.serial.
 	serial atomic.Uint64
 
-	unsettled atomic.Int64 // packs whose names may not last yet
+	unsettled atomic.Int64 // number of packs whose directory entries may not be on disk yet
 
-	refreshing sync.Mutex // held by the goroutine that reads the directory; the others wait for its result
+	refreshing sync.Mutex // held by the goroutine that reads the directory; other goroutines wait for its result
 	scanned    scan       // guarded by refreshing
 
-	// mu guards the fields below. It is never held across disk operations.
+	// mu guards the fields below. It is not held during disk operations.
 	mu         sync.Mutex
 	view       *view
-	users      map[source]int // views that hold a source open
+	users      map[source]int // number of views that contain a source
 	closed     bool
 	unjoinable map[string]bool // paths of packs that Join found damaged
 }
 
-// view is a set of packs that stays open while it is read. Its packs never change.
+// view is a set of packs that stay open while an operation reads them. The set is never modified.
 type view struct {
-	packs []source // newest first
-	refs  int      // guarded by Store.mu; the current view has one for being current
+	packs []source // the newest pack is the first
+	refs  int      // number of operations that use the view, plus one while it is the current view; guarded by Store.mu
 }
 
-// scan is the state of the pack directory when it was last read.
+// scan describes the pack directory when it was last read.
 type scan struct {
-	modified time.Time // its mtime, as found before reading
-	// at is the time of the scan, by which settled decides how far modified can be trusted.
+	modified time.Time // the mtime of the directory, taken before it was read
+	// at is the time of the scan. settled compares it with modified.
 	at time.Time
 }
 
-// Open opens the objects directory dir, creates it if it does not exist, and removes the temporary
-// files of an Ingest that was killed.
+// Open opens the objects directory dir, and creates it if it does not exist. It removes the temporary files of processes
+// that were killed during Ingest.
 func Open(dir string, f object.Format) (*Store, error) {
 	s := &Store{
 		dir: filepath.Join(dir, "pack"), format: f, bases: newLRU[place](baseCache),
@@ -70,17 +70,17 @@ func Open(dir string, f object.Format) (*Store, error) {
 	return s, nil
 }
 
-// Format is the hash format of the objects.
+// Format returns the hash format of the objects.
 func (s *Store) Format() object.Format { return s.format }
 
-// Close closes all packs once their readers are finished. Afterwards no object is found.
+// Close closes all packs, each as soon as its readers have finished. From then on no object is found.
 func (s *Store) Close() error {
 	s.replace(func([]source) []source { s.closed = true; return nil })
 	return nil
 }
 
-// replace sets the current view to the packs that change returns, which must not write to its
-// argument. It calls change under s.mu. It returns false if the Store is closed.
+// replace sets the current view to the packs that change returns. change gets the packs of the current view, which it
+// must not modify, and is called with s.mu held. replace returns false if the Store is closed.
 func (s *Store) replace(change func(packs []source) []source) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -97,7 +97,7 @@ func (s *Store) replace(change func(packs []source) []source) bool {
 	return true
 }
 
-// acquire returns the current view for one operation. The caller must call release.
+// acquire returns the current view for one operation. The caller must pass it to release.
 func (s *Store) acquire() *view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *Store) acquire() *view {
 	return s.view
 }
 
-// release closes the packs that no view holds any more.
+// release ends an operation on v. It closes the packs that are in no view any more.
 func (s *Store) release(v *view) {
 	var unused []source
 	s.mu.Lock()
@@ -118,14 +118,14 @@ func (s *Store) release(v *view) {
 		}
 	}
 	s.mu.Unlock()
-	// Files are closed after mu was released, because closing may block.
+	// Files are closed after mu was released, because closing a file may block.
 	for _, p := range unused {
 		p.close()
 	}
 }
 
-// Refresh opens packs that other processes have added, and closes those they have removed. It reads
-// the directory only if that has changed.
+// Refresh adds the packs that other processes have created and removes those that other processes have removed. It reads
+// the directory only if the directory has changed.
 func (s *Store) Refresh() error {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -134,7 +134,7 @@ func (s *Store) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
-	// The directory is read again if its mtime is so recent that a later change could have got the same one.
+	// The directory is read again if its mtime is so recent that a later change could have the same mtime.
 	if st.ModTime().Equal(s.scanned.modified) && s.scanned.settled() {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (s *Store) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
-	gone := map[source]bool{} // not those that an Ingest adds while we read
+	gone := map[source]bool{} // does not contain packs that an Ingest adds while the directory is read
 	for _, p := range before {
 		if p, ok := p.(*pack); ok {
 			gone[p] = !paths[p.path]
@@ -159,7 +159,7 @@ func (s *Store) Refresh() error {
 			}
 		}
 		for path := range paths {
-			// Packs that other processes have added are searched before the known ones.
+			// Packs that other processes have created are searched before the known ones.
 			next = append(next, &pack{path: path, format: s.format, number: s.serial.Add(1)})
 		}
 		for _, p := range packs {
@@ -173,8 +173,8 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// settled reports whether a change after the scan must have changed the mtime. File systems stamp
-// with the kernel's coarse clock, which ticks every 4-10 ms, and some old ones in seconds.
+// settled reports whether every change after the scan has changed the mtime. File systems take the time from a clock of
+// the kernel that advances every 4 to 10 ms, and some old ones store only seconds.
 func (c scan) settled() bool {
 	tick := 20 * time.Millisecond
 	if c.modified.Nanosecond() == 0 {
@@ -183,7 +183,7 @@ func (c scan) settled() bool {
 	return c.at.Sub(c.modified) > tick
 }
 
-// listPacks returns the paths of all packs that have an index, without suffix.
+// listPacks returns the paths, without suffix, of all packs in dir that have an index.
 func listPacks(dir string) (map[string]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -204,12 +204,12 @@ func listPacks(dir string) (map[string]bool, error) {
 	return paths, nil
 }
 
-// tempPrefix starts the names of files that are not finished. `git prune` knows "tmp_" and removes
-// old ones; the rest returns them from git's own, which sweep must not touch.
+// tempPrefix is the start of the names of unfinished files. `git prune` removes old files that begin with "tmp_". The
+// rest of the prefix distinguishes the files from git's, which sweep must not remove.
 const tempPrefix = "tmp_afs_"
 
-// sweep removes the files of ingests that were killed: those that no process has locked. Errors are
-// ignored.
+// sweep removes the temporary files of processes that were killed. These are the files that no process has locked. Errors
+// are ignored.
 func sweep(dir string) {
 	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
 	if err != nil {
@@ -220,8 +220,8 @@ func sweep(dir string) {
 		if err != nil {
 			continue
 		}
-		// An ingest holds its lock until the end, and the kernel releases the lock of a killed process: a file that
-		// can be locked is left over.
+		// Ingest holds the lock until it ends, and the kernel releases the lock of a process that was killed. So a file
+		// that can be locked was left by such a process.
 		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			os.Remove(path)
 		}
@@ -229,8 +229,8 @@ func sweep(dir string) {
 	}
 }
 
-// Has reports whether some pack has the object. It does not look for packs that others added (see
-// Refresh), unless they replaced some.
+// Has reports whether a pack contains the object. It finds packs that other processes have created since the last Refresh
+// only if they have also removed a pack.
 func (s *Store) Has(id object.ID) bool {
 	found, gone := s.inView(id)
 	if !found && gone && s.Refresh() == nil {
@@ -239,8 +239,8 @@ func (s *Store) Has(id object.ID) bool {
 	return found
 }
 
-// inView looks for an object in the packs of the current view. gone says that one of them could not
-// be read because it was removed.
+// inView searches the packs of the current view. gone reports whether one of the packs could not be opened because
+// another process has removed it.
 func (s *Store) inView(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)
@@ -256,9 +256,9 @@ func (s *Store) inView(id object.ID) (found, gone bool) {
 	return false, gone
 }
 
-// read calls use with the entries of id until one is good; use reports whether to stop at its
-// error. A repack may replace packs at any time, so an object that is not found is looked up once
-// more after a Refresh.
+// read calls use with each entry of the object id until use returns no error. use may also return final, so that read
+// returns its error at once. Another process may replace packs at any time, so if no entry could be read, read searches
+// once more after a Refresh.
 func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, err error)) error {
 	for again := false; ; again = true {
 		found, err := s.readView(id, use)
@@ -274,8 +274,8 @@ func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, er
 	}
 }
 
-// readView is read for the packs of one view. found reports whether the search is over; the last damage is returned
-// if no copy was good.
+// readView does what read describes for the packs of the current view. found reports whether use has succeeded or
+// returned final. If every entry was damaged, readView returns the last error.
 func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, error)) (found bool, err error) {
 	v := s.acquire()
 	defer s.release(v)
@@ -295,20 +295,20 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 		if err == nil || final {
 			return true, err
 		}
-		// Another pack may have a good copy of the object.
+		// Another pack may contain an undamaged copy of the object.
 		damage = err
 	}
 	switch {
 	case damage != nil:
 		return false, damage
-	case unread != nil: // the object may be elsewhere all the same: a miss, which can be healed, not a failure
+	case unread != nil: // counts as a miss, after which the object can be fetched again: another pack may have it
 		return false, fmt.Errorf("%w; %w", ErrNotFound, unread)
 	}
 	return false, ErrNotFound
 }
 
-// Get returns an object's content, verified, in a slice of the caller's own. One over limit bytes
-// is refused with ErrTooLarge; the caller has to be able to afford three times limit.
+// Get returns the type and the verified contents of an object. The caller owns the slice. If the object is larger than
+// limit bytes, Get returns ErrTooLarge. It may need up to three times limit of memory.
 func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, content, err = s.content(p, off, limit)
@@ -323,7 +323,7 @@ func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 	return t, content, nil
 }
 
-// verify returns ErrCorrupt if content does not have the hash id.
+// verify returns ErrCorrupt if the object with type t and these contents does not have the hash id.
 func verify(f object.Format, id object.ID, t object.Type, content []byte) error {
 	got, err := object.Hash(f, t, content)
 	if err != nil {
@@ -335,7 +335,8 @@ func verify(f object.Format, id object.ID, t object.Type, content []byte) error 
 	return nil
 }
 
-// content is load for objects whose bases may be larger than memory allows.
+// content returns the type and contents of the entry at off, like load. If a base is too large for memory, it uses a
+// temporary file.
 func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.load(p, off, limit)
 	if err != errLargeBase {
@@ -354,8 +355,7 @@ func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error)
 	return b.typ, content, err
 }
 
-// Size returns an object's type and size in bytes as its pack states them, without reading its
-// content.
+// Size returns the type of an object and its size in bytes, as the pack states them. It does not read the contents.
 func (s *Store) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, size, err = s.stat(p, off)
@@ -367,19 +367,19 @@ func (s *Store) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, nil
 }
 
-// WriteTo writes an object's contents to w, with little memory whatever their size. An error may
-// follow after much was written: the bytes are valid only without an error.
+// WriteTo writes the contents of an object to w. It needs little memory, whatever their size. If it returns an error, it
+// may have written many bytes already, which are then not valid.
 func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	return s.read(id, func(p source, off int64) (bool, error) {
 		c := &countingWriter{w: w}
 		err := s.copyTo(c, p, off, id)
-		// After the first byte another copy cannot be tried: w may have passed the bytes on.
+		// After the first byte no other copy can be tried, because w may have passed the bytes on.
 		return c.n > 0 || errors.As(err, new(elsewhere)), err
 	})
 }
 
-// copyTo writes the contents of the entry at off to w and compares them with id. Small contents are verified before
-// the first byte is written.
+// copyTo writes the contents of the entry at off to w, and returns ErrCorrupt if their hash is not id. Contents of up to
+// copyBuffer bytes are verified before they are written.
 func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	t, size, err := s.stat(p, off)
 	if err != nil {
@@ -411,7 +411,7 @@ func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	return nil
 }
 
-// stream writes the content of the entry at off to w.
+// stream writes the contents of the entry at off to w. It does not verify their hash.
 func (s *Store) stream(w io.Writer, p source, off int64) error {
 	l := getLoader()
 	defer l.put()
@@ -424,7 +424,8 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	if err != nil {
 		return l.fail(off, err)
 	}
-	// A delta cannot be streamed directly, because its instructions refer to any part of the base.
+	// A delta cannot be streamed, because its instructions refer to any part of the base, so spill writes the contents to
+	// a file first.
 	if k.typ != 0 {
 		return nil
 	}
@@ -439,13 +440,13 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	return nil
 }
 
-// countingWriter counts the bytes written to w.
+// countingWriter counts in n the bytes that were written to w.
 type countingWriter struct {
 	w io.Writer
 	n int64
 }
 
-// Write writes to w.
+// Write writes p to w.
 func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)

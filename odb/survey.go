@@ -17,10 +17,10 @@ import (
 // Survey counts the files and objects of an `objects` directory.
 type Survey struct {
 	Packs   int
-	Objects int64 // objects in packs; an object in several packs is counted for each
+	Objects int64 // objects in packs; an object in n packs counts n times
 	// Loose is the number of loose objects.
 	Loose int64
-	Bytes int64 // size of all files
+	Bytes int64 // total size of the files
 }
 
 // Problem describes a damaged or useless file of an `objects` directory.
@@ -30,7 +30,8 @@ type Problem struct {
 	Junk bool // whether the file is useless and can be removed
 }
 
-// Look counts packs, objects and bytes without reading contents. A directory that does not exist counts as empty.
+// Look counts packs, objects and bytes without reading the contents of objects. If dir does not exist, all counts are
+// zero.
 func Look(dir string, f object.Format) (Survey, error) {
 	var s Survey
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -41,14 +42,15 @@ func Look(dir string, f object.Format) (Survey, error) {
 			return err
 		}
 		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) { // packs are joined at any time
+		if errors.Is(err, fs.ErrNotExist) { // a join may have removed the file in the meantime
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 		s.Bytes += info.Size()
-		// A loose object is a file in a directory of two hexadecimal digits, named by the rest of its id.
+		// A loose object is a file whose directory is named by the first two hexadecimal digits of its id. The file is
+		// named by the others.
 		switch parent := filepath.Base(filepath.Dir(path)); {
 		case filepath.Ext(path) == ".pack":
 			s.Packs++
@@ -64,7 +66,7 @@ func Look(dir string, f object.Format) (Survey, error) {
 	return s, nil
 }
 
-// packCount returns the number of objects that a pack's header states (gitformat-pack(5)), or 0 if the header cannot
+// packCount returns the number of objects that the header of a pack states (gitformat-pack(5)), or 0 if the header cannot
 // be read.
 func packCount(path string) int64 {
 	f, err := os.Open(path)
@@ -79,8 +81,9 @@ func packCount(path string) int64 {
 	return int64(binary.BigEndian.Uint32(head[8:]))
 }
 
-// Check reports packs and indexes that are incomplete or do not belong together. With deep it also compares each pack
-// with its hash, which reads all of it. Contents are verified whenever they are read, so Check does not decode them.
+// Check returns the packs and indexes that are incomplete or do not belong together. If deep is set, it also compares
+// each pack with its hash, for which it reads the whole pack. It does not decode objects, because they are verified
+// whenever they are read.
 func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "pack"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +107,7 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 				problems = append(problems, Problem{Path: path, What: "it has no index, so its objects cannot be found"})
 				continue
 			}
-			// A pack that another process removes meanwhile is no problem.
+			// If another process removes the pack during the check, that is not a problem.
 			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				problems = append(problems, Problem{Path: path, What: err.Error()})
 			}
@@ -117,15 +120,15 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	return problems, nil
 }
 
-// gone reports whether a file exists whose pack still does not: packs are created and removed at
-// any time, the pack first.
+// gone reports whether the file at path exists and its pack does not. The caller has found the pack missing in a listing,
+// but processes create packs at any time, so both files are looked up again.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	_, packErr := os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + ".pack")
 	return err == nil && errors.Is(packErr, fs.ErrNotExist)
 }
 
-// checkPair returns ErrCorrupt if a pack and its index are damaged or do not belong together.
+// checkPair returns ErrCorrupt if the pack or its index is damaged, or if they do not belong together.
 func checkPair(pack, idx string, f object.Format, deep bool) error {
 	data, err := os.ReadFile(idx)
 	if err != nil {
@@ -147,7 +150,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	if err != nil {
 		return err
 	}
-	// A file shorter than its trailer fails at the comparison below.
+	// A file that is shorter than a trailer fails at the comparison below.
 	end := info.Size() - int64(f.Size())
 	trailer := make([]byte, f.Size())
 	if _, err := file.ReadAt(trailer, max(end, 0)); err != nil || !bytes.Equal(trailer, x.packSum()) {
@@ -162,7 +165,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	return nil
 }
 
-// sumOf hashes the bytes of r. It returns nil if they cannot be read.
+// sumOf returns the hash of the bytes of r, or nil if they cannot be read.
 func sumOf(f object.Format, r io.Reader) []byte {
 	h := f.New()
 	if _, err := io.Copy(h, r); err != nil {

@@ -11,61 +11,64 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// table lists the records of a pack in the order of their entries and finds them by id. A record
-// without an id is a delta whose base has not arrived yet. It takes 32 bytes an object with SHA-1
-// and 5-11 for its slots, in pieces that never move, without pointers for the garbage collector.
+// table lists the records of a pack in the order of the entries, and finds them by id. A record without an id is a delta
+// whose base has not arrived yet. A record takes 32 bytes with SHA-1, and 5 to 11 bytes for its slots. The records are in
+// chunks that are never moved and contain no pointers, so the garbage collector does not scan them.
 //
-// One goroutine writes and reads; any number of others may call findOffset.
+// One goroutine modifies and reads the table. Any number of others may call findOffset.
 type table struct {
-	idLen, width int    // length of an id, and of a record, in bytes
-	seed         uint64 // so that remotes cannot choose ids that collide
+	idLen, width int    // length of an id and of a record, in bytes
+	seed         uint64 // random, so that a remote cannot choose ids that collide in slots
 
-	mu sync.RWMutex // guards the fields below; the one writer may read them without it
-	n  int
-	// named is the number of records in slots.
+	mu sync.RWMutex // guards the fields below; the one writer may read them without mu
+	// n is the number of records.
+	n int
+	// named is the number of slots in use. Records with an id that an earlier record has are not in slots.
 	named  int
-	chunks [][]byte
-	slots  []uint32 // record + 1, open addressing, a power of two long, at most 3/4 full
+	chunks [][]byte // each has room for chunkRecords records
+	slots  []uint32 // record number + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full
 }
 
 const (
 	chunkRecords = 1 << 10
-	// One word of a record: 46 bits of offset, 3 of type, 15 of the depth of the delta chain.
+	// The second field of a record is a word with 46 bits for the offset, 3 for the type and 15 for the depth of the
+	// delta chain.
 	typeShift   = 46
 	depthShift  = 49
 	maxPackSize = 1<<typeShift - 1
 )
 
-// newTable returns an empty table for ids of format f.
+// newTable returns an empty table for ids of the format f.
 func newTable(f object.Format) *table {
 	return &table{idLen: f.Size(), width: f.Size() + 8 + 4, seed: rand.Uint64() | 1, slots: make([]uint32, 64)}
 }
 
-// record returns the bytes of record i: id, then offset, type and depth (8 bytes), then CRC-32 (4 bytes).
+// record returns the bytes of record i: the id, then a word of 8 bytes with offset, type and depth, then the CRC-32 (4
+// bytes).
 func (t *table) record(i int) []byte {
 	at := i % chunkRecords * t.width
 	return t.chunks[i/chunkRecords][at : at+t.width : at+t.width]
 }
 
-// offset returns the offset in the pack of entry i, in bytes.
+// offset returns the offset of entry i in the pack, in bytes.
 func (t *table) offset(i int) int64 {
 	return int64(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) & maxPackSize)
 }
 
-// typ returns the type of entry i, or 0 if its object is not known yet.
+// typ returns the type of the object of entry i, or 0 if the object is not known yet.
 func (t *table) typ(i int) object.Type {
 	return object.Type(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) >> typeShift & 7)
 }
 
-// depth returns the number of deltas between entry i and plain contents.
+// depth returns the number of deltas between entry i and a plain entry.
 func (t *table) depth(i int) int {
 	return int(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) >> depthShift)
 }
 
-// crc returns the CRC-32 of entry i as it is in the pack.
+// crc returns the CRC-32 of the bytes of entry i in the pack.
 func (t *table) crc(i int) uint32 { return binary.LittleEndian.Uint32(t.record(i)[t.idLen+8:]) }
 
-// sum returns the bytes of the id of entry i. They are part of the table.
+// sum returns the id of entry i as bytes, which are part of the table.
 func (t *table) sum(i int) []byte { return t.record(i)[:t.idLen] }
 
 // id returns the id of entry i.
@@ -74,7 +77,7 @@ func (t *table) id(i int) object.ID {
 	return id
 }
 
-// add appends the record of the entry at off, still without an id.
+// add appends a record, still without an id, for the entry at off, and returns its number.
 func (t *table) add(off int64, crc uint32) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,8 +92,8 @@ func (t *table) add(off int64, crc uint32) int {
 	return i
 }
 
-// name sets the id of record i. From then on find returns it, unless an earlier record has the same
-// id.
+// name sets the id, type and depth of record i. From then on find returns the record, unless an earlier record has the
+// same id.
 func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,14 +104,14 @@ func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	copy(r, id.Bytes())
 	off := binary.LittleEndian.Uint64(r[t.idLen:])
 	binary.LittleEndian.PutUint64(r[t.idLen:], off|uint64(typ)<<typeShift|uint64(depth)<<depthShift)
-	// The first of several records with one id stays in the slot, so that all readers use the same copy.
+	// If several records have the same id, the slot refers to the first one, so that all readers use the same copy.
 	if s := t.slot(r[:t.idLen]); t.slots[s] == 0 {
 		t.slots[s] = uint32(i) + 1
 		t.named++
 	}
 }
 
-// grow doubles slots and enters all records anew. The caller holds mu.
+// grow doubles slots and inserts all records again. The caller holds mu.
 func (t *table) grow() {
 	old := t.slots
 	t.slots = make([]uint32, 2*len(old))
@@ -119,7 +122,7 @@ func (t *table) grow() {
 	}
 }
 
-// slot returns the index in slots of the record with the id sum, or of the free slot for it.
+// slot returns the index in slots for the id sum: that of its record, or that of the free slot to use.
 func (t *table) slot(sum []byte) int {
 	h := binary.LittleEndian.Uint64(sum) ^ t.seed
 	h *= 0x9e3779b97f4a7c15 ^ t.seed<<1
@@ -131,7 +134,7 @@ func (t *table) slot(sum []byte) int {
 	}
 }
 
-// find returns the record with this id. Only the writer may call it.
+// find returns the number of the record with this id. Only the goroutine that modifies the table may call it.
 func (t *table) find(id object.ID) (int, bool) {
 	if len(id.Bytes()) != t.idLen {
 		return 0, false
@@ -154,15 +157,16 @@ func (t *table) findOffset(id object.ID) (int64, bool) {
 	return t.offset(int(v - 1)), true
 }
 
-// at returns the record of the entry that starts at off. Only the writer may call it.
+// at returns the number of the record of the entry at off. Only the goroutine that modifies the table may call it.
 func (t *table) at(off int64) (int, bool) {
 	i := sort.Search(t.n, func(i int) bool { return t.offset(i) >= off })
 	return i, i < t.n && t.offset(i) == off
 }
 
-// sorted returns the records in the order of their ids. Only the writer may call it.
+// sorted returns the numbers of the records in the order of their ids. Only the goroutine that modifies the table may
+// call it.
 func (t *table) sorted() []uint32 {
-	// Ids are evenly spread: two bytes of prefix leave a handful in each bucket.
+	// Ids are evenly distributed, so a bucket for the first two bytes contains few of them.
 	ends := make([]uint32, 1<<16+1)
 	for i := range t.n {
 		ends[int(binary.BigEndian.Uint16(t.sum(i)))+1]++

@@ -9,36 +9,37 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Object is a verified object of an unpacked stream.
+// Object is a verified object of a pack.
 type Object struct {
 	ID   object.ID
 	Type object.Type
 	Size int64
-	// Data is the content if File is nil. It may be kept, but not changed: later deltas read it
-	// too.
+	// Data holds the contents if File is nil. The receiver may keep Data but must not modify it, because later deltas
+	// refer to it.
 	Data []byte
-	// File holds a content over UnpackOptions.SpoolOver. It is the receiver's to close.
+	// File holds contents that are larger than UnpackOptions.SpoolOver. The receiver must close it.
 	File *os.File
 }
 
-// UnpackOptions are options of Unpack.
+// UnpackOptions configures Unpack.
 type UnpackOptions struct {
 	Format        object.Format
-	SpoolOver     int64 // larger contents go to a file, in bytes
-	MaxObjectSize int64 // larger ones are refused with ErrTooLarge before anything is allocated, in bytes
-	// Spool opens a file for a content of size bytes, or for deltas that have to wait (size 0).
+	SpoolOver     int64 // size in bytes above which contents are stored in a file
+	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
+	// Spool opens a file for contents of size bytes, or, if size is 0, for deltas that wait for their base.
 	Spool func(size int64) (*os.File, error)
-	// Base returns the contents of an object that the sink received earlier in this call, and the
+	// Base returns a reader of the contents of an object that the sink has received during this call, their size, and the
 	// function that releases them.
 	Base func(id object.ID) (io.ReaderAt, int64, func(), error)
 }
 
-// unpackCache bounds the recent contents that Unpack keeps as delta bases, in bytes.
+// unpackCache bounds the size, in bytes, of the recent contents that Unpack caches as delta bases.
 const unpackCache = 4 << 20
 
-// Unpack reads a pack from r to its end and passes each verified object to sink as it arrives; a
-// delta that precedes its base is delivered after it. It returns the number of objects delivered,
-// which are valid even after an error. The pack must be self-contained. An error of sink ends it.
+// Unpack reads a pack from r to its end and passes each verified object to sink as soon as it has arrived. An object
+// whose delta precedes its base is passed after the base. Unpack returns the number of objects passed, which are valid
+// even if it returns an error. The pack must contain the bases of all its deltas. If sink returns an error, Unpack ends
+// with that error.
 func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object) error) (objects int, err error) {
 	in := newInput(r, o.Format.New(), ctx.Err, nil)
 	u := &unpacking{UnpackOptions: o, table: newTable(o.Format), sink: sink}
@@ -48,7 +49,8 @@ func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object)
 	return u.objects, nil
 }
 
-// unpacking is the keeper of Unpack. It stores nothing: bases are read back from the caller.
+// unpacking is the keeper of Unpack: it decides what happens to decoded objects. It stores nothing, and reads bases by
+// calling UnpackOptions.Base.
 type unpacking struct {
 	UnpackOptions
 	table   *table
@@ -58,12 +60,16 @@ type unpacking struct {
 
 var _ keeper = (*unpacking)(nil)
 
+// inMemory reports whether contents of this size are passed in memory.
 func (u *unpacking) inMemory(_ object.Type, size int64) bool { return size <= u.SpoolOver }
 
+// spool opens a file for contents that are not passed in memory.
 func (u *unpacking) spool(size int64) (*os.File, error) { return u.Spool(size) }
 
+// scratch opens a file for deltas that wait for their base.
 func (u *unpacking) scratch() (*os.File, error) { return u.Spool(0) }
 
+// base returns the contents of record rec, in memory if they are small enough.
 func (u *unpacking) base(rec int) (body, error) {
 	id := u.table.id(rec)
 	at, size, release, err := u.Base(id)
@@ -82,6 +88,7 @@ func (u *unpacking) base(rec int) (body, error) {
 	return body{typ: b.typ, size: size, data: data}, nil
 }
 
+// deliver records the id of the object and passes the object to the sink.
 func (u *unpacking) deliver(rec, depth int, o Object) error {
 	u.table.name(rec, o.ID, o.Type, depth)
 	u.objects++

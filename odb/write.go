@@ -22,12 +22,12 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// writeLevel is the compression level of Write: sources shrink to a third, at four times the speed
-// of zlib's default, which saves another tenth. A reader waits for this pack.
+// writeLevel is the compression level of Write. At this level source code shrinks to a third of its size, four times as
+// fast as with zlib's default, which would save another tenth. Speed matters because a reader waits for the pack.
 const writeLevel = zlib.BestSpeed
 
-// Outgoing is an object for Write. Open may be called from any goroutine; its reader is read to the
-// end and closed.
+// Outgoing is an object to write into a pack. Open opens its contents, which are read to the end and closed. Open may be
+// called from any goroutine.
 type Outgoing struct {
 	ID   object.ID
 	Type object.Type
@@ -35,14 +35,14 @@ type Outgoing struct {
 	Open func() (io.ReadCloser, error)
 }
 
-// WriteOptions are options of Write.
+// WriteOptions configures Write.
 type WriteOptions struct {
-	Promisor bool // marks the pack as one whose missing objects the remote promised
+	Promisor bool // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
 }
 
-// Write writes one pack of objects, without those that a pack has already, and returns its name,
-// which is empty if none was left. Git and other processes can read it as soon as Write returns. If
-// an object does not have the hash of its id, no pack is written.
+// Write writes one pack with those of objects that no pack contains yet. It returns the name of the pack, or "" if there
+// is nothing to write. When Write returns, git and other processes can read the pack. If the contents of an object do not
+// have the hash of its id, no pack is written.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
 	name, settle, err := s.WriteAhead(ctx, objects, o)
 	if err == nil {
@@ -54,9 +54,9 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 	return name, nil
 }
 
-// WriteAhead is Write without the last wait for the disk, so that the caller can write other files
-// meanwhile. All objects are readable when it returns. They are durable when settle has returned,
-// which must be called; if settle fails the pack is removed.
+// WriteAhead writes a pack like Write, but does not wait until it is durable, so that the caller can write other files in
+// the meantime. All objects can be read when WriteAhead returns. The caller must call settle, which returns when they are
+// durable. If settle fails, it removes the pack.
 func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, settle func() error, err error) {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
@@ -88,7 +88,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
-	s.unsettled.Add(1) // before other goroutines see which objects need not be written
+	s.unsettled.Add(1) // before adopt, after which other goroutines skip these objects and rely on this pack
 	if !s.adopt(path) {
 		err = errors.Join(fs.ErrClosed, named())
 		s.unsettled.Add(-1)
@@ -96,7 +96,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	return name, func() error {
 		defer s.unsettled.Add(-1)
-		// If the names are not durable the pack was removed, so its objects must not be found any more.
+		// If the sync has failed, the pack was removed, so its objects must not be found any more.
 		if err := named(); err != nil {
 			s.disown(path)
 			return fmt.Errorf("write pack: %w", err)
@@ -105,8 +105,8 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}, nil
 }
 
-// settleOthers returns when the packs are durable that other goroutines are writing ahead, because they may hold the
-// caller's objects.
+// settleOthers returns when the packs that other goroutines are writing with WriteAhead are durable. These packs may
+// contain objects that the caller has asked for.
 func (s *Store) settleOthers() error {
 	if s.unsettled.Load() == 0 {
 		return nil
@@ -117,14 +117,14 @@ func (s *Store) settleOthers() error {
 	return nil
 }
 
-// disown removes from the view a pack that was removed from disk.
+// disown removes a pack from the view whose files were removed.
 func (s *Store) disown(path string) {
 	s.replace(func(packs []source) []source {
 		return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { o, ok := p.(*pack); return ok && o.path == path })
 	})
 }
 
-// adopt makes a finished pack readable. It returns false if the Store is closed.
+// adopt adds the finished pack at path to the view, so that it can be read. It returns false if the Store is closed.
 func (s *Store) adopt(path string) bool {
 	return s.replace(func(packs []source) []source {
 		if hasPack(packs, path) {
@@ -134,25 +134,25 @@ func (s *Store) adopt(path string) bool {
 	})
 }
 
-// packWriter writes a pack from its first byte to its last and keeps a record of each entry.
+// packWriter writes a pack from start to end and records each entry in table.
 type packWriter struct {
 	format object.Format
 	out    *bufio.Writer
 	sum    hash.Hash // hash of the whole pack
 	crc    uint32    // CRC-32 of the current entry
-	off    int64
+	off    int64     // number of bytes written
 	table  *table
 	zip    *zlib.Writer
 	buf    []byte
 }
 
-// newPackWriter returns a writer of a pack of format f to file.
+// newPackWriter returns a packWriter that writes a pack of format f to file.
 func newPackWriter(f object.Format, file io.Writer) *packWriter {
 	sum := f.New()
 	return &packWriter{format: f, out: bufio.NewWriterSize(io.MultiWriter(file, sum), tailBuffer), sum: sum, table: newTable(f)}
 }
 
-// Write adds bytes to the current entry.
+// Write writes bytes of the current entry, and adds them to its CRC.
 func (w *packWriter) Write(p []byte) (int, error) {
 	w.crc = crc32.Update(w.crc, crc32.IEEETable, p)
 	n, err := w.out.Write(p)
@@ -160,7 +160,7 @@ func (w *packWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// pack writes header, entries and trailer, and returns the trailer's hash.
+// pack writes header, entries and trailer. It returns the trailer.
 func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, error) {
 	var head [packHeaderSize]byte
 	copy(head[:], "PACK")
@@ -169,7 +169,8 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 	if _, err := w.Write(head[:]); err != nil {
 		return nil, err
 	}
-	// Small objects are compressed ahead by other goroutines, large ones on this one in their turn.
+	// Small objects are compressed in advance by other goroutines. Large ones are compressed by this goroutine when it
+	// reaches them.
 	next, stop := deflated(ctx, w.format, objects)
 	defer stop()
 	for _, o := range objects {
@@ -213,7 +214,7 @@ func (w *packWriter) small(ctx context.Context, next <-chan chan deflation) erro
 	return err
 }
 
-// large streams an object in little memory.
+// large compresses an object and writes it in pieces, so that it needs little memory.
 func (w *packWriter) large(o Outgoing) error {
 	if w.zip == nil {
 		w.zip, _ = zlib.NewWriterLevel(nil, writeLevel)
@@ -226,8 +227,8 @@ func (w *packWriter) large(o Outgoing) error {
 	return deflate(w.zip, w.format, o, w.buf)
 }
 
-// deflate compresses the contents of an object into zip. It returns ErrCorrupt if they do not have the size or the
-// hash that o states.
+// deflate compresses the contents of an object into zip. It returns ErrCorrupt if the contents do not have the size and
+// the hash that o states.
 func deflate(zip *zlib.Writer, f object.Format, o Outgoing, buf []byte) error {
 	r, err := o.Open()
 	if err != nil {
@@ -255,7 +256,7 @@ func deflate(zip *zlib.Writer, f object.Format, o Outgoing, buf []byte) error {
 	return nil
 }
 
-// appendEntryHead appends type and size to b in the format that readEntry reads.
+// appendEntryHead appends type and size to b, in the format that readEntry reads.
 func appendEntryHead(b []byte, t object.Type, size int64) []byte {
 	c := byte(t)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
@@ -266,23 +267,23 @@ func appendEntryHead(b []byte, t object.Type, size int64) []byte {
 }
 
 const (
-	// maxParallel is the largest size of contents, in bytes, that are compressed in memory ahead of the writer.
+	// maxParallel is the size in bytes up to which the contents of an object are compressed in memory, in advance.
 	maxParallel = 1 << 20
-	// deflaters is the number of objects that are compressed at one time.
+	// deflaters is the number of objects that are compressed at the same time.
 	deflaters = 2
 )
 
-// deflation is a whole entry of a pack.
+// deflation is one entry of a pack in compressed form, or the error of compressing it.
 type deflation struct {
 	data []byte
 	err  error
 }
 
-// deflated compresses the small objects ahead of the writer. It returns a channel for each, in
-// their order; stop ends it and waits.
+// deflated compresses the small objects in other goroutines. It returns a channel that delivers, in the order of objects,
+// one channel for each of them, which delivers the result. stop ends the goroutines and waits for them.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	// order is bounded, so that no more than a few compressed objects wait in memory for the writer.
+	// order has a bound, so that only a few compressed objects wait in memory to be written.
 	order := make(chan chan deflation, 2*deflaters)
 	type job struct {
 		o     Outgoing
@@ -326,7 +327,7 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 	}
 }
 
-// entryDeflater compresses objects one after the other with one zlib.Writer.
+// entryDeflater compresses one object after the other with the same zlib.Writer.
 type entryDeflater struct {
 	format object.Format
 	zip    *zlib.Writer
@@ -348,13 +349,13 @@ func (d *entryDeflater) entry(o Outgoing) deflation {
 // sliceWriter appends to a slice.
 type sliceWriter struct{ b []byte }
 
-// Write appends p. It returns no error.
+// Write appends p. It does not return an error.
 func (w *sliceWriter) Write(p []byte) (int, error) {
 	w.b = append(w.b, p...)
 	return len(p), nil
 }
 
-// WritePack writes to w a pack of objects that needs no other pack. Each object is written once.
+// WritePack writes a pack to w that contains each of objects once, without deltas.
 func WritePack(ctx context.Context, w io.Writer, f object.Format, objects []Outgoing) error {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
