@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// options lists the options of a command that are understood. Only these are passed to git commands
-// of the daemon; all others, which may do anything, are left out.
+// options lists the options of a git command that this package knows. Only these options are passed on to git commands
+// that the daemon runs. All others are left out, because they could have any effect.
 type options struct {
-	keep      []string // alone, or with "=value" or the value attached
-	keepValue []string // with the next argument as value, if none is attached
-	dropValue []string // not kept, but the next argument is their value
+	keep      []string // passed on; an option alone, with "=value", or with the value attached
+	keepValue []string // passed on; the next argument is the value if none is attached
+	dropValue []string // left out; the next argument is the value if none is attached
 }
 
-// arguments are those of a git command, sorted.
+// arguments are the arguments of a git command, separated by kind.
 type arguments struct {
-	flags []string // harmless, to be passed on
-	all   []string // all options as given, including those left out
-	plain []string // the arguments that are no options
-	paths []string // behind "--"
-	split bool     // there was a "--"
+	flags []string // harmless options, which are passed on to other git commands
+	all   []string // all options as the user gave them, including those that are left out of flags
+	plain []string // arguments that are not options
+	paths []string // arguments after "--"
+	split bool     // whether the arguments contain "--"
 }
 
-// parse sorts the arguments of a git command. args are without the command's name.
+// parse separates the arguments of a git command by kind. args does not include the name of the command.
 func (o options) parse(args []string) arguments {
 	var a arguments
 	for i := 0; i < len(args); i++ {
@@ -52,10 +52,10 @@ func (o options) parse(args []string) arguments {
 			a.flags = append(a.flags, arg)
 		case slices.Contains(o.keep, name):
 			a.flags = append(a.flags, arg)
-		// A value may be attached to an option of one letter: -n20.
+		// A value may be attached to an option of one letter, as in -n20.
 		case len(arg) > 2 && arg[1] != '-' && slices.Contains(o.keepValue, arg[:2]):
 			a.flags = append(a.flags, arg)
-		// The value of an option that is left out must not be taken for a revision or a path.
+		// The value of an option that is left out must not be mistaken for a revision or a path.
 		case !attached && slices.Contains(o.dropValue, name) && i+1 < len(args):
 			i++
 			arg += valueGlue(name) + args[i]
@@ -65,8 +65,8 @@ func (o options) parse(args []string) arguments {
 	return a
 }
 
-// valueGlue joins an option and its value to one argument. An option of one letter has its value
-// attached, a long one after "=".
+// valueGlue returns the string that joins an option and its value into one argument: "=" for a long option, and nothing
+// for an option of one letter.
 func valueGlue(name string) string {
 	if strings.HasPrefix(name, "--") {
 		return "="
@@ -74,21 +74,20 @@ func valueGlue(name string) string {
 	return ""
 }
 
-// isCount knows "-20".
+// isCount reports whether arg is a number with a dash, such as "-20".
 func isCount(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && strings.Trim(arg[1:], "0123456789") == ""
 }
 
-// has reports whether one of the options is there, alone, with "=value", or, for one letter, with
-// the value attached.
+// has reports whether one of the options names is among the arguments, either alone or with a value.
 func (a arguments) has(names ...string) bool {
 	_, ok := a.value(names...)
 	return ok
 }
 
-// value returns the value of the last of the options that is there.
+// value returns the value of the option in names that was given last. It returns false if none was given.
 func (a arguments) value(names ...string) (value string, ok bool) {
-	// git uses the last of several options.
+	// If an option is given several times, git uses the last one.
 	for _, arg := range slices.Backward(a.all) {
 		for _, name := range names {
 			if arg == name {
@@ -102,14 +101,14 @@ func (a arguments) value(names ...string) (value string, ok bool) {
 	return "", false
 }
 
-// resolve splits the arguments that are no options into revisions and paths, as git does: revisions
-// are first, and without "--" the first word that is no revision begins the paths. It returns ids,
-// with ^ before those to exclude.
+// resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come first,
+// and if there is no "--", the first word that is not a revision is the first path. revs are object ids; an id to exclude
+// begins with ^. paths are relative to the top directory.
 func (q *question) resolve(a arguments) (revs, paths []string) {
 	paths = a.paths
 	for i, word := range a.plain {
 		ids := q.expand(word)
-		// A word that names no revision starts the paths, unless "--" does.
+		// Without "--", the first word that does not name a revision is a path, and so are all words after it.
 		if len(ids) == 0 && !a.split {
 			paths = a.plain[i:]
 			break
@@ -119,9 +118,9 @@ func (q *question) resolve(a arguments) (revs, paths []string) {
 	return revs, q.topPaths(paths)
 }
 
-// expand returns the ids that a revision or range names.
+// expand returns the ids that a revision or a range stands for, or nil if word is neither.
 func (q *question) expand(word string) []string {
-	// An argument that starts with a dash would be an option of rev-parse.
+	// git rev-parse would take an argument that starts with a dash for an option.
 	if word == "" || word[0] == '-' {
 		return nil
 	}
@@ -132,13 +131,13 @@ func (q *question) expand(word string) []string {
 	return slices.DeleteFunc(strings.Fields(out), func(s string) bool { return s[0] == '-' })
 }
 
-// topPaths converts pathspecs to ones relative to the top directory. If it cannot convert one it
-// returns none, which means all paths.
+// topPaths converts pathspecs to pathspecs relative to the top directory. If one of them cannot be converted, it returns
+// nil, which stands for all paths.
 func (q *question) topPaths(paths []string) []string {
 	var tops []string
 	for _, p := range paths {
-		// ":/" is the top directory. Other pathspecs with magic are passed on if the command was
-		// started at the top.
+		// ":/" stands for the top directory. Other pathspecs with magic are passed on unchanged, but only if the command
+		// was started in the top directory.
 		if rest, ok := strings.CutPrefix(p, ":/"); ok {
 			p = rest
 		} else if strings.HasPrefix(p, ":") {
@@ -159,7 +158,7 @@ func (q *question) topPaths(paths []string) []string {
 				p += "/"
 			}
 		}
-		// A path outside of the working tree, or the whole of it, restricts nothing.
+		// A path outside the working tree, or the top directory itself, does not restrict anything.
 		if p == "" || p == "." || strings.HasPrefix(p, "..") {
 			return nil
 		}
@@ -168,15 +167,16 @@ func (q *question) topPaths(paths []string) []string {
 	return tops
 }
 
-// alias resolves a name that the user has configured for a command with arguments.
+// alias replaces a command that is an alias in the user's configuration by the command that the alias stands for, with
+// its arguments. It returns other commands unchanged.
 func (q *question) alias(name string, args []string) (string, []string) {
-	// Such a name cannot be a key of the configuration.
+	// A name that is empty or contains one of these characters cannot be a key of the configuration.
 	if name == "" || strings.ContainsAny(name, "\n\x00.") {
 		return name, args
 	}
 	value, err := q.quarantine.userConfig(q.ctx, "alias."+name)
 	words := strings.Fields(value)
-	// An alias that starts with "!" is a command of the shell.
+	// An alias that starts with "!" is a shell command.
 	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {
 		return name, args
 	}

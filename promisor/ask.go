@@ -15,21 +15,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// socketName is where questions about a git directory are answered, inside it.
+// socketName is the name of the daemon's socket in the git directory, to which requests for missing objects are sent.
 const socketName = "artifactfs-promisor"
 
-// Ask is the command that git runs as upload-pack of our promisor remote. It passes the dialogue on
-// to the daemon. Errors are written to out, where git reads them, and git then asks the origin.
-// protocol is the value of GIT_PROTOCOL.
+// Ask is the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on to the
+// daemon, and the answers back to git. It writes errors to out, where git reads them; git then asks the origin. protocol
+// is the value of GIT_PROTOCOL.
 func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	err := ask(ctx, gitDir, protocol, in, out)
 	if err != nil {
-		out.Write(errorPacket(err.Error())) // git may have exited
+		out.Write(errorPacket(err.Error())) // the error is ignored, because git may have exited
 	}
 	return err
 }
 
-// ask is Ask without the report of errors.
+// ask does what Ask describes, but only returns its errors.
 func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	if !strings.Contains(protocol, "version=2") {
 		return fmt.Errorf("git speaks an old protocol (%q): protocol.version=2 is needed", protocol)
@@ -47,7 +47,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 		return err
 	}
 	requests := make(chan []byte)
-	go func() { // reading on is how we learn that git is gone
+	go func() { // reading continues during a request, because the end of the stream shows that git has exited
 		defer cancel()
 		defer close(requests)
 		for r := pktline.NewReader(in, bufSize); ; {
@@ -65,7 +65,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	for q := range requests {
 		answer, err := c.retry(ctx, q)
 		if ctx.Err() != nil {
-			// git ended or was interrupted, so no process reads the answer.
+			// git has exited or was interrupted, so no process reads the answer.
 			return nil
 		}
 		if err != nil {
@@ -79,24 +79,24 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 }
 
 const (
-	// askTries bounds how often a request is repeated when the connection breaks: the daemon may
-	// have died, and its successor continues on the same socket. It is bounded, since the request
-	// may be what kills the daemon.
+	// askTries is how often a request is sent at most if the connection breaks. The daemon may have died, and its
+	// successor serves the same socket. The number is bounded, because the request itself may be what makes the daemon
+	// crash.
 	askTries = 5
-	// returnTime bounds the wait for a daemon that returns on a socket of its own, and returnLook
-	// is the interval of the checks.
+	// returnTime bounds the wait for a restarted daemon to listen on the socket again. returnLook is the interval between
+	// two attempts to connect.
 	returnTime = 2 * time.Second
 	returnLook = 20 * time.Millisecond
 
-	// maxMessage bounds one message in memory, in bytes: a request may name maxWants objects by
-	// SHA-256.
+	// maxMessage bounds the size in bytes of a message in memory. A request may contain maxWants ids of SHA-256.
 	maxMessage = 128 << 20
 )
 
 // errUnreachable means that no daemon listens on the socket.
 var errUnreachable = errors.New("the daemon of this mount cannot be reached")
 
-// caller talks to whichever daemon serves the mount.
+// caller is the client side of a connection to the daemon that serves the mount. It connects again if the daemon is
+// replaced.
 type caller struct {
 	gitDir string
 	hint   Hint
@@ -112,8 +112,8 @@ func (c *caller) hangUp() {
 	}
 }
 
-// retry returns the answer to a request, or, without a request, the greeting. Neither depends on
-// earlier messages.
+// retry sends a request and returns the answer, or, if request is nil, the greeting. It repeats the request on a new
+// connection if the old one breaks, which is possible because neither answer depends on earlier messages.
 func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err error) {
 	for try := 1; ; try++ {
 		answer, err = c.try(ctx, request, try > 1 || request != nil)
@@ -122,18 +122,19 @@ func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err 
 		}
 		c.hangUp()
 		if try == 1 && errors.Is(err, errUnreachable) && request == nil {
-			return nil, err // there was none in the first place
+			return nil, err // no daemon was running from the beginning
 		}
 	}
 }
 
-// try sends a request once, over the open connection or a new one, and returns the answer.
+// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, it returns
+// the greeting. again is that of connect.
 func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, error) {
 	greeting, err := c.connect(ctx, again)
 	if err != nil || request == nil {
 		return greeting, err
 	}
-	// The end of ctx closes the connection, which ends a blocked read or write.
+	// When ctx ends, the connection is closed, so a read or write that is blocked returns.
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	if _, err := c.conn.Write(request); err != nil {
 		return nil, fmt.Errorf("ask daemon: %w", err)
@@ -145,8 +146,8 @@ func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, e
 	return answer, nil
 }
 
-// connect connects if there is no connection. again says that there was one, so that a successor
-// may be starting.
+// connect opens a connection and returns the greeting, unless a connection is open. again reports whether there was a
+// connection before; a successor of the daemon may then be starting, so connect waits for it.
 func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err error) {
 	if c.conn != nil {
 		return nil, nil
@@ -162,7 +163,7 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	}
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	c.in = pktline.NewReader(c.conn, bufSize)
-	// The hint precedes the greeting: the daemon reads it before it writes anything.
+	// The hint precedes the greeting, because the daemon reads it before it writes anything.
 	if err := writeHint(c.conn, c.hint); err != nil {
 		return nil, fmt.Errorf("ask daemon: %w", err)
 	}
@@ -172,8 +173,7 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	return greeting, nil
 }
 
-// readMessage reads packets up to a flush, or an error, behind which nothing follows, and returns
-// them as they were written.
+// readMessage reads packets up to and including a flush packet or an error packet, and returns their bytes.
 func readMessage(r *pktline.Reader) (message []byte, err error) {
 	for {
 		kind, data, err := readPacket(r)

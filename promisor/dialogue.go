@@ -10,17 +10,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxWants bounds one question.
+// maxWants bounds the number of objects in one request.
 const maxWants = 1 << 20
 
-// request is a command of the client.
+// request is one command of git, such as fetch, with its arguments.
 type request struct {
 	command string
 	wants   []object.ID
 	done    bool
 }
 
-// advertisement returns the server's first message.
+// advertisement returns the first message of the server, which states its capabilities.
 func advertisement(f object.Format) []byte {
 	b := pktline.AppendLine(nil, "version 2")
 	b = pktline.AppendLine(b, "agent=artifactfs")
@@ -30,7 +30,7 @@ func advertisement(f object.Format) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// readRequest reads one command. It returns io.EOF when the client has ended the dialogue.
+// readRequest reads one command. It returns io.EOF when git has ended the conversation.
 func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 	var q request
 	for first := true; ; first = false {
@@ -64,14 +64,14 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case line == "done":
 			q.done = true
 		}
-		// Other arguments describe the format of the pack, which is empty, or the objects that the
-		// client has, which are visible here.
+		// The other arguments are ignored. They describe the format of the pack, which contains nothing of interest, or
+		// the objects that git has, which are visible to this process.
 	}
 }
 
-// nothingPack returns a packfile section with only the empty blob: the wanted objects are already
-// where git looks for them. git stores it, always under the same name. A pack without any object
-// would do, except for the geometric repack of git 2.55, which expects objects in every pack.
+// nothingPack returns a packfile section with a pack that contains only the empty blob. The requested objects are not in
+// it, because they are in the object directories that git uses. git stores the pack, always under the same name. A pack
+// without objects would also be valid, but the geometric repack of git 2.55 expects each pack to contain objects.
 func nothingPack(f object.Format, done bool) []byte {
 	var b []byte
 	if !done {
@@ -81,9 +81,9 @@ func nothingPack(f object.Format, done bool) []byte {
 	}
 	b = pktline.AppendLine(b, "packfile")
 	content := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01" + // version 2, one entry:
-		"\x30" + "\x78\x9c\x03\x00\x00\x00\x00\x01") // a blob of no bytes, and those deflated
+		"\x30" + "\x78\x9c\x03\x00\x00\x00\x00\x01") // a blob of size 0, and its deflated contents
 	sum := f.New()
 	sum.Write(content)
-	pack := sum.Sum(append([]byte{1}, content...)) // 1: the side band of data
+	pack := sum.Sum(append([]byte{1}, content...)) // 1 is the side band for pack data
 	return pktline.AppendFlush(pktline.Append(b, pack))
 }

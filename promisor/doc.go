@@ -1,25 +1,24 @@
-// Package promisor supplies stock git with the objects that a mount's git directory lacks, with one
-// request for each git command where possible.
+// Package promisor supplies stock git with the objects that the git directory of a mount lacks. It fetches all objects
+// that one git command needs with one request to the remote where possible.
 //
-// Terms. A mount's git directory is a partial clone with two promisor remotes: ours, which git uses
-// first, and the origin, which it uses when ours fails. To request objects git runs `git fetch`,
-// which runs our own binary as upload-pack: the *asker*. A *question* is the request of one asker:
-// ids on its standard input, and a *hint* that names the git commands that wait for it. The objects
-// that the command will want next are a *prediction*. The daemon fetches both as one batch into the
-// store, whose objects the git directory uses through alternates, and answers with a pack of only
-// the empty blob: git looks through the packs again before it treats an object as missing, and
-// again before it sends the next question. So nothing is stored twice, and predicted objects are
-// never requested again.
+// The git directory of a mount is a partial clone with two promisor remotes: the daemon, which git uses first, and the
+// origin, which git uses if the daemon fails. To obtain missing objects git runs `git fetch`, which runs the artifactfs
+// binary as upload-pack: this process is the *asker*. It passes the request on to the daemon: the ids from its standard
+// input, and a *hint* that names the git commands that wait for the objects. The objects that these commands will
+// probably need next are the *prediction*. The daemon fetches both as one batch into the store, whose objects the git
+// directory uses through alternates. It answers with a pack that contains only the empty blob: git searches all packs
+// again before it treats an object as missing, and before it sends the next request. So no object is stored twice, and a
+// predicted object is not requested again.
 //
-// Promises:
-//   - A question ends when git does, at the latest after a deadline. Its requests continue in the background.
-//   - A failure is one line on git's standard error and makes git ask the origin; it is never retried here.
-//   - A wrong or hostile hint costs one download at most. Of its arguments only those known to be harmless
-//     are passed to git commands, and these run in a git directory of our own, the *quarantine directory*: it has the refs
-//     and objects of the mount's git directory, but none of its configuration that could start programs,
-//     and no promisor: a command that lists missing objects must never request them.
+// Guarantees:
+//   - A request ends when git ends, or at the latest after a deadline. Requests to the remote continue in the background.
+//   - After a failure git prints one line on standard error and asks the origin. This package does not retry.
+//   - A wrong or malicious hint costs at most one superfluous download. Only those arguments in it that are known to be
+//     harmless are passed to git commands. These commands run in a separate git directory, the *quarantine directory*.
+//     It has the refs and the objects of the mount's git directory, but none of its configuration that could start
+//     programs. It has no promisor remote either, because a command that lists missing objects must not request them.
 //
-// The dialogue is that of git's gitprotocol-v2, from the server's side.
+// The conversation with git follows the server's side of git's gitprotocol-v2.
 //
-// Locks are leaves.
+// Locks: while a goroutine holds a lock of this package, it acquires no other one.
 package promisor

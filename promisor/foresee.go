@@ -8,13 +8,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// movers are the commands that overwrite files of the working tree. git calls lstat on each of them
-// before it requests the new contents, and a mount has to read a file of unknown size for that.
+// movers are the git commands that overwrite files of the working tree. git calls lstat on each of these files before it
+// requests the new contents, and a mount must fetch a file of unknown size to answer lstat.
 var movers = []string{"checkout", "switch", "merge", "pull", "rebase", "cherry-pick", "revert", "restore"}
 
-// Foresee fetches, in one batch, the objects that a process which has just started will look at and
-// want, if it is a git command of that kind. It waits for them, as the command would, and returns
-// whether it is such a command.
+// Foresee fetches the objects that the process pid will need, in one batch, if the process is a git command that
+// overwrites files of the working tree. The process has just started. Foresee returns when the objects were fetched,
+// because the command would have to wait for them too. It returns false if it did nothing.
 func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	h := ancestors(int(pid))
 	if len(h.Commands) == 0 || !moves(h.Commands[0].Args) || !s.oracle.foresees(h.Commands[0].Process) {
@@ -34,7 +34,8 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	return true
 }
 
-// moves reports whether a git command will change files of the working tree to another commit.
+// moves reports whether a git command with these arguments will change files of the working tree to those of another
+// commit.
 func moves(args []string) bool {
 	name, rest := Subcommand(args)
 	if name == "reset" {
@@ -43,7 +44,8 @@ func moves(args []string) bool {
 	return slices.Contains(movers, name)
 }
 
-// foresees is true once for a process, which looks for its repository several times.
+// foresees returns true at the first call for a process, and false at the next ones. A process looks for its repository
+// several times, and the prediction is needed only once.
 func (o *oracle) foresees(process string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,35 +12,36 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Hint names the git commands that wait for a question, the nearest first. It is input from outside
-// and may be anything.
+// Hint names the git commands that wait for requested objects, the nearest ancestor first. It is sent by another process,
+// so its contents are not trusted.
 type Hint struct {
 	Commands []Command `json:"commands"`
 }
 
-// Command is a running git command.
+// Command is a running git command. The fields may be empty if they could not be determined.
 type Command struct {
-	Process string   `json:"process"` // identifies a process, also among later ones with the same number
-	Args    []string `json:"args"`
-	Dir     string   `json:"dir"`    // where it runs, which is the top of the working tree for most commands
-	Prefix  string   `json:"prefix"` // where it was started, below Dir: empty, or with a slash at its end
-	GitDir  string   `json:"gitdir"` // as its environment names it; mostly empty
-	Index   string   `json:"index"`  // the same of the index
+	Process string `json:"process"` // identifies the process, even if its number is used again later
+	// Args are the arguments, beginning with the program.
+	Args   []string `json:"args"`
+	Dir    string   `json:"dir"`    // working directory, which for most commands is the top of the working tree
+	Prefix string   `json:"prefix"` // directory below Dir in which the command was started: "", or with a slash at its end
+	GitDir string   `json:"gitdir"` // GIT_DIR in the command's environment; usually ""
+	Index  string   `json:"index"`  // GIT_INDEX_FILE, which git sets for its children
 }
 
-// Limits of a hint and of the search for it: maxAncestors bounds how many parents are looked at,
-// maxCommands how many git commands are reported.
+// Limits of a hint. maxHint bounds its size in bytes, maxAncestors the number of processes that are inspected, and
+// maxCommands the number of git commands in the hint.
 const (
 	maxHint      = 4 << 20 // bytes
 	maxAncestors = 32
 	maxCommands  = 6
 )
 
-// ancestors looks for git commands among the ancestors of a process. The `git fetch` that asks us
-// is none of them.
+// ancestors returns the git commands among the process pid and its ancestors. It leaves out the `git fetch` with which
+// git requests objects from a promisor remote.
 func ancestors(pid int) Hint {
 	var h Hint
-	// child is the process that was looked at before p.
+	// child is the process that was inspected before p: the child of p.
 	var child process
 	for range maxAncestors {
 		p, err := readProcess(pid)
@@ -49,7 +50,7 @@ func ancestors(pid int) Hint {
 		}
 		if p.isGit() && !p.isOurFetch() && len(h.Commands) < maxCommands {
 			c := Command{Process: fmt.Sprintf("%d-%s", pid, p.start), Args: p.args, Dir: p.dir}
-			// The variables that git sets for its children are more exact than its own arguments.
+			// The variables that git sets for its children are more reliable than its own arguments.
 			c.Prefix, c.GitDir, c.Index = child.env["GIT_PREFIX"], p.env["GIT_DIR"], child.env["GIT_INDEX_FILE"]
 			h.Commands = append(h.Commands, c)
 		}
@@ -58,16 +59,16 @@ func ancestors(pid int) Hint {
 	return h
 }
 
-// process describes a process, from /proc: proc(5).
+// process describes a process. The source is /proc, see proc(5).
 type process struct {
 	parent int
-	start  string // in clock ticks since boot
+	start  string // start time in clock ticks since boot
 	args   []string
-	dir    string
-	env    map[string]string
+	dir    string            // working directory
+	env    map[string]string // the variables whose names begin with GIT_
 }
 
-// readProcess reads what /proc has about a process. It fails if the process does not exist.
+// readProcess reads the properties of a process from /proc. It fails if the process does not exist.
 func readProcess(pid int) (process, error) {
 	var p process
 	from := proc.Of(pid)
@@ -76,7 +77,7 @@ func readProcess(pid int) (process, error) {
 		return p, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.parent, p.start = stat.Parent, strconv.FormatUint(stat.Start, 10)
-	// The rest is unreadable if another user runs it; then the hint has less.
+	// The rest is unreadable if the process belongs to another user. The hint then contains less.
 	if p.args, _ = from.Args(); p.args == nil {
 		p.args = []string{""}
 	}
@@ -84,7 +85,7 @@ func readProcess(pid int) (process, error) {
 	environ, _ := from.Environ()
 	p.env = map[string]string{}
 	for _, v := range environ {
-		// The other variables may be secrets, and no prediction needs them.
+		// The other variables may be secrets, and predictions do not need them.
 		if name, value, ok := strings.Cut(v, "="); ok && strings.HasPrefix(name, "GIT_") {
 			p.env[name] = value
 		}
@@ -92,14 +93,14 @@ func readProcess(pid int) (process, error) {
 	return p, nil
 }
 
-// isGit reports whether a process is git, or a command of git that was started by its own name.
+// isGit reports whether a process is git, or a git command that was started by its own name, such as git-fetch.
 func (p process) isGit() bool {
 	name := filepath.Base(p.args[0])
 	return name == "git" || strings.HasPrefix(name, "git-")
 }
 
-// isOurFetch knows the command by which git asks a promisor remote (promisor-remote.c,
-// fetch_objects).
+// isOurFetch reports whether a process is the command with which git requests objects from a promisor remote
+// (fetch_objects in promisor-remote.c).
 func (p process) isOurFetch() bool {
 	name, _ := Subcommand(p.args)
 	if name != "fetch" {
@@ -113,7 +114,7 @@ func (p process) isOurFetch() bool {
 	return false
 }
 
-// Subcommand names a git command and returns its arguments, without git's own options.
+// Subcommand returns the name of a git command and its arguments, without the options of git itself.
 func Subcommand(args []string) (name string, rest []string) {
 	if len(args) == 0 {
 		return "", nil
@@ -122,7 +123,7 @@ func Subcommand(args []string) (name string, rest []string) {
 		return base[len("git-"):], args[1:]
 	}
 	for i := 1; i < len(args); i++ {
-		// The value of these options is the next argument.
+		// The next argument is the value of one of these options.
 		switch a := args[i]; a {
 		case "-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--attr-source":
 			i++
@@ -135,10 +136,11 @@ func Subcommand(args []string) (name string, rest []string) {
 	return "", nil
 }
 
-// writeHint sends a hint ahead of the dialogue: its length in four bytes, big-endian, and JSON.
+// writeHint sends a hint before the conversation: the length in four bytes, big-endian, and then JSON. It sends an empty
+// hint if h is too long.
 func writeHint(w io.Writer, h Hint) error {
 	text, err := json.Marshal(h)
-	// Without a hint the objects are fetched all the same, only without a prediction.
+	// The objects are fetched even without a hint, but then without a prediction.
 	if err != nil || len(text) > maxHint {
 		text = []byte("{}")
 	}
@@ -146,7 +148,7 @@ func writeHint(w io.Writer, h Hint) error {
 	return err
 }
 
-// readHint reads what writeHint sent. It fails if the hint is longer than maxHint.
+// readHint reads a hint that writeHint has sent. It fails if the hint is longer than maxHint.
 func readHint(r io.Reader) (Hint, error) {
 	var h Hint
 	var size [4]byte

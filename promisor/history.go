@@ -7,22 +7,22 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxRenames bounds how often the history of a file is followed to another name in one prediction.
+// maxRenames bounds how often one prediction follows the history of a file to an earlier name.
 const maxRenames = 100
 
-// maxGone bounds how many files one is compared with to find its old name.
+// maxGone bounds the number of deleted files with which a file is compared to find its earlier name.
 const maxGone = 1000
 
-// versions selects versions of files.
+// versions selects which versions of a file are added to a prediction.
 type versions struct {
-	contents bool // any change; otherwise only changes that show a rename
-	beside   bool // with the other files of the same commits
-	sides    bool // also on branches that a merge did not take the file from
+	contents bool // versions from all commits that change the file; otherwise only what rename detection reads
+	beside   bool // also the other files that the same commits change
+	sides    bool // also versions on branches from which a merge did not take the file
 }
 
-// histories adds the versions of files, back to where they appeared under another name, and the
-// blobs that git compares to find that name. The next prediction continues from there when these
-// have been fetched.
+// histories adds the versions of each file in paths, back to the commit where the file has appeared, and continues with
+// its name before that commit. If blobs that are needed to find the earlier name are missing, it adds these. The next
+// request of the command then continues from there.
 func (q *question) histories(v versions, revs, paths []string) error {
 	for _, path := range paths {
 		if err := q.history(v, revs, path); err != nil {
@@ -32,7 +32,7 @@ func (q *question) histories(v versions, revs, paths []string) error {
 	return nil
 }
 
-// history is histories for one path. Each round covers the commits in which the file had one name.
+// history does for one path what histories describes. Each round covers the commits in which the file has one name.
 func (q *question) history(v versions, revs []string, path string) error {
 	for range maxRenames {
 		born, err := q.versions(v, revs, path)
@@ -43,17 +43,17 @@ func (q *question) history(v versions, revs []string, path string) error {
 		if err != nil || from == "" {
 			return err
 		}
-		// The parents of the commit that created the file have it under its old name.
+		// In the parents of the commit that created the file, the file has its earlier name.
 		revs, path = []string{born + "^@"}, from
 	}
 	return nil
 }
 
-// versions adds the versions of a path and returns the commit that created it, or "". For merges it
-// adds those that differ from all parents.
+// versions adds the versions of a path that the commits in revs contain. For a merge it adds only a version that differs
+// from those in all parents. It returns the commit that created the path, or "" if revs contain no such commit.
 func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
 	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
-	// With --full-diff, log prints all files of the commits that changed path.
+	// With --full-diff, git log prints all files that are changed by the commits that changed path.
 	if v.beside {
 		args = append(args, "--full-diff")
 	}
@@ -65,7 +65,7 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	err = q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(id string) error { commit = id; return nil }, func(c change) error {
 			if c.path == path && c.status == "A" {
-				born = commit // the last one is the oldest
+				born = commit // git log prints the oldest commit last
 			}
 			if !v.contents {
 				return nil
@@ -76,8 +76,8 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	return born, err
 }
 
-// renamed returns the name that a path had before the commit in which it appeared, or "". If blobs
-// that git has to compare are missing it adds them and returns "".
+// renamed returns the name that path had before the commit in which it appeared, or "" if it had none. If blobs that git
+// would compare to find the name are missing, renamed adds them to the prediction and returns "".
 func (q *question) renamed(commit, path string) (from string, err error) {
 	var come side
 	var gone []change
@@ -90,14 +90,14 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 		}
 		return nil
 	})
-	if err != nil || !come.isBlob() || len(gone) == 0 { // a commit without parents, for one
+	if err != nil || !come.isBlob() || len(gone) == 0 { // for example, a commit without parents
 		return "", nil
 	}
-	// Rename detection reads all candidates. If some were missing, git would fetch them one by one.
+	// Rename detection reads all candidates. git would request the missing ones one by one.
 	here := q.isLocal(come.id)
 	for _, c := range gone {
 		if c.before[0].id == come.id {
-			return c.path, nil // moved as it was
+			return c.path, nil // renamed without a change
 		}
 		here = here && q.isLocal(c.before[0].id)
 		if err := q.addSides(c); err != nil {
@@ -107,7 +107,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	if !here {
 		return "", nil
 	}
-	// git does not read the other files that appeared there, so they may be missing.
+	// git does not read the other files that the commit has added, so they may be missing.
 	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-M", "-l0", "--raw", "-z", "--no-abbrev", commit + "^", commit, "--", path}
 	for _, c := range gone[:min(len(gone), maxGone)] {
 		args = append(args, c.path)
@@ -123,13 +123,13 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	return from, err
 }
 
-// readRenames is readChanges for names only. It reads the output of `git diff-tree -z` with -M, in
-// which a rename has two paths.
+// readRenames reads the output of `git diff-tree -z -M`, in which a rename or a copy has two paths, and calls each with
+// both names.
 func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
 		if err != nil {
-			// A cut output ends the prediction, not the request.
+			// Output that is cut off ends only the prediction. The request is answered in any case.
 			return nil
 		}
 		if !strings.HasPrefix(token, ":") {
@@ -153,8 +153,8 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	}
 }
 
-// readStages reads the output of `git ls-files --stage -z`. An entry is "mode id stage", a tab, and
-// the path.
+// readStages reads the output of `git ls-files --stage -z` and calls each for every entry. An entry is "mode id stage", a
+// tab, and the path.
 func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)
@@ -174,7 +174,7 @@ func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 	}
 }
 
-// emptyTree is the id of the tree without entries, which git knows without having it.
+// emptyTree returns the id of the tree without entries. git knows this tree even if the object is not stored.
 func (q *question) emptyTree() (string, error) {
 	id, err := object.Hash(q.provider.Format(), object.Tree, nil)
 	return id.String(), err

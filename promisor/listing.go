@@ -9,39 +9,39 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// change is one line of git's raw diff format (diff-format(5)): a path, and its entries before and
-// after. A merge has several entries before.
+// change is one line of git's raw diff format (diff-format(5)): a path with its entries before and after the change. The
+// line of a merge has one entry for each parent.
 type change struct {
-	// status is the letter of git's raw format: A, C, D, M, R, T, or one for each parent of a
-	// merge.
+	// status is the letter of git's raw format: A, C, D, M, R or T. For a merge it has one letter for each parent.
 	status string
 	path   string
 	before []side
 	after  side
 }
 
-// side is a mode with an id; the id of an absent entry is zero.
+// side is the mode and the id of an entry. The id is zero if the entry does not exist.
 type side struct {
 	mode string
 	id   object.ID
 }
 
-// isBlob reports whether there is a file or a link, which a gitlink is not.
+// isBlob reports whether the entry is a file or a symbolic link. It is false for a submodule and for an entry that does
+// not exist.
 func (s side) isBlob() bool {
 	return !s.id.IsZero() && (strings.HasPrefix(s.mode, "100") || s.mode == "120000")
 }
 
-// sides returns the entries after and before the change.
+// sides returns the entry after the change, followed by the entries before it.
 func (c change) sides() []side { return append([]side{c.after}, c.before...) }
 
-// commitMark begins the output of --format, which distinguishes it from changes.
+// commitMark is the first byte of what --format prints. It distinguishes commits from changes.
 const commitMark = "\x01"
 
-// logFormat makes git log name each commit in front of its changes.
+// logFormat makes git log print the id of each commit before its changes.
 const logFormat = "--format=%x01%H"
 
-// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`.
-// Either function may end it with an error.
+// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`. It calls commit for each
+// commit and each for each change. If one of the functions returns an error, readChanges returns it.
 func readChanges(r *bufio.Reader, commit func(id string) error, each func(change) error) error {
 	for {
 		token, err := r.ReadString(0)
@@ -59,10 +59,10 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 			continue
 		}
 		if !strings.HasPrefix(token, ":") {
-			continue // the commit's id again, which diff-tree prints, or nothing
+			continue // an empty token, or the id of a commit as diff-tree prints it
 		}
-		// A rename or a copy has a second path, the new one. It is skipped: the ids are on the
-		// first line.
+		// A rename or a copy has a second path, the new name, which is skipped here. The ids are in the token before the
+		// paths.
 		path, err := r.ReadString(0)
 		if err != nil {
 			return nil
@@ -82,8 +82,8 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 	}
 }
 
-// parseChange reads ":mode mode id id status", with as many more colons, modes and ids as a merge
-// has more parents.
+// parseChange parses ":mode mode id id status". For a merge there is one more colon, mode and id for each further parent.
+// It returns false if the token is malformed.
 func parseChange(token string) (change, bool) {
 	n := len(token) - len(strings.TrimLeft(token, ":"))
 	fields := strings.Fields(token[n:])
@@ -96,7 +96,7 @@ func parseChange(token string) (change, bool) {
 		if err != nil {
 			return change{}, false
 		}
-		// A null id stands for an absent entry.
+		// An id of zeros stands for an entry that does not exist.
 		if strings.Trim(fields[n+1+i], "0") == "" {
 			id = object.ID{}
 		}
@@ -105,7 +105,7 @@ func parseChange(token string) (change, bool) {
 	return change{status: fields[len(fields)-1], before: sides[:n], after: sides[n]}, true
 }
 
-// readTree reads the output of `git ls-tree -r -z`.
+// readTree reads the output of `git ls-tree -r -z` and calls each for every entry.
 func readTree(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

@@ -10,19 +10,17 @@ import (
 )
 
 const (
-	// firstNeighbours is how many blobs are added to the first question for one object of an
-	// unknown command.
+	// firstNeighbours is how many blobs are added to the first request for a single object by a command without a plan.
 	firstNeighbours = 64
-	// mostNeighbours bounds them.
+	// mostNeighbours bounds this number for later requests.
 	mostNeighbours = 4096
-	// manyWants is the number of wants above which a command is taken for one that requests
-	// everything at once.
+	// manyWants is the number of wants from which a command is assumed to request all objects that it needs at once.
 	manyWants = 8
 )
 
-// neighbours predicts for unknown commands: the files beside the wanted one in HEAD's tree, then
-// the rest of the tree from there on, then older versions, newest first; four times as many with
-// each question.
+// neighbours is the prediction for a command without a plan. It adds files in the directory of the requested one in
+// HEAD's tree, then the rest of that tree, beginning with the requested file, and from the second request on older
+// versions, the newest first. Each request may add four times as many blobs as the one before.
 func (q *question) neighbours() error {
 	if len(q.wants) >= manyWants && q.round == 0 {
 		return nil

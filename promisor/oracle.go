@@ -16,39 +16,42 @@ import (
 )
 
 const (
-	// predictTime bounds a prediction: afterwards the blobs found so far are used. Git itself takes
-	// longer where this is reached.
+	// predictTime bounds the time that a prediction takes. When it has passed, the blobs found so far are used. In
+	// repositories where this happens, git itself takes longer than that.
 	predictTime = 10 * time.Second
-	// maxPredicted bounds the blobs that are added to a question: the largest repositories have about
-	// twice as many files.
+	// maxPredicted bounds the number of blobs that are added to a request. The largest repositories have about twice as
+	// many files.
 	maxPredicted = 100_000
-	// maxAskers is how many processes are remembered, and askerTime for how long.
+	// maxAskers is the number of processes that are remembered, and askerTime is the time after which they may be
+	// forgotten.
 	maxAskers = 1000
 	askerTime = time.Hour
-	// patientRounds is how many questions a command may send whose prediction did not help.
+	// patientRounds is the number of requests that a command may send before the prediction of its plan is given up as
+	// useless.
 	patientRounds = 3
 )
 
-// oracle predicts the objects that git commands will want.
+// oracle predicts the objects that git commands will request.
 type oracle struct {
-	provider   Provider
-	log        *zap.Logger
+	provider Provider
+	log      *zap.Logger
+	// quarantine is the git directory in which git commands run.
 	quarantine *quarantineDir
-	own        *odb.Store // objects of the git directory itself: commits created there, which no remote has
-	loose      *odb.Loose // the same objects before they are packed
+	own        *odb.Store // packed objects of the git directory itself, such as new commits, which no remote has
+	loose      *odb.Loose // loose objects of the git directory itself
 
 	mu       sync.Mutex
-	askers   map[string]asker // processes that have sent questions, by Command.Process
-	foreseen string           // process for which Foresee was called last
+	askers   map[string]asker // processes that have sent requests, by Command.Process
+	foreseen string           // Command.Process of the last process for which Foresee did its work
 }
 
-// asker is a process that has sent questions before.
+// asker is a process that has sent requests before.
 type asker struct {
-	rounds int // number of questions so far
+	rounds int // number of requests so far
 	last   time.Time
 }
 
-// newOracle returns an oracle for a git directory. It opens the objects that were created there.
+// newOracle returns an oracle for a git directory. It opens the objects that were created in that directory.
 func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 	objects := filepath.Join(gitDir, "objects")
 	own, err := odb.Open(objects, p.Format())
@@ -59,9 +62,10 @@ func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 		loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
 }
 
+// close closes the objects that newOracle has opened.
 func (o *oracle) close() error { return o.own.Close() }
 
-// round counts the questions of a process, from 0.
+// round returns the number of requests that a process has sent before this one, and counts this one.
 func (o *oracle) round(process string) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,9 +82,9 @@ func (o *oracle) round(process string) int {
 	return a.rounds
 }
 
-// lacking returns the wants without those that the git directory has itself. A git process lists
-// its loose objects once, and takes objects that its child processes write later (stash has
-// several) for missing; no remote has those.
+// lacking returns wants without the objects that the git directory contains. git may request such objects: a git process
+// lists its loose objects once, and so treats an object that a child process writes later as missing (git stash has
+// several child processes). No remote has these objects.
 func (o *oracle) lacking(wants []object.ID) []object.ID {
 	if err := o.own.Refresh(); err != nil {
 		o.log.Warn("look for what git has", zap.Error(err))
@@ -97,7 +101,7 @@ func (o *oracle) lacking(wants []object.ID) []object.ID {
 	})
 }
 
-// predict returns the blobs that git will want after these, as far as they are missing.
+// predict returns the missing blobs that git will probably need, in addition to wants.
 func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []object.ID {
 	if len(h.Commands) == 0 {
 		return nil
@@ -114,8 +118,8 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	}
 	err := q.predict(h)
 	if err != nil && !errors.Is(err, errEnough) {
-		// Not worth a warning: a command may name something that does not exist, or meet a missing
-		// object.
+		// This does not deserve a warning: a command may name something that does not exist, or need an object that is
+		// missing.
 		o.log.Debug("prediction ended early", zap.Error(err))
 	}
 	return q.found
@@ -126,16 +130,16 @@ type question struct {
 	*oracle
 	ctx   context.Context
 	wants []object.ID
-	round int // number of earlier questions of the same process
+	round int // number of earlier requests of the same process
 
 	command Command
-	limit   int                // largest length of found
-	seen    map[object.ID]bool // objects that the prediction has looked at
+	limit   int                // maximum length of found
+	seen    map[object.ID]bool // objects that the prediction has considered
 	found   []object.ID        // missing blobs to fetch, in the order in which they were found
 }
 
-// predict adds the objects that the nearest command with a plan will want. If plans did not help in
-// patientRounds questions, it adds the neighbours of the wanted objects.
+// predict adds the objects that the nearest command with a plan will need. If the plan has found nothing after
+// patientRounds requests of the command, predict adds the neighbours of the requested objects.
 func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
@@ -148,10 +152,10 @@ func (q *question) predict(h Hint) error {
 		}
 		q.command = c
 		if plan == nil && i+1 < len(h.Commands) {
-			continue // such a command may be part of another that continues afterwards
+			continue // the command may have been started by another git command, which continues after it
 		}
 		var err error
-		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the command requests everything at once
+		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the command requests all objects at once
 			err = plan(q, args)
 		}
 		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {
@@ -166,8 +170,8 @@ func (q *question) predict(h Hint) error {
 	return q.neighbours()
 }
 
-// allow sets how many blobs may be added: four times as many with each question, beginning with
-// first.
+// allow sets the limit of blobs in the prediction: first for the first request of a process, and four times as many with
+// each further request.
 func (q *question) allow(first int) {
 	q.limit = maxPredicted
 	if n := first << (2 * min(q.round, 10)); n < maxPredicted {
@@ -175,7 +179,7 @@ func (q *question) allow(first int) {
 	}
 }
 
-// add adds a blob to the prediction. It returns errEnough if there is no room for more.
+// add adds a blob to the prediction, if it is missing. It returns errEnough when the limit is reached.
 func (q *question) add(s side) error {
 	if !s.isBlob() || q.seen[s.id] {
 		return nil
@@ -191,7 +195,7 @@ func (q *question) add(s side) error {
 	return nil
 }
 
-// isLocal reports whether git finds an object without a question.
+// isLocal reports whether git finds the object without a request.
 func (q *question) isLocal(id object.ID) bool {
 	if len(q.provider.Missing([]object.ID{id})) == 0 || q.own.Has(id) {
 		return true
@@ -200,7 +204,7 @@ func (q *question) isLocal(id object.ID) bool {
 	return err == nil
 }
 
-// addSides adds all versions that a change names.
+// addSides adds the versions of the file before and after a change.
 func (q *question) addSides(c change) error {
 	for _, s := range c.sides() {
 		if err := q.add(s); err != nil {
@@ -210,7 +214,7 @@ func (q *question) addSides(c change) error {
 	return nil
 }
 
-// rev returns the commit, or other object, that a name means.
+// rev returns the id of the commit or other object that name refers to. It returns an error if there is none.
 func (q *question) rev(name string) (string, error) {
 	if id := q.quarantine.rev(q.ctx, name); id != "" {
 		return id, nil

@@ -7,13 +7,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// errProtocol reports bytes that are not git's protocol.
+// errProtocol means that bytes do not follow git's protocol.
 var errProtocol = errors.New("not git's protocol")
 
-// bufSize is the size in bytes of the buffers that requests and answers are read through.
+// bufSize is the size in bytes of the read buffers.
 const bufSize = 4 << 10
 
-// readPacket is Next with errProtocol for packets that this protocol does not have.
+// readPacket returns the next packet. It returns errProtocol for an invalid length and for response-end packets, which
+// this part of the protocol does not use.
 func readPacket(r *pktline.Reader) (pktline.Kind, []byte, error) {
 	kind, data, err := r.Next()
 	switch {
@@ -25,7 +26,7 @@ func readPacket(r *pktline.Reader) (pktline.Kind, []byte, error) {
 	return kind, data, err
 }
 
-// errorPacket makes git fail with a text.
+// errorPacket returns a packet that makes git fail with this text. It cuts the text to 1000 bytes.
 func errorPacket(text string) []byte {
 	text = "ERR artifactfs: " + text
 	if len(text) > 1000 {

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// plans returns the objects that git commands will want, by their names. A command in the table
-// without a plan requests everything at once.
+// plans maps the name of a git command to the function that predicts the objects that the command will need. A command
+// whose function is nil requests all objects that it needs at once.
 var plans map[string]func(q *question, args []string) error
 
-func init() { // the plans call each other
+func init() { // set in init, so that the functions may refer to plans
 	plans = map[string]func(q *question, args []string) error{
 		"log": (*question).log, "whatchanged": (*question).log, "show": (*question).show, "format-patch": (*question).formatPatch,
 		"blame": (*question).blame, "annotate": (*question).blame,
@@ -26,14 +26,13 @@ func init() { // the plans call each other
 }
 
 const (
-	// firstWalk and firstRange are how many blobs are added to the first question of a command that
-	// may walk all history, which a user reads page by page, and of one that has a near end.
+	// firstWalk and firstRange are the numbers of blobs that are added to the first request of a command. firstWalk
+	// applies to a walk through all history, which a user reads page by page, and firstRange to a limited set of commits.
 	firstWalk  = 400
 	firstRange = 8000
 )
 
-// walkOptions are the options with which log and similar commands select commits and choose what to
-// show of them.
+// walkOptions are the options of log and similar commands that select commits and that control what is shown of them.
 var walkOptions = options{
 	keep: []string{
 		"--all", "--branches", "--tags", "--remotes", "--glob", "--exclude", "--not", "--merges", "--no-merges", "--first-parent",
@@ -56,7 +55,7 @@ var walkOptions = options{
 	},
 }
 
-// showsContents are options that make log read files.
+// showsContents are the options that make git log read the contents of files.
 var showsContents = []string{
 	"-p", "-u", "--patch", "--stat", "--numstat", "--shortstat", "--dirstat", "-X", "--cumulative", "--dirstat-by-file", "--patch-with-stat",
 	"--patch-with-raw", "--compact-summary", "--check", "-S", "-G", "--pickaxe-all", "--cc", "-c", "-W", "--function-context", "-U",
@@ -64,13 +63,12 @@ var showsContents = []string{
 	"--find-copies", "-B", "--remerge-diff",
 }
 
-// log adds the versions of files that `git log` compares: all if an option shows contents,
-// otherwise only those of rename detection.
+// log adds the versions of files that `git log` compares. If an option shows contents, these are all versions; otherwise
+// they are only those that rename detection reads.
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.resolve(a)
-	// With -L git reads every version of the file, also on branches that a merge did not take it
-	// from.
+	// With -L git reads every version of the file, including those on branches from which a merge did not take the file.
 	if lines := lineRanges(a); len(lines) > 0 {
 		return q.histories(versions{contents: true, sides: true}, revs, q.topPaths(lines))
 	}
@@ -81,8 +79,8 @@ func (q *question) log(args []string) error {
 	_, bounded := a.value("-n", "--max-count")
 	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
 	q.allow(firstWalk)
-	// A walk with a near end is predicted as a whole. One without is read page by page, and most of
-	// it is never seen.
+	// A limited walk is predicted as a whole. The user reads an unlimited one page by page, and usually sees only a small
+	// part.
 	if bounded || len(paths) > 0 {
 		q.allow(firstRange)
 	}
@@ -93,10 +91,10 @@ func (q *question) log(args []string) error {
 	return q.walk(a.flags, revs, paths, want)
 }
 
-// isLeftOut reports whether a revision excludes its commits.
+// isLeftOut reports whether a revision is excluded: it begins with ^.
 func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
 
-// lineRanges returns the files of -L options: "start,end:file" and ":function:file".
+// lineRanges returns the files in -L options, which have the form "start,end:file" or ":function:file".
 func lineRanges(a arguments) []string {
 	var files []string
 	for _, arg := range a.all {
@@ -109,13 +107,13 @@ func lineRanges(a arguments) []string {
 	return files
 }
 
-// show adds the versions that `git show` compares.
+// show adds the versions of files that `git show` compares.
 func (q *question) show(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.resolve(a)
 	flags := a.flags
 	if !a.has("-m", "-c", "--cc", "--diff-merges", "--first-parent") {
-		flags = append(flags, "-c") // the parts of a merge that no parent has
+		flags = append(flags, "-c") // for a merge, show the files that differ from all parents
 	}
 	if !a.has("--do-walk") && !slices.ContainsFunc(revs, isLeftOut) {
 		flags = append(flags, "--no-walk")
@@ -124,7 +122,8 @@ func (q *question) show(args []string) error {
 	return q.walk(flags, revs, paths, everything)
 }
 
-// formatPatch takes a lone revision for the start of a range.
+// formatPatch adds the versions that `git format-patch` compares. A single revision stands for the commits since that
+// revision.
 func (q *question) formatPatch(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.resolve(a)
@@ -136,20 +135,21 @@ func (q *question) formatPatch(args []string) error {
 	return q.walk(append(a.flags, "--no-merges"), revs, paths, everything)
 }
 
-// everything selects all versions that a change names. onlyRenames selects those that rename
-// detection reads: files that vanished and files that appeared in a commit that has both.
+// Which versions walk adds: everything selects all versions in each change. onlyRenames selects the versions that rename
+// detection reads: the files that a commit deletes and creates, if it does both.
 const (
 	everything = iota
 	onlyRenames
 )
 
-// walk lists the changes of commits in the order of git log.
+// walk adds the versions of files from the changes of commits, in the order of git log. what is everything or
+// onlyRenames.
 func (q *question) walk(flags, revs, paths []string, what int) error {
 	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
 	var gone, come []change
-	// The files of one commit are collected first: rename detection reads them only if some
-	// vanished and others appeared.
+	// The changes of one commit are collected, because rename detection reads the files only if the commit deletes some
+	// files and creates others.
 	flush := func() (err error) {
 		if len(gone) > 0 && len(come) > 0 {
 			err = q.addAll(append(gone, come...))
@@ -176,7 +176,7 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 	return err
 }
 
-// addAll adds both sides of each change.
+// addAll adds the versions before and after each change.
 func (q *question) addAll(changes []change) error {
 	for _, c := range changes {
 		if err := q.addSides(c); err != nil {
@@ -190,8 +190,7 @@ func (q *question) addAll(changes []change) error {
 var blameOptions = options{dropValue: []string{"-L", "-S", "--contents", "--since", "--ignore-rev",
 	"--ignore-revs-file", "--date", "--abbrev"}}
 
-// blame adds the whole history of a file; with -C also the files that were changed in the same
-// commits.
+// blame adds the whole history of a file. With -C it also adds the other files that were changed in the same commits.
 func (q *question) blame(args []string) error {
 	a := blameOptions.parse(args)
 	words := append(slices.Clone(a.plain), a.paths...)
@@ -201,7 +200,7 @@ func (q *question) blame(args []string) error {
 	var revs []string
 	file := words[len(words)-1]
 	if len(words) == 2 && !a.split && len(q.expand(words[0])) == 0 && len(q.expand(words[1])) > 0 {
-		words[0], words[1] = words[1], words[0] // the old order
+		words[0], words[1] = words[1], words[0] // the old order of the arguments: the file first
 		file = words[1]
 	}
 	for _, word := range words[:len(words)-1] {
@@ -210,15 +209,15 @@ func (q *question) blame(args []string) error {
 	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.topPaths([]string{file}))
 }
 
-// grepOptions lists the options of `git grep` that decide what is searched, and those with a value.
+// grepOptions lists the options of `git grep` that determine what is searched, and those that have a value.
 var grepOptions = options{
 	keep: []string{"--cached", "--untracked", "--no-index"},
 	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context",
 		"--before-context", "--context", "--parent-basename"},
 }
 
-// grep adds the files of the trees that `git grep` searches, or those of the index. The working
-// tree needs no prediction, since its files are read through the mount.
+// grep adds the files of the trees, or of the index, that `git grep` searches. A search of the working tree needs no
+// prediction, because git reads its files through the mount.
 func (q *question) grep(args []string) error {
 	a := grepOptions.parse(args)
 	if !a.has("-e", "-f") && len(a.plain) > 0 {
@@ -241,7 +240,7 @@ func (q *question) archive(args []string) error {
 	return q.trees(revs[:min(1, len(revs))], paths)
 }
 
-// listTree reads files only for their sizes.
+// listTree adds the files of the tree if `git ls-tree` prints their sizes, for which git has to read them.
 func (q *question) listTree(args []string) error {
 	a := options{}.parse(args)
 	revs, paths := q.resolve(a)
@@ -251,7 +250,7 @@ func (q *question) listTree(args []string) error {
 	return q.trees(revs[:min(1, len(revs))], paths)
 }
 
-// trees takes all files of trees.
+// trees adds all files of the trees revs that match paths.
 func (q *question) trees(revs, paths []string) error {
 	// A comparison with the empty tree lists every file as added.
 	empty, err := q.emptyTree()
@@ -267,7 +266,7 @@ func (q *question) trees(revs, paths []string) error {
 	return nil
 }
 
-// compare lists the differences between two trees; either may be named by a commit.
+// compare calls each for every difference between two trees, in paths. a and b are trees or commits.
 func (q *question) compare(a, b string, paths []string, each func(change) error) error {
 	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
 	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
@@ -275,7 +274,7 @@ func (q *question) compare(a, b string, paths []string, each func(change) error)
 	})
 }
 
-// index takes all files of the index.
+// index adds all files of the index that match paths.
 func (q *question) index(paths []string) error {
 	args := append([]string{"ls-files", "--stage", "-z", "--"}, paths...)
 	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {

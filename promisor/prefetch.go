@@ -11,26 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// prefetchBatch is how many objects are fetched between two reports of progress.
+// prefetchBatch is the number of objects that are fetched between two calls of progress.
 const prefetchBatch = 18_000
 
-// ErrRevision means that the git directory has no such commit or range.
+// ErrRevision means that the git directory does not contain the commit or the range.
 var ErrRevision = errors.New("no such commit or range of commits")
 
-// Prefetched counts versions of files.
+// Prefetched contains the progress of Prefetch.
 type Prefetched struct {
-	Wanted  int // distinct versions that the commits name
-	Present int // versions of them that are in the object store
+	Wanted  int // number of distinct versions of files in the commits
+	Present int // number of these versions that are in the object store
 }
 
-// Prefetch returns when the versions of files that commits name are in packs of git's object store,
-// for programs that read this store without asking a promisor remote. Of one commit these are all
-// files of its tree; of a range (A..B) they are both versions of every file that a commit of the
-// range changed. Only paths that match are fetched. It calls progress after each batch.
+// Prefetch fetches the versions of files in commits into packs of git's object store, for programs that read this store
+// but cannot request objects from a promisor remote. For a single commit, these are all files of its tree. For a range
+// (A..B), they are the versions before and after each change of a commit in the range. Only paths for which match returns
+// true are fetched. Prefetch calls progress after each batch, and returns when all are fetched.
 func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool,
 	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
-	// git and other processes may have added commits and packs since the last question.
+	// git and other processes may have added commits and packs since the last request.
 	if err := errors.Join(s.oracle.quarantine.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
 		return done, err
 	}
@@ -40,13 +40,13 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 			return done, err
 		}
 	}
-	// seen holds all versions that match, found those of them that are missing.
+	// seen contains all versions that match, and found those of them that are missing.
 	done = Prefetched{Wanted: len(q.seen), Present: len(q.seen) - len(q.found)}
 	progress(done)
 	for missing := q.found; len(missing) > 0; {
 		batch := missing[:min(len(missing), prefetchBatch)]
 		missing = missing[len(batch):]
-		// Named twice, they are known to be blobs, which need no history.
+		// Objects that are passed in both arguments are known to be blobs, for which no history is fetched.
 		if err := s.provider.Provide(ctx, batch, batch); err != nil {
 			return done, err
 		}
@@ -56,7 +56,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	return done, nil
 }
 
-// files adds the versions of files that a commit, or a range of commits, names.
+// files adds the versions of files in a commit, or in a range of commits, whose paths match.
 func (q *question) files(commits string, match func(path string) bool) error {
 	add := func(c change) error {
 		if !match(c.path) {
@@ -64,8 +64,8 @@ func (q *question) files(commits string, match func(path string) bool) error {
 		}
 		return q.addSides(c)
 	}
-	// The part after ".." may be empty, and means HEAD then. Three dots are not supported: the
-	// second part would start with one.
+	// A part of the range that is empty stands for HEAD. Ranges with three dots are not supported: the second part would
+	// begin with a dot.
 	from, to, isRange := strings.Cut(commits, "..")
 	if !isRange {
 		commit, err := q.commit(commits)
@@ -86,7 +86,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	if err != nil {
 		return err
 	}
-	// With -m, log lists the changes of a merge against each parent.
+	// With -m, git log prints the changes of a merge against each of its parents.
 	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes",
 		"--no-show-signature", logFormat, "^" + first, last, "--"}
 	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
@@ -94,7 +94,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	})
 }
 
-// commit returns the id of the commit with a name; HEAD if the name is empty.
+// commit returns the id of the commit that name refers to. An empty name stands for HEAD.
 func (q *question) commit(name string) (string, error) {
 	if name == "" {
 		name = "HEAD"

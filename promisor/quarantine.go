@@ -19,51 +19,52 @@ import (
 )
 
 const (
+	// quarantineName is the name of the quarantine directory in the git directory.
 	quarantineName = "artifactfs-lens"
-	// gitDelay is how long after git's end another process may still hold its output open.
+	// gitDelay is how long Wait waits, after git has exited, for other processes that have git's output open.
 	gitDelay = time.Second
 )
 
-// quarantineDir is a bare git directory with the refs and objects of a mount's git directory and nothing
-// else. It has no promisor, so a git command that runs in it requests no missing objects: with git
-// before 2.45 nothing else prevents such requests.
+// quarantineDir is a bare git directory that contains only the refs and objects of a mount's git directory. It has no
+// promisor remote, so a git command that runs in it does not request missing objects. git before 2.45 has no other way to
+// prevent such requests.
 type quarantineDir struct {
 	gitDir  string   // git directory of the mount
 	objects []string // alternates of the mount's git directory
-	dir     string   // directory of the quarantine directory, below gitDir
-	config  string   // configuration that overrides the user's
+	dir     string   // path of the quarantine directory, in gitDir
+	config  string   // configuration of the quarantine directory, without the branches that update adds
 
 	mu         sync.Mutex
-	made       bool      // whether this process has created the quarantine directory: an existing one may be of another version
-	configured time.Time // mtime of the mount's configuration when it was read
+	made       bool      // whether this process has created the directory; one that exists may be from another version
+	configured time.Time // mtime of the mount's configuration when update read it
 }
 
-// shown lists the parts of a git directory that the quarantine directory uses by symbolic links, see
-// gitrepository-layout(5). HEAD must be a file of its own.
+// shown lists the parts of a git directory that the quarantine directory refers to by symbolic links, see
+// gitrepository-layout(5). HEAD is copied, because git accepts a HEAD that is a symbolic link only if the link points
+// into refs.
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
-// newQuarantineDir returns the quarantine directory of a git directory. It is created at the
-// first use, since most mounts never need it.
+// newQuarantineDir returns the quarantine directory of a git directory. The first update creates it on disk, because most
+// mounts never need it.
 func newQuarantineDir(gitDir string, objects []string, f object.Format) *quarantineDir {
 	l := &quarantineDir{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, quarantineName)}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
-	if f != object.SHA1 { // gits without SHA-256 do not know the key
+	if f != object.SHA1 { // git versions without SHA-256 do not know this key
 		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
 	}
 	return l
 }
 
-// make creates the quarantine directory, in place of an existing one. It needs mu.
+// make creates the quarantine directory and replaces an existing one. The caller holds mu.
 func (l *quarantineDir) make() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("create quarantine directory: %w", err)
 	}
 	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
 	if err == nil {
-		// A git directory inside of its mount names the store's objects by a relative path, which git
-		// does not follow in an alternate of an alternate. So the quarantine directory lists all object directories
-		// itself.
+		// A git directory inside its mount refers to the store's objects by a relative path. git does not follow relative
+		// paths in an alternate of an alternate, so the quarantine directory lists all object directories itself.
 		borrowed := strings.Join(append([]string{filepath.Join(l.gitDir, "objects")}, l.objects...), "\n") + "\n"
 		err = errors.Join(
 			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(borrowed), 0o644),
@@ -80,8 +81,8 @@ func (l *quarantineDir) make() error {
 	return nil
 }
 
-// update copies the current HEAD, and the parts of the user's configuration that names such as
-// @{upstream} depend on.
+// update copies the current HEAD into the quarantine directory. If the mount's configuration has changed, update also
+// copies the parts of it that names such as @{upstream} depend on. The first call creates the quarantine directory.
 func (l *quarantineDir) update(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +113,7 @@ func (l *quarantineDir) update(ctx context.Context) error {
 	return nil
 }
 
-// replace writes a file of the quarantine directory at once: git may be reading it.
+// replace replaces a file of the quarantine directory atomically, because git may be reading it.
 func (l *quarantineDir) replace(name string, content []byte) error {
 	path := filepath.Join(l.dir, name)
 	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
@@ -121,11 +122,11 @@ func (l *quarantineDir) replace(name string, content []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// names returns the user's configuration of branches and their upstreams.
+// names returns the user's configuration of branches and their upstreams, as the text of a configuration file.
 func (l *quarantineDir) names(ctx context.Context) ([]byte, error) {
 	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp",
 		`^(branch|remote)\..*\.(remote|merge|fetch)$`)
-	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // the user has configured none
+	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // git exits with 1 if no key matches
 		return nil, nil
 	}
 	var text []byte
@@ -141,25 +142,26 @@ func (l *quarantineDir) names(ctx context.Context) ([]byte, error) {
 	return text, err
 }
 
+// quoteConfig escapes a value for a configuration file.
 var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// command prepares a git command in the quarantine directory. Nothing that other programs wrote can make it start
-// a program, request a missing object, write, or wait for input.
+// command returns a git command that runs in the quarantine directory. Data that other programs have written cannot make
+// this command start a program, request a missing object, write, or wait for input.
 func (l *quarantineDir) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = l.dir // not the working tree, which this process serves
+	cmd.Dir = l.dir // not the working tree, because this process serves it
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", gitcmd.PlainText, "GIT_DIR=" + l.dir,
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", gitcmd.NoFetch, gitcmd.NoPrompt, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1",
 	}
-	// A group of its own, which ends with it.
+	// The command has its own process group, which is killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay
 	return cmd
 }
 
-// output returns the output of a git command, up to 16 MiB.
+// output returns the output of a git command, up to 16 MiB of it.
 func (l *quarantineDir) output(ctx context.Context, args ...string) (string, error) {
 	var out strings.Builder
 	err := l.stream(ctx, "", args, func(r *bufio.Reader) error {
@@ -169,11 +171,12 @@ func (l *quarantineDir) output(ctx context.Context, args ...string) (string, err
 	return out.String(), err
 }
 
-// errEnough ends a listing early; it is no failure.
+// errEnough is returned by a reader to end a listing early. It does not mean a failure.
 var errEnough = errors.New("enough")
 
-// stream calls read with the output of a git command; read may end it early with errEnough. Output
-// before a failure is used: a command that meets a missing object has listed everything before it.
+// stream runs a git command with the input in, and calls read with its output. read may end the command early by
+// returning errEnough. The output before a failure is used: a command that needs a missing object has printed everything
+// before it.
 func (l *quarantineDir) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,7 +207,7 @@ func (l *quarantineDir) stream(ctx context.Context, in string, args []string, re
 	return nil
 }
 
-// rev returns the id that a name resolves to, or "".
+// rev returns the id that name refers to, or "" if there is none.
 func (l *quarantineDir) rev(ctx context.Context, name string) string {
 	if name == "" || strings.HasPrefix(name, "-") {
 		return ""
@@ -216,7 +219,7 @@ func (l *quarantineDir) rev(ctx context.Context, name string) string {
 	return strings.TrimSpace(out)
 }
 
-// userConfig returns a value of the user's own configuration. To read it starts no program.
+// userConfig returns a value from the user's configuration. Reading a value does not start any program.
 func (l *quarantineDir) userConfig(ctx context.Context, key string) (string, error) {
 	cmd := l.command(ctx, "config", "--get", key)
 	cmd.Env = append(gitcmd.Environ(nil), "GIT_DIR="+l.gitDir, gitcmd.PlainText)

@@ -8,23 +8,22 @@ import (
 	"strings"
 )
 
-// checkoutOptions lists the options of checkout, switch, reset and read-tree whose value is the
-// next argument.
+// checkoutOptions lists the options of checkout, switch, reset and read-tree whose value is the next argument.
 var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orphan", "--conflict",
 	"--pathspec-from-file", "--prefix", "--index-output"}}
 
-// checkout adds the files that differ between HEAD and another commit.
+// checkout adds the files that differ between HEAD and the commit that the command changes to.
 func (q *question) checkout(args []string) error {
 	a := checkoutOptions.parse(args)
 	revs, paths := q.resolve(a)
 	if len(revs) == 0 {
 		return nil
 	}
-	return q.overwritten("HEAD", revs[len(revs)-1], paths) // read-tree has the one it goes to last
+	return q.overwritten("HEAD", revs[len(revs)-1], paths) // the last argument of read-tree is the new tree
 }
 
-// restore adds the files that `git restore` takes from the commit that --source names. Without
-// --source it takes them from the index.
+// restore adds the files that `git restore` reads from the commit in --source. Without --source the command reads them
+// from the index, and restore adds nothing.
 func (q *question) restore(args []string) error {
 	a := options{dropValue: []string{"-s", "--source", "--conflict", "--pathspec-from-file"}}.parse(args)
 	source, ok := a.value("-s", "--source")
@@ -35,7 +34,8 @@ func (q *question) restore(args []string) error {
 	return q.overwritten("HEAD", revs[0], q.topPaths(append(a.plain, a.paths...)))
 }
 
-// bisect checks out a commit that is not known in advance, but whose blobs it wants first.
+// bisect adds the blobs of the commit that `git bisect` checks out next. The arguments do not name this commit, but git
+// has stored its id in a file.
 func (q *question) bisect([]string) error {
 	expected := q.note("", "BISECT_EXPECTED_REV")
 	if expected == "" {
@@ -44,8 +44,8 @@ func (q *question) bisect([]string) error {
 	return q.overwritten("HEAD", expected, nil)
 }
 
-// overwritten adds the blobs that a checkout writes and those that it overwrites: git calls lstat on
-// the files first, and a file of unknown size has to be read for that.
+// overwritten adds the blobs that a checkout of to writes, and those that it overwrites. git calls lstat on the
+// overwritten files first, and the mount must fetch a file of unknown size to answer lstat.
 func (q *question) overwritten(from, to string, paths []string) error {
 	if err := q.compare(from, to, paths, q.addSides); err != nil {
 		return err
@@ -53,8 +53,8 @@ func (q *question) overwritten(from, to string, paths []string) error {
 	return q.attributes(to)
 }
 
-// attributes adds the files of a commit that configure conversion and ignoring: git reads them one
-// by one, from the index and from the working tree.
+// attributes adds the .gitattributes, .gitignore and .gitmodules files of a commit. git reads them one by one, from the
+// index and from the working tree.
 func (q *question) attributes(rev string) error {
 	empty, err := q.emptyTree()
 	if err != nil {
@@ -63,7 +63,7 @@ func (q *question) attributes(rev string) error {
 	return q.compare(empty, rev, []string{":(glob)**/.gitattributes", ":(glob)**/.gitignore", ".gitmodules"}, q.addSides)
 }
 
-// changes lists the differences between two trees by path.
+// changes returns the differences between two trees, by path.
 func (q *question) changes(a, b string) (map[string]change, error) {
 	all := map[string]change{}
 	err := q.compare(a, b, nil, func(c change) error {
@@ -85,7 +85,7 @@ func (q *question) merge(args []string) error {
 		words = []string{"@{upstream}"}
 	}
 	theirs, err := q.rev(words[0] + "^0")
-	if err != nil { // of a pull, the words are a remote and a branch
+	if err != nil { // the words of a pull are a remote and a branch, so the fetched commit is merged
 		if theirs, err = q.rev("FETCH_HEAD^0"); err != nil {
 			return err
 		}
@@ -97,8 +97,8 @@ func (q *question) merge(args []string) error {
 	return q.join(strings.TrimSpace(base), "HEAD", theirs)
 }
 
-// join adds the blobs that a merge of two commits reads: those that are new in the working tree,
-// all three versions of files that both sides changed, and those that rename detection reads.
+// join adds the blobs that a merge of two commits reads: those that are new in the working tree, all versions of files
+// that both sides have changed, and those that rename detection reads.
 func (q *question) join(base, ours, theirs string) error {
 	if err := q.attributes(theirs); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (q *question) join(base, ours, theirs string) error {
 	if err != nil {
 		return err
 	}
-	// Renames are detected on both sides.
+	// Rename detection runs on both sides.
 	for _, pair := range [][2]map[string]change{{our, their}, {their, our}} {
 		if err := q.moved(pair[0], pair[1]); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (q *question) join(base, ours, theirs string) error {
 	}
 	for path, c := range their {
 		if o, both := our[path]; both {
-			// Both sides changed the file, so git merges its contents and reads all versions.
+			// Both sides have changed the file, so git merges the contents and reads all versions.
 			if err := q.addAll([]change{c, o}); err != nil {
 				return err
 			}
@@ -130,8 +130,8 @@ func (q *question) join(base, ours, theirs string) error {
 	return nil
 }
 
-// moved adds the blobs that rename detection compares on one side: files that vanished there
-// although the other side changed them, and all files that appeared.
+// moved adds the blobs that rename detection compares on one side: the files that this side has deleted although the
+// other side has changed them, and, if there are any, all files that this side has created.
 func (q *question) moved(side, other map[string]change) error {
 	relevant := false
 	for path, c := range side {
@@ -158,14 +158,14 @@ func (q *question) moved(side, other map[string]change) error {
 // pickOptions lists the options of cherry-pick and revert whose value is the next argument.
 var pickOptions = options{dropValue: []string{"-m", "--mainline", "-s", "--strategy", "-X", "--strategy-option", "--cleanup"}}
 
-// pick adds the blobs for applying the changes of commits to HEAD.
+// pick adds the blobs that git needs to apply the changes of commits to HEAD.
 func (q *question) pick(args []string) error {
 	a := pickOptions.parse(args)
 	var revs []string
 	for _, word := range a.plain {
 		revs = append(revs, q.expand(word)...)
 	}
-	if len(revs) == 0 { // --continue
+	if len(revs) == 0 { // as with --continue
 		revs = q.todo("sequencer")
 	}
 	commits := revs
@@ -179,8 +179,8 @@ func (q *question) pick(args []string) error {
 	return q.replay(commits, "HEAD")
 }
 
-// replay adds the blobs that commits changed, and those at the same paths in the commit that they
-// are applied to.
+// replay adds the blobs that commits have changed, and those at the same paths in the commit onto, to which the changes
+// are applied.
 func (q *question) replay(commits []string, onto string) error {
 	if len(commits) == 0 {
 		return nil
@@ -196,7 +196,7 @@ func (q *question) replay(commits []string, onto string) error {
 	if err != nil {
 		return err
 	}
-	// The parent of the newest commit represents their base: HEAD may be anywhere.
+	// The parent of the newest commit stands for the base of the commits, because HEAD may be any commit.
 	return q.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
 		if touched[c.path] {
 			return q.addSides(c)
@@ -209,11 +209,11 @@ func (q *question) replay(commits []string, onto string) error {
 var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X",
 	"--strategy-option", "-C", "--whitespace", "--empty"}}
 
-// rebase checks out another commit and applies commits there. While one is in progress its state
-// files list the rest.
+// rebase adds the blobs that `git rebase` needs to check out another commit and to apply commits to it. If a rebase is in
+// progress, the remaining commits are read from its state files.
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
-	// A rebase that was interrupted knows its commits, whatever the arguments are.
+	// The remaining commits of an interrupted rebase are known, whatever the arguments are.
 	if commits := q.todo("rebase-merge"); len(commits) > 0 {
 		onto := q.note("rebase-merge", "onto")
 		if onto == "" {
@@ -242,7 +242,7 @@ func (q *question) rebase(args []string) error {
 			return err
 		}
 	}
-	// Merges are left out, as rebase does without --rebase-merges.
+	// Merges are left out, as git rebase does without --rebase-merges.
 	out, err := q.quarantine.output(q.ctx, "rev-list", "--no-merges", tip, "^"+from)
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (q *question) rebase(args []string) error {
 	return q.onto(strings.Fields(out), target, tip)
 }
 
-// onto adds the blobs of the checkout, and those that the commits need.
+// onto adds the blobs for the checkout of onto, which replaces tip, and those that are needed to apply the commits to it.
 func (q *question) onto(commits []string, onto, tip string) error {
 	if tip != "" {
 		if err := q.overwritten(tip, onto, nil); err != nil {
@@ -260,11 +260,11 @@ func (q *question) onto(commits []string, onto, tip string) error {
 	return q.replay(commits, onto)
 }
 
-// note reads a file of the state that an interrupted command keeps in the git directory. It returns
-// "" if there is none, or if it contains something other than an id.
+// note reads an object id from a state file that a command has stored in the git directory. It returns "" if the file
+// does not exist or contains something other than an id.
 func (q *question) note(dir, name string) string {
 	text, err := os.ReadFile(filepath.Join(q.quarantine.gitDir, dir, name))
-	// git writes an id and a newline. A file of another size was written by another program.
+	// git writes an id and a newline into the file. A larger file was written by another program.
 	if err != nil || len(text) > 1<<20 {
 		return ""
 	}
@@ -275,7 +275,7 @@ func (q *question) note(dir, name string) string {
 	return id
 }
 
-// todo reads the commits that a rebase or a sequence of picks has still to do, the newest first.
+// todo returns the commits that a rebase, or a sequence of picks, still has to apply, the newest first.
 func (q *question) todo(dir string) []string {
 	name := "git-rebase-todo"
 	if dir == "sequencer" {
@@ -304,7 +304,7 @@ func (q *question) todo(dir string) []string {
 	if len(short) == 0 {
 		return nil
 	}
-	// The ids in the file are abbreviated.
+	// The file contains abbreviated ids.
 	out, err := q.quarantine.output(q.ctx, append([]string{"rev-parse"}, short...)...)
 	if err != nil {
 		return nil

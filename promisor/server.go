@@ -17,25 +17,25 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// questionTime bounds one question; downloads have bounds of their own, which are shorter where
-// nothing moves.
+// questionTime bounds the time in which one connection of git is served. Downloads have their own time limits, which are
+// shorter if no bytes arrive.
 const questionTime = 15 * time.Minute
 
-// Provider fetches objects to where git reads them; *fetch.Store and *fetch.Local are Providers.
+// Provider fetches objects into packs that git reads. *fetch.Store and *fetch.Local are Providers.
 type Provider interface {
 	Format() object.Format
-	// Objects returns the object directories that the git directory borrows.
+	// Objects returns the object directories that are alternates of the git directory.
 	Objects() []string
 	// Refresh finds packs that other processes, such as git, have added.
 	Refresh() error
-	// Missing returns those of ids that are in no pack that git uses.
+	// Missing returns those of ids that are not in a pack that git uses.
 	Missing(ids []object.ID) []object.ID
-	// Provide has the wanted objects in such packs when it returns, and tries the same with blobs
-	// along.
+	// Provide fetches objects and returns when all of wanted are in packs that git uses. It also tries to fetch the blobs
+	// along; it is not an error if some of these cannot be fetched.
 	Provide(ctx context.Context, wanted, along []object.ID) error
 }
 
-// Server answers the questions about one git directory until Close.
+// Server answers git's requests for objects that are missing in one git directory, until Close.
 type Server struct {
 	gitDir   string
 	provider Provider
@@ -46,7 +46,7 @@ type Server struct {
 	wg       sync.WaitGroup
 }
 
-// Serve answers questions about the git directory from now on.
+// Serve starts to answer requests for the objects of the git directory gitDir.
 func Serve(gitDir string, p Provider, o gitsocket.Options, log *zap.Logger) (*Server, error) {
 	s := &Server{gitDir: gitDir, provider: p, log: log}
 	var err error
@@ -63,7 +63,7 @@ func Serve(gitDir string, p Provider, o gitsocket.Options, log *zap.Logger) (*Se
 	return s, nil
 }
 
-// Close ends all questions and waits for them; git asks the origin from now on.
+// Close ends all requests and waits for them. From then on git requests missing objects from the origin.
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.listener.Close()
@@ -71,7 +71,7 @@ func (s *Server) Close() error {
 	return errors.Join(err, s.oracle.close())
 }
 
-// accept answers each connection in a goroutine of its own, until the listener is closed.
+// accept serves each connection in its own goroutine, until the listener is closed.
 func (s *Server) accept(ctx context.Context) {
 	for {
 		conn, err := s.listener.AcceptUnix()
@@ -92,7 +92,7 @@ func (s *Server) accept(ctx context.Context) {
 	}
 }
 
-// converse is the dialogue with one asker.
+// converse serves one connection: it reads the hint and answers git's requests.
 func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, questionTime)
 	defer cancel()
@@ -102,14 +102,14 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	format := s.provider.Format()
-	// Protocol version 2 starts with the server's capabilities, before any request.
+	// In protocol version 2 the server sends its capabilities before the first request.
 	if _, err := conn.Write(advertisement(format)); err != nil {
 		return fmt.Errorf("advertise: %w", err)
 	}
 	packets := pktline.NewReader(r, bufSize)
 	requests := make(chan request)
 	var readErr error
-	go func() { // ends with the connection; reading on is how we learn that the asker is gone
+	go func() { // it reads during a request, because the end of the stream shows that git has exited
 		defer close(requests)
 		for {
 			q, err := readRequest(packets, format)
@@ -135,27 +135,26 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	return readErr
 }
 
-// answer returns the packets that answer one request of git.
+// answer returns the packets that answer one command of git.
 func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	switch q.command {
 	case "ls-refs":
-		// git compares no refs with those of a promisor remote: the list may be empty.
+		// git does not use the refs of a promisor remote, so the list may be empty.
 		return pktline.AppendFlush(nil)
 	case "fetch":
 		if err := s.fetch(ctx, hint, q.wants); err != nil {
 			return errorPacket(err.Error())
 		}
-		// git finds the objects in the object store that it borrows, so the pack in the answer is
-		// empty.
+		// git finds the objects in its alternates, so the pack in the answer need not contain them.
 		return nothingPack(s.provider.Format(), q.done)
 	}
 	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
 }
 
-// fetch fetches the objects that git wants, and the predicted ones.
+// fetch fetches the objects that git has requested, and the predicted ones.
 func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error {
 	start := time.Now()
-	// Another command may have fetched some of the objects meanwhile.
+	// Another command may have fetched some of the objects in the meantime.
 	wants = s.oracle.lacking(wants)
 	along := s.oracle.predict(ctx, hint, wants)
 	predicted := time.Since(start)
@@ -166,7 +165,7 @@ func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error 
 	return err
 }
 
-// first names a question in the log.
+// first returns the first id, which identifies the request in the log, or the zero id.
 func first(wants []object.ID) object.ID {
 	if len(wants) == 0 {
 		return object.ID{}
