@@ -19,31 +19,32 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrLocked reports that another git process is changing the index, or was killed while it did.
+// ErrLocked means that another git process is changing the index, or was killed while it changed the index.
 var ErrLocked = errors.New("index.lock exists: another git process runs here, or one was killed")
 
-// lockWait is the time that LockIndex waits for index.lock. A `git status` that an editor runs holds the lock for
-// milliseconds, and FillIndex for less. A lock that lasts longer belongs to a command with an open editor, or was
-// left by a killed one.
+// lockWait is how long LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for
+// milliseconds, and FillIndex for less. If the lock is held longer, it belongs to a command that waits for an editor, or
+// was left by a process that was killed.
 const lockWait = time.Second
 
-// LockedIndex is an index while this process holds index.lock.
+// LockedIndex is the index of a git directory while this process holds index.lock.
 type LockedIndex struct {
 	dir   *Dir
-	path  string
-	given bool // the lock was released: an index.lock that exists now belongs to another process
+	path  string // path of the index
+	given bool   // the lock was released; an index.lock that exists now belongs to another process
 }
 
-// lockMark is the content of an index.lock of this program, and lockPrefix the prefix of files that become the lock
-// or the index. BreakLocks recognizes by them the files that a killed process left. git writes the new index into its
-// lock; this program writes it to another file, so a file with lockMark is never git's.
+// lockMark is the content of an index.lock that this program creates. lockPrefix is the prefix of the names of temporary
+// files that become the lock or the index. By these two, BreakLocks recognizes the files that a killed process has left.
+// git writes the new index into its lock. This program writes the new index to another file, so a lock that contains
+// lockMark is never git's.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"
 )
 
-// LockIndex takes index.lock, as git commands do. It returns ErrLocked if another process holds it for longer than
-// lockWait.
+// LockIndex creates index.lock, as git commands do, and so locks the index. It returns ErrLocked if another process holds
+// the lock for longer than lockWait.
 func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 	l := &LockedIndex{dir: d, path: filepath.Join(d.path, "index")}
 	for until := time.Now().Add(lockWait); ; {
@@ -62,7 +63,7 @@ func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 	}
 }
 
-// take takes the lock; it returns false if another process holds it.
+// take creates the lock file. It returns false if the file exists, because another process holds the lock.
 func (l *LockedIndex) take() (bool, error) {
 	f, err := os.CreateTemp(l.dir.path, lockPrefix)
 	if err != nil {
@@ -71,7 +72,7 @@ func (l *LockedIndex) take() (bool, error) {
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Link(f.Name(), l.path+".lock") // the lock appears with its content, or not at all
+		err = os.Link(f.Name(), l.path+".lock") // so that the lock file never exists without its contents
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -82,12 +83,14 @@ func (l *LockedIndex) take() (bool, error) {
 	return true, nil
 }
 
-// BreakLocks removes the locks that a killed process of this program and the git commands that it ran have left.
+// BreakLocks removes the lock files that were left by a killed process of this program, and by the git commands that it
+// had started.
 func (d *Dir) BreakLocks(ctx context.Context) error {
 	return errors.Join(d.breakIndex(), d.breakUpdates(ctx))
 }
 
-// breakIndex removes an index.lock of this program and files that were to become a lock or an index.
+// breakIndex removes an index.lock that this program has created, and temporary files that were to become a lock or the
+// index.
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
@@ -100,7 +103,7 @@ func (d *Dir) breakIndex() error {
 	return err
 }
 
-// Read reads the index. If there is none it returns an empty one.
+// Read reads the index. If the file does not exist, it returns an empty index.
 func (l *LockedIndex) Read() (*index.Index, error) {
 	text, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,8 +115,8 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 	return index.Read(l.dir.format, text)
 }
 
-// Replace replaces the index with x, whose modification time becomes written, and releases the lock. git compares the
-// contents of files that are as young as the index, so written decides which files are compared.
+// Replace replaces the index with x, sets the modification time of the file to written, and releases the lock. git
+// compares the contents of each file that is not older than the index, so written determines which files git compares.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	name, err := l.dir.writeBeside(x, written)
 	if err == nil {
@@ -126,7 +129,8 @@ func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	return errors.Join(err, l.Release())
 }
 
-// writeBeside writes an index to a temporary file, syncs it, and returns its path, for a rename to the index.
+// writeBeside writes an index to a temporary file in the git directory, syncs the file and returns its path. The caller
+// renames the file to the index.
 func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err error) {
 	f, err := os.CreateTemp(d.path, lockPrefix)
 	if err != nil {
@@ -144,7 +148,7 @@ func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err e
 	return f.Name(), nil
 }
 
-// Release releases the lock and leaves the index as it is. It does nothing if the lock was released before.
+// Release releases the lock without changing the index. It does nothing if the lock was already released.
 func (l *LockedIndex) Release() error {
 	if l.given {
 		return nil
@@ -157,15 +161,16 @@ func (l *LockedIndex) Release() error {
 	return err
 }
 
-// Difference is a path that differs between two trees. A mode of zero stands for a path that does not exist in that
-// tree.
+// Difference is a path that differs between two trees. If the path does not exist in one of the trees, its mode there is
+// zero.
 type Difference struct {
 	Path             string
 	OldMode, NewMode object.Mode
 	Old, New         object.ID
 }
 
-// Differences compares two trees and returns the paths that differ, sorted. The zero ID stands for an empty tree.
+// Differences compares the trees from and to, and returns the paths that differ, sorted. The zero id stands for the empty
+// tree.
 func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
 	empty, err := object.Hash(d.format, object.Tree, nil)
 	if err != nil {
@@ -176,7 +181,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 			*id = empty
 		}
 	}
-	// With --ignore-submodules git need not read .gitmodules to find out which changes of submodules count.
+	// With --ignore-submodules git need not read .gitmodules to determine which changes of submodules to report.
 	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
 		"--ignore-submodules=none", from.String(), to.String())
 	if err != nil {
@@ -194,7 +199,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 		newMode, err2 := strconv.ParseUint(parts[1], 8, 32)
 		p.OldMode, p.NewMode = object.Mode(oldMode), object.Mode(newMode)
 		var err3, err4 error
-		// A side without the path has mode 0 and an ID of zeros.
+		// If a tree does not contain the path, git prints mode 0 and an id of zeros for it.
 		if p.OldMode != 0 {
 			p.Old, err3 = object.ParseID(parts[2])
 		}
@@ -209,10 +214,11 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 	return list, nil
 }
 
-// atOnceArgs limits the bytes of paths in the arguments of one command. Linux allows at least 128 KiB (execve(2)).
+// atOnceArgs bounds the total size in bytes of the paths in the arguments of one command. Linux allows at least 128 KiB
+// of arguments (execve(2)).
 const atOnceArgs = 64 << 10
 
-// Modified returns those of the paths whose files differ from the index.
+// Modified returns those of paths whose files differ from the index.
 func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	var modified []string
 	for len(paths) > 0 {
@@ -223,7 +229,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 		}
 		args := []string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}
 		for _, path := range paths[:n] {
-			// Without literal, git would expand * and other characters in the path.
+			// Without the word literal git would treat * and some other characters of the path as wildcards.
 			args = append(args, ":(top,literal)"+path)
 		}
 		out, err := d.git(ctx, nil, args...)
@@ -236,20 +242,20 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	return modified, nil
 }
 
-// Ignored returns those of the paths that git ignores.
+// Ignored returns those of paths that git ignores, according to .gitignore and similar files.
 func (d *Dir) Ignored(ctx context.Context, paths []string) ([]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}
 	out, err := d.git(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z", "--stdin", "--no-index")
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 { // exit code 1: git ignores none of the paths
+	if errors.As(err, &exit) && exit.ExitCode() == 1 { // git ignores none of the paths
 		return nil, nil
 	}
 	return split(out), err
 }
 
-// split splits the output of a git command with -z.
+// split splits the output of a git command with -z into its fields. It returns nil if the output is empty.
 func split(out []byte) []string {
 	out = bytes.TrimSuffix(out, []byte{0})
 	if len(out) == 0 {
@@ -259,7 +265,7 @@ func split(out []byte) []string {
 	return slices.Clip(list)
 }
 
-// Staged returns the paths in which the index differs from a tree.
+// Staged returns the paths in which the index differs from tree.
 func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
 	out, err := d.git(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none", tree.String())
 	return split(out), err

@@ -15,42 +15,43 @@ import (
 )
 
 const (
-	monitorConfig = "artifactfs-config" // settings that apply to the mount's working tree only
-	loginsConfig  = "artifactfs-logins" // settings that make git ask the daemon for logins
-	// helperRemote is the name of the promisor remote for which the daemon answers. Its section must precede that of
-	// origin, because git asks promisor remotes in the order of the file. (extensions.partialClone would have the
-	// same effect, but libgit2 refuses repositories with it.)
+	monitorConfig = "artifactfs-config" // file with settings that apply only to the mount's working tree
+	loginsConfig  = "artifactfs-logins" // file with settings that make git request logins from the daemon
+	// helperRemote is the name of the promisor remote for which the daemon answers. Its section must precede the one of
+	// origin, because git tries promisor remotes in the order of the configuration file. (extensions.partialClone would
+	// have the same effect, but libgit2 refuses repositories with this setting.)
 	helperRemote = "artifactfs"
 )
 
-// configure adds to the template's configuration c the settings of a clone and those that artifactfs needs, and
-// returns the file's contents.
+// configure adds settings to c, the configuration of git's template: those of a clone, and those that artifactfs needs.
+// It returns the contents of the configuration file.
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
-	// The first sections, so that later settings of the user override the included files.
+	// The includes are the first sections, so that settings of the user, which follow them, take precedence.
 	first := config.New()
 	first.SetOption("include", "", "path", loginsConfig)
-	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces sets the condition
+	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces completes the condition
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
 		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
-	if (o.Partial || o.Session != "") && o.Helper != "" { // a session may hold objects that even a complete remote lacks
+	if (o.Partial || o.Session != "") && o.Helper != "" { // a session may refer to objects that even a complete remote lacks
 		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
 	}
 	c.SetOption("remote", "origin", "url", o.Remote).
 		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
-	// If the remote is a plain file server, either key would make git ask it for missing objects without end.
+	// These keys are set only for partial clones. If the remote is a plain file server, each of them would make git
+	// request missing objects from it again and again.
 	if o.Partial {
 		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
 	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
 		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
 	}
-	// artifactfs maintains the packs of the store. Maintenance by git after a command would only delay that command.
+	// artifactfs maintains the packs of the store, so maintenance by git would only delay the command that starts it.
 	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
 	if o.State != nil {
 		if err := o.setCarried(c); err != nil {
@@ -63,9 +64,9 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// setMonitor writes monitorConfig, the settings that apply to the mount's working tree but not to worktrees that `git
-// worktree add` creates elsewhere: those have no monitor. The settings depend on the installed git and on the paths
-// of programs, so every Create and Open writes them.
+// setMonitor writes the file monitorConfig. Its settings apply to the mount's working tree, but not to worktrees that
+// `git worktree add` creates elsewhere, because those have no file system monitor. The settings depend on the version of
+// git and on the paths of programs, so Create and Open write the file each time.
 func (o Options) setMonitor(path string) error {
 	c := config.New()
 	for _, name := range []string{query.HookName, query.CarefulName} {
@@ -78,8 +79,8 @@ func (o Options) setMonitor(path string) error {
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
-		// git starts a command without special characters directly, not through a shell. The directory of the link
-		// shows the program to which monitor it has to connect.
+		// git starts a command without special characters directly and not through a shell. The hook finds the socket of
+		// the monitor in the directory of this link.
 		if err := os.Symlink(target, hook); err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (o Options) setMonitor(path string) error {
 	if command != "" {
 		c.SetOption("core", "", "fsmonitor", command).SetOption("core", "", "fsmonitorHookVersion", "2").
 			SetOption("core", "", "untrackedCache", "true").
-			SetOption("fsmonitor", "", "allowRemote", "true") // git treats FUSE as a network file system
+			SetOption("fsmonitor", "", "allowRemote", "true") // git treats FUSE as a network file system, for which a monitor must be allowed
 	}
 	var b bytes.Buffer
 	if err := config.NewEncoder(&b).Encode(c); err != nil {
@@ -97,8 +98,8 @@ func (o Options) setMonitor(path string) error {
 	return disk.WriteFile(filepath.Join(path, monitorConfig), b.Bytes(), 0o644)
 }
 
-// realPath returns path without symbolic links, as git compares paths. Components that do not exist are kept as they
-// are.
+// realPath returns path with all symbolic links resolved, which is how git compares paths. Components that do not exist
+// are kept.
 func realPath(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -109,5 +110,5 @@ func realPath(path string) string {
 	return path
 }
 
-// shellQuote quotes a word for sh.
+// shellQuote quotes a word for the shell.
 func shellQuote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }

@@ -9,17 +9,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FillIndex adds to the index data that was not known when the index was written, for files that have not changed
-// since. The first is their sizes: without a size git compares contents where it has to look at a file, and commands
-// that do not refresh the index report the file as changed. The second is the IDs of ignore files: without them git
-// searches everything below such a file once.
+// FillIndex adds data to the index that was unknown when the index was written. It changes only entries whose files git
+// considers unchanged. The data are, first, the sizes of files. If an index entry has no size, git has to compare the
+// contents of the file, and commands that do not refresh the index report the file as changed. Second, the ids of ignore
+// files. If an id is missing, git searches all directories below such a file once.
 //
-// size returns the size of a file if it is known. Of o, FillIndex uses Ignore, Converts and Bar. It returns false if
-// a git command was running or has changed the index; the index is then unchanged, and the caller may try again
-// later.
+// size returns the size of a file in bytes, or false if the size is not known. Of the fields of o, FillIndex uses Ignore,
+// Converts and Bar. It returns false if a git command is running or has changed the index. The index is then unchanged,
+// and the caller may try again later.
 //
-// index.lock is held for a rename only; everything else is done before. A git command that meets the lock would still
-// fail, or skip its own update of the index, so FillIndex first keeps new commands from starting by o.Bar.
+// The new index is prepared before index.lock is created, so that the lock is held only for a rename. Even so, a git
+// command that finds the lock would fail, or would not update the index. Therefore FillIndex calls o.Bar, which prevents
+// git commands from starting.
 func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (done bool, err error) {
 	done, err = d.fillIndex(o, size)
 	if err != nil {
@@ -28,7 +29,7 @@ func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	return done, nil
 }
 
-// fillIndex is FillIndex without context in the error.
+// fillIndex does what FillIndex describes. FillIndex adds the path to its errors.
 func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (bool, error) {
 	path := filepath.Join(d.path, "index")
 	before, err := os.Stat(path)
@@ -58,7 +59,7 @@ func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	if filled == 0 {
 		return true, nil
 	}
-	name, err := d.writeBeside(x, before.ModTime()) // git compares files as young as the index by content
+	name, err := d.writeBeside(x, before.ModTime()) // git compares the contents of files as young as the index
 	if err != nil {
 		return false, err
 	}

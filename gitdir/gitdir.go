@@ -1,28 +1,31 @@
-// Package gitdir makes the git directory of a mount: HEAD at the requested branch or commit, the remote as `origin`, objects
-// borrowed from the store through alternates, the list of shallow commits while the history is incomplete, and an index in which
-// every file of the new working tree is recorded as unchanged.
+// Package gitdir creates the git directory of a mount. HEAD is at the requested branch or commit, the remote is `origin`,
+// the objects of the store are used through alternates, the shallow commits are listed while the history is incomplete,
+// and the index records every file of the new working tree as unchanged.
 //
-// Stock git reads it like any other git directory. Files follow git's gitrepository-layout.
+// Stock git can use the directory like any other. The files have the formats of git's gitrepository-layout(5).
 //
 // # What differs from a clone
 //
-// These files differ from those of `git clone --filter=blob:none`:
-//   - objects: only what git commands create. objects/info/alternates names the store, whose commit-graph git reads too.
-//   - refs/heads/NAME: the requested branch is in packed-refs with the others, and becomes a loose ref when it moves.
-//   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only that of HEAD.
-//   - config: core.worktree, since the directory is not in the working tree. gc.auto and maintenance.auto are off, since
-//     artifactfs maintains the packs. A remote named artifactfs, which git asks for missing objects. `git remote` lists it,
-//     because neither git 2.39 nor 2.55 can hide a remote. It has no refs, and `git fetch --all` skips it.
-//   - artifactfs: if the git directory is visible inside the mount, the directory on which the store and programs are mounted.
-//     core.worktree is then not set.
+// The files differ from those of `git clone --filter=blob:none` as follows:
+//   - objects: contains only objects that git commands create. objects/info/alternates names the store, whose commit-graph
+//     git reads too.
+//   - refs/heads/NAME: the requested branch is in packed-refs, like the others. git writes it as a loose ref when it moves.
+//   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only the reflog of HEAD.
+//   - config: sets core.worktree, because the git directory is not in the working tree. gc.auto and maintenance.auto are
+//     off, because artifactfs maintains the packs. It has a remote named artifactfs, from which git requests missing objects.
+//     `git remote` lists this remote, because neither git 2.39 nor 2.55 can hide a remote. The remote has no refs, and
+//     `git fetch --all` skips it.
+//   - artifactfs: exists if the git directory is visible inside the mount. The store and programs are mounted on this
+//     directory. core.worktree is not set in this case.
 //   - artifactfs-config: settings for the mount's working tree, but not for other worktrees (`git worktree add`). config
-//     includes it on the condition that this is the git directory.
+//     includes this file on the condition that this is the git directory.
 //   - artifactfs-control: socket of the session's API for processes inside the mount (package control, guest.go).
-//   - artifactfs-logins: settings that make git ask the daemon for logins; included by config.
+//   - artifactfs-logins: settings that make git request logins from the daemon. config includes this file.
 //   - artifactfs-fsmonitor or artifactfs-fsmonitor-careful: the fsmonitor hook for git before 2.55.
-//   - fsmonitor--daemon.ipc and its lock: the socket of the fsmonitor for later versions.
+//   - fsmonitor--daemon.ipc and its lock: the socket of the file system monitor for later versions of git.
 //
-// git init itself creates what it puts into every repository: description, hooks, info/exclude, and the user's template.
+// The files that git puts into every repository are created by git init: description, hooks, info/exclude, and the user's
+// template.
 package gitdir
 
 import (
@@ -41,41 +44,42 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Options are the properties of a git directory, for Create, Open and Reopen.
+// Options are the properties of a git directory. Create, Open and Reopen use them.
 type Options struct {
 	Format   object.Format // object format of the repository
-	WorkTree string        // absolute path of the mount's root
+	WorkTree string        // absolute path of the root of the mount
 	Remote   string        // URL of the remote without secrets
 	Objects  string        // the store's objects directory
-	Ref      string        // full name of the branch or tag that was requested; "" for a commit ID
-	Commit   object.ID     // commit of Ref; zero: a branch without a commit
-	Shallow  []object.ID   // commits whose parents are missing in the store
-	Partial  bool          // the remote can supply objects that the store lacks
-	Default  string        // full name of the remote's default branch; "": not known
+	Ref      string        // full name of the requested branch or tag; "" if a commit id was requested
+	Commit   object.ID     // commit that Ref points to; zero if the branch has no commit
+	Shallow  []object.ID   // commits whose parents are not in the store
+	Partial  bool          // whether the remote is a promisor: it can supply objects that the store lacks
+	Default  string        // full name of the remote's default branch; "" if it is not known
 
 	Git     Version // version of the installed git; zero: git is not installed
-	Monitor string  // path of the hook program for gits that cannot connect to the monitor's socket; "": no monitor for them
-	// Helper is the path of the artifactfs command, which git runs to fetch missing objects; "": git asks the remote.
+	Monitor string  // path of the hook program, for git versions that cannot connect to the monitor's socket; "": these have no monitor
+	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If it is "", git requests
+	// them from the remote.
 	Helper string
-	Inside bool    // the directory is mounted at .git in the working tree; see insideDir
-	Logins []Login // remotes that the daemon has logins for
+	Inside bool    // the git directory is mounted at .git in the working tree; see insideDir
+	Logins []Login // remotes for which the daemon has logins
 
-	Session   string                        // objects directory of a session, borrowed from like Objects; "": none
-	State     *State                        // state that the new directory starts with; nil: that of a fresh clone
-	Committer func(commit object.ID) string // committer of a commit, "NAME <EMAIL> SECONDS ZONE"; nil or "": not known
+	Session   string                        // objects directory of a session, used through alternates like Objects; "": none
+	State     *State                        // state with which the new directory starts; nil: the state of a fresh clone
+	Committer func(commit object.ID) string // returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if unknown; may be nil
 }
 
-// Dir is a git directory on disk. Git commands may change the directory at any time.
+// Dir is a git directory on disk. git commands may change the directory at any time.
 type Dir struct {
-	path, workTree string // of the git directory, and of the mount's root
+	path, workTree string // path of the git directory; root of the mount
 	format         object.Format
-	head           packedrefs.Ref // branch that was requested; no name if HEAD was detached
+	head           packedrefs.Ref // the requested branch; its name is "" if HEAD was detached
 }
 
-// Create creates the git directory at path. The directory must not exist, or be a part that a crashed Create has
-// left: one for which Open returns false.
+// Create creates the git directory at path. The directory must not exist, or must be the incomplete result of a Create
+// that crashed, for which Open returns false.
 func Create(path string, o Options) (*Dir, error) {
-	if o.Commit.IsZero() { // git clone sets no origin/HEAD if the default branch has no commit
+	if o.Commit.IsZero() { // like git clone, which does not set origin/HEAD if the default branch has no commit
 		o.Default = ""
 	}
 	d := o.dir(path)
@@ -84,7 +88,7 @@ func Create(path string, o Options) (*Dir, error) {
 		head = "ref: " + o.Ref + "\n"
 	}
 	var err error
-	// A State may have HEAD on another branch than the requested one, or detached.
+	// In a State, HEAD may be detached or on another branch than the requested one.
 	if o.State != nil {
 		if head, err = o.stateHead(); err != nil {
 			return nil, fmt.Errorf("make git directory: %w", err)
@@ -110,7 +114,7 @@ func Create(path string, o Options) (*Dir, error) {
 		d.SetShallow(o.Shallow),
 		o.writeRefs(d, path),
 		d.SetDefault(o.Default),
-		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // last: HEAD makes it a repository
+		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // written last, because a directory with HEAD is a repository
 	if err != nil {
 		return nil, fmt.Errorf("make git directory: %w", err)
 	}
@@ -125,7 +129,7 @@ func (o Options) writeRefs(d *Dir, path string) error {
 	return errors.Join(d.SetRefs(nil), o.writeLogs(path))
 }
 
-// dir returns the Dir at path, without a look at the disk.
+// dir returns a Dir for path. It does not access the disk.
 func (o Options) dir(path string) *Dir {
 	d := &Dir{path: path, workTree: o.WorkTree, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
@@ -134,11 +138,11 @@ func (o Options) dir(path string) *Dir {
 	return d
 }
 
-// Open opens the git directory at path, which git and the user may have changed since it was created. It returns
-// false if there is none. Open updates only what depends on the paths of mount, store and programs, the logins, and
-// the list of shallow commits.
+// Open opens the git directory at path, which git and the user may have changed since it was created. It returns false if
+// the directory does not exist or is incomplete. Open updates only the settings that depend on the paths of mount, store
+// and programs, the logins, and the list of shallow commits.
 func Open(path string, o Options) (*Dir, bool, error) {
-	if _, err := os.Lstat(filepath.Join(path, "HEAD")); err != nil { // Create writes it last
+	if _, err := os.Lstat(filepath.Join(path, "HEAD")); err != nil { // Create writes HEAD last
 		return nil, false, nil
 	}
 	name := filepath.Join(path, "config")
@@ -166,12 +170,12 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	return d, true, nil
 }
 
-// Reopen returns the git directory at path after a takeover. Another process has opened it for the same mount and git
-// commands may be using it, so nothing in it is changed.
+// Reopen returns the git directory at path after a takeover. The predecessor has opened the directory for the same mount,
+// and git commands may be using it, so Reopen does not change any file.
 func Reopen(path string, o Options) *Dir { return o.dir(path) }
 
-// HasOwnObjects reports whether a git directory holds objects that were not fetched from a remote: loose objects, or
-// packs without a .promisor file.
+// HasOwnObjects reports whether a git directory contains objects that were not fetched from a remote: loose objects, or
+// objects in packs without a .promisor file.
 func HasOwnObjects(path string) (bool, error) {
 	objects := filepath.Join(path, "objects")
 	for _, pattern := range []string{"pack/*.pack", "[0-9a-f][0-9a-f]/*"} {
@@ -191,7 +195,8 @@ func HasOwnObjects(path string) (bool, error) {
 // quoteGlob escapes the special characters of filepath.Glob patterns.
 var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow").
+// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). It removes the
+// file if ids is empty.
 func (d *Dir) SetShallow(ids []object.ID) error {
 	path := filepath.Join(d.path, "shallow")
 	if len(ids) == 0 {
@@ -207,9 +212,8 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 	return disk.WriteFile(path, []byte(text.String()), 0o644)
 }
 
-// SetRefs replaces the remote-tracking branches refs/remotes/origin/* and adds the remote's tags. The requested
-// branch is always among the refs. Branches and tags that exist already keep their values, whether they are packed or
-// loose: git or the user may have changed them.
+// SetRefs replaces the remote-tracking branches refs/remotes/origin/* and adds the remote's tags. The requested branch is
+// always among the refs. Existing branches and tags keep their values, because git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	path := filepath.Join(d.path, "packed-refs")
 	text, err := os.ReadFile(path)
@@ -223,7 +227,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	var refs []packedrefs.Ref
 	kept := map[string]bool{}
 	for _, r := range packed {
-		// A remote-tracking branch that the remote no longer has is dropped.
+		// A remote-tracking branch is dropped here; it is added again below if the remote still has the branch.
 		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
 			refs, kept[r.Name] = append(refs, r), true
 		}
@@ -241,7 +245,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		tracking = tracking || r.Name == d.tracking()
 		refs = append(refs, r)
 	}
-	// The list is empty if it was not fetched yet, and may lack the requested branch.
+	// The list of the remote's refs is empty if it was not fetched yet, and it may lack the requested branch.
 	if !tracking && len(refs) > 0 && d.head.Name != "" {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
@@ -251,8 +255,8 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 // originHead is the symbolic ref to the remote's default branch.
 const originHead = "refs/remotes/origin/HEAD"
 
-// SetDefault sets refs/remotes/origin/HEAD to the remote's default branch, a full name; "" if that is not known or
-// has no commit. It keeps an existing one, as git fetch does.
+// SetDefault sets refs/remotes/origin/HEAD to the remote's default branch. branch is a full name, or "" if the default
+// branch is not known or has no commit. Like git fetch, SetDefault does not change an existing ref.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")
 	if !ok {
@@ -268,7 +272,7 @@ func (d *Dir) SetDefault(branch string) error {
 	return disk.WriteFile(path, []byte("ref: refs/remotes/origin/"+name+"\n"), 0o644)
 }
 
-// tracking returns the remote-tracking branch of the requested branch.
+// tracking returns the name of the remote-tracking branch of the requested branch.
 func (d *Dir) tracking() string {
 	return "refs/remotes/origin/" + strings.TrimPrefix(d.head.Name, "refs/heads/")
 }

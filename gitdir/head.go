@@ -15,30 +15,30 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// This file reads and moves HEAD in the way of git switch. It runs stock git for both.
+// The functions in this file read and move HEAD by running stock git. They follow the rules of git switch.
 
 // Errors of Resolve.
 var (
-	// ErrNoCommit reports that no branch, tag or commit has the name.
+	// ErrNoCommit means that no branch, tag or commit has this name.
 	ErrNoCommit = errors.New("no branch or commit has this name")
-	// ErrNotBranch reports the name of a commit without Wish.Detach.
+	// ErrNotBranch means that the name stands for a commit and not for a branch, although Wish.Detach is not set.
 	ErrNotBranch = errors.New("it is a commit, not a branch")
-	// ErrBranchExists reports that Wish.Create is an existing branch.
+	// ErrBranchExists means that the branch in Wish.Create already exists.
 	ErrBranchExists = errors.New("a branch of this name exists already")
-	// ErrAmbiguous reports that several remotes have a branch of the name, and there is no local one.
+	// ErrAmbiguous means that there is no local branch with this name, and that several remotes have one.
 	ErrAmbiguous = errors.New("several remotes have a branch of this name")
-	// ErrInUse reports that another worktree has checked out the branch.
+	// ErrInUse means that the branch is checked out in another worktree.
 	ErrInUse = errors.New("another worktree has this branch")
 )
 
-// Head is the position of HEAD.
+// Head is the position of HEAD: a branch, or a commit if HEAD is detached.
 type Head struct {
-	Branch string    // short name of the branch; "": HEAD is detached
-	Commit object.ID // zero on a branch without a commit
-	Tree   object.ID // tree of Commit; zero on a branch without a commit
+	Branch string    // short name of the branch; "" if HEAD is detached
+	Commit object.ID // zero if the branch has no commit
+	Tree   object.ID // tree of Commit; zero if the branch has no commit
 }
 
-// name returns the name by which the reflog refers to h.
+// name returns the name that a reflog message uses for h.
 func (h Head) name() string {
 	if h.Branch == "" {
 		return h.Commit.String()
@@ -46,20 +46,20 @@ func (h Head) name() string {
 	return h.Branch
 }
 
-// Wish is the position to which HEAD is to move.
+// Wish is the position to which HEAD is to be moved, as the user has stated it.
 type Wish struct {
-	Name   string // branch, tag or commit; "-": where HEAD was before; "": the commit of HEAD
-	Create string // short name of a branch to create at that commit; "": none
-	Detach bool   // detach HEAD, which any commit permits
+	Name   string // branch, tag or commit; "-": the previous position of HEAD; "": the commit of HEAD
+	Create string // short name of a branch to create at this commit; "": none
+	Detach bool   // detach HEAD, which is possible at any commit
 }
 
-// Destination is a resolved Wish.
+// Destination is the position that a Wish stands for.
 type Destination struct {
 	Head
-	Name     string // name for the reflog
-	New      bool   // Branch has to be created
-	Upstream string // full name of the remote-tracking branch that a new branch follows; "": none
-	start    string // start point of a new branch, in the syntax of git branch
+	Name     string // name for the reflog message
+	New      bool   // Branch does not exist yet
+	Upstream string // full name of the remote-tracking branch that the new branch tracks; "": none
+	start    string // start point of the new branch, as an argument of git branch
 }
 
 // Head returns the position of HEAD.
@@ -80,8 +80,8 @@ func (d *Dir) Head(ctx context.Context) (Head, error) {
 	return h, nil
 }
 
-// Resolve resolves a wish by the rules of git switch. It returns ErrNoCommit if no local commit has the name, and the
-// other errors above.
+// Resolve determines the position that a Wish stands for, by the rules of git switch. It returns ErrNoCommit if no local
+// commit has the name, and the other errors that are listed above.
 func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	name := w.Name
 	switch name {
@@ -94,11 +94,11 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		}
 		name = strings.TrimSpace(string(out))
 	}
-	// git would take the name for an option, or for several lines of input.
+	// git would take such a name for an option, or for several lines of input.
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "\n\x00") {
 		return Destination{}, ErrNoCommit
 	}
-	// One git cat-file resolves all names, since each start of git takes milliseconds.
+	// One git cat-file resolves all names, because each start of git takes milliseconds.
 	ids, err := d.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}",
 		name+"^{tree}", "refs/heads/"+w.Create)
 	if err != nil {
@@ -132,8 +132,8 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	return to, err
 }
 
-// guess finds the remote-tracking branch to create a branch of the same name from, as git switch does; ErrAmbiguous
-// if several remotes have one.
+// guess returns the destination for a new branch that starts at the remote-tracking branch of the same name, as git
+// switch creates it. It returns ErrAmbiguous if several remotes have such a branch, and ErrNoCommit if none has.
 func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
 	if err != nil {
@@ -156,9 +156,9 @@ func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	}, errors.Join(err1, err2)
 }
 
-// unused returns ErrInUse if another worktree of this git directory has checked out the branch.
+// unused returns ErrInUse if the branch is checked out in another worktree of this git directory.
 func (d *Dir) unused(ctx context.Context, branch string) error {
-	// Most git directories have one worktree, so git is not started.
+	// Most git directories have no other worktree. In this case git need not be started.
 	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
 		return nil
 	}
@@ -178,7 +178,7 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	return nil
 }
 
-// Move moves HEAD and creates the branch if necessary. It does not stop in the middle when ctx ends.
+// Move moves HEAD, and creates the branch first if necessary. It runs to its end even if ctx ends.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		args := []string{"branch", to.Branch, to.start}
@@ -196,8 +196,8 @@ func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	return d.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
 }
 
-// Track sets the ref of a branch, tag or commit that was fetched without the rest of the history. A branch becomes a
-// remote-tracking branch; a commit has no ref ("").
+// Track sets the ref of a branch or tag that was fetched without the rest of the history. The ref of a branch is its
+// remote-tracking branch. If ref is "", a commit was fetched, and Track does nothing.
 func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		ref = "refs/remotes/origin/" + branch
@@ -208,14 +208,14 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	return d.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
-// Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward.
-// reason is the message for the reflog. git refuses if the branch is no longer at from.
+// Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward. reason is the
+// message for the reflog. git refuses the change if the branch is not at from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
 	return d.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
-// Commit returns the commit and the tree that a name resolves to; zero if there is none.
+// Commit returns the commit and the tree that name resolves to. Both are zero if there is no such commit.
 func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	ids, err := d.objects(ctx, name+"^{commit}", name+"^{tree}")
 	if err != nil {
@@ -224,14 +224,13 @@ func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	return Head{Commit: ids[0], Tree: ids[1]}, nil
 }
 
-// Reaches reports whether a commit is the same as another or an ancestor of it, as far as the history has been
-// fetched.
+// Reaches reports whether ancestor is commit itself or one of its ancestors, as far as the history was fetched.
 func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	_, err := d.git(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
 	return err == nil
 }
 
-// Behind returns the number of commits that are ancestors of commit, itself included, but not of HEAD.
+// Behind returns the number of commits that HEAD lacks: commit and its ancestors that are not reachable from HEAD.
 func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	out, err := d.git(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
 	if err != nil {
@@ -240,8 +239,8 @@ func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 }
 
-// Changes returns the paths that git status lists: those that differ from HEAD and untracked ones; with ignored also
-// the ignored ones.
+// Changes returns the paths that git status lists: those that differ from HEAD and those that are untracked. If ignored
+// is set, it also returns those that git ignores.
 func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
 	args := []string{"status", "--porcelain", "-z", "--no-renames"}
 	if ignored {
@@ -267,8 +266,8 @@ func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	return false, err
 }
 
-// Busy returns a description of the operation, such as a merge or rebase, that forbids to move HEAD; "" if there is
-// none.
+// Busy returns a description of the operation in progress, such as a merge or rebase, during which HEAD must not be
+// moved. It returns "" if there is none.
 func (d *Dir) Busy() string {
 	for _, op := range []struct{ file, what string }{
 		{"MERGE_HEAD", "merging"}, {"rebase-merge", "rebasing"}, {"rebase-apply/applying", "in an am session"},
@@ -281,7 +280,7 @@ func (d *Dir) Busy() string {
 	return ""
 }
 
-// objects resolves names to IDs. The ID of a name that does not exist is zero.
+// objects resolves names to object ids. The id of a name that cannot be resolved is zero.
 func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error) {
 	out, err := d.git(ctx, []byte(strings.Join(names, "\n")+"\n"), "cat-file", "--batch-check=%(objectname)")
 	if err != nil {
@@ -300,22 +299,23 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 	return ids, nil
 }
 
-// git runs a git command on this directory and its working tree and returns its output. The command takes no optional
-// locks, so it cannot disturb a git command of the user.
+// git runs a git command on this directory and its working tree and returns the output. The command does not take
+// optional locks, so it cannot disturb a git command of the user.
 func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := d.command(ctx, args...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	return gitcmd.Output(cmd)
 }
 
-// command returns a git command that neither prompts nor fetches.
+// command returns a git command that neither prompts the user nor fetches objects.
 func (d *Dir) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
 	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(d.path)...)
 	return cmd
 }
 
-// HeadName returns the short name of the branch that HEAD points to, or the commit ID; "" if HEAD cannot be read.
+// HeadName returns the short name of the branch that HEAD points to, or the commit id if HEAD is detached. It returns ""
+// if HEAD cannot be read.
 func (d *Dir) HeadName() string {
 	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
 	if err != nil {

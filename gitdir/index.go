@@ -15,30 +15,31 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Walk calls emit for every path of the unchanged working tree, in the order of git's index. A directory, whose ID is
-// that of its tree, precedes its contents; the first is the root, with the path "".
+// Walk calls emit for every path of the unchanged working tree, in the order of git's index. It emits a directory, with
+// the id of its tree, before the contents of the directory. The first entry is the root, with the path "".
 type Walk func(ctx context.Context, emit func(index.Entry) error) error
 
-// IndexOptions are the parameters of WriteIndex and FillIndex.
+// IndexOptions configures WriteIndex and FillIndex.
 type IndexOptions struct {
-	Token string // token of the file system monitor; "": there is no monitor
-	// Ignore returns the contents of an ignore file as the mount shows them, and true if git may read the file
-	// whenever it searches for untracked files; nil: none may be read. The index then records the ID of the file. An
-	// ignore file for which Ignore returns false is recorded as missing: git discovers it at the first change in or
-	// below its directory, and then searches everything below, which takes long for the root.
+	Token string // position in the file system monitor, as git stores it; "": there is no monitor
+	// Ignore returns the contents of an ignore file as the mount shows them. It returns true if git may read the file
+	// whenever it searches for untracked files; the index then records the id of the file. An ignore file for which
+	// Ignore returns false is recorded as missing. git notices the file at the first change in or below its directory,
+	// and then searches everything below that directory, which takes long for the root. If Ignore is nil, it is as if it
+	// returned false for all files.
 	Ignore func(e index.Entry) ([]byte, bool)
-	// Converts reports whether git would convert a file when it is added (attributes such as text, filters); nil: no
-	// file.
+	// Converts reports whether git would convert a file when it is added (attributes such as text, or filters). If it is
+	// nil, no file is converted.
 	Converts func(e index.Entry) bool
-	Files    int     // estimated number of files
-	Staged   *Staged // staged differences from the working tree; nil: none
-	// Bar blocks the start of git commands until release is called. It returns false if a command is running.
+	Files    int     // estimated number of files, to allocate memory for
+	Staged   *Staged // staged changes, which the working tree does not have; nil: none
+	// Bar prevents git commands from starting until release is called. It returns false if a git command is running.
 	Bar func() (release func(), ok bool)
 }
 
-// WriteIndex writes the index of an unchanged working tree unless an index exists. An existing index is changed by
-// git only. No git command may run before WriteIndex has returned: it removes an index.lock, as left by a process
-// that died while it wrote the index.
+// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git changes
+// an existing index. The caller must ensure that no git command runs before WriteIndex has returned: WriteIndex removes
+// index.lock, which a process may have left that died while it wrote the index.
 func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	path := filepath.Join(d.path, "index")
 	if _, err := os.Lstat(path); err == nil {
@@ -50,7 +51,7 @@ func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	return nil
 }
 
-// writeIndex is WriteIndex without context in the error.
+// writeIndex does what WriteIndex describes. WriteIndex adds the path to its errors.
 func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk Walk) error {
 	untracked, err := d.untracked(ctx)
 	if err != nil {
@@ -78,7 +79,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	if o.Staged != nil {
 		o.Staged.Apply(x)
 	}
-	// As git does it: only the process that created the lock replaces the index, by a rename of the lock.
+	// Only the process that has created the lock file replaces the index, by renaming the lock file. git does the same.
 	lock := path + ".lock"
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -99,8 +100,9 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	return errors.Join(err, os.Remove(lock))
 }
 
-// ignoreID returns the ID under which git records an ignore file: the blob's ID if git considers the file unchanged
-// and does not convert it, otherwise the ID of the text that it reads.
+// ignoreID returns the id under which git records an ignore file: the id of the blob if git considers the file unchanged
+// and does not convert it, otherwise the id of the text that git reads. It returns false if the file is to be recorded as
+// missing.
 func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool) {
 	if o.Ignore == nil || e.Mode == object.ModeSymlink { // git does not follow a symbolic link
 		return object.ID{}, false
@@ -115,8 +117,8 @@ func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool)
 	return index.ExcludeID(f, content), true
 }
 
-// untracked returns an untracked cache without directories. Its other fields are those with which git will compare
-// it: git discards a cache for other settings or another working tree.
+// untracked returns an untracked cache that contains no directories. The other fields must be those that git expects,
+// because git discards a cache that was written with other settings or for another working tree.
 func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	u := &index.Untracked{Ident: index.Ident(realPath(d.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
 	settings, err := d.settings(ctx)
@@ -136,7 +138,7 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	}
 	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile, filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
 		content, err := os.ReadFile(name)
-		if err != nil { // git ignores a file that it cannot read, too
+		if err != nil { // git also ignores a file that it cannot read
 			continue
 		}
 		to.ID = index.ExcludeID(d.format, content)
@@ -144,13 +146,13 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	return u, nil
 }
 
-// settings returns the settings that the untracked cache depends on, by key in lower case. It runs git, since the
+// settings returns the settings that the untracked cache depends on, by key in lower case. It runs git, because the
 // user's configuration may include other files on conditions.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
 	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp",
 		`^(core\.excludesfile|status\.showuntrackedfiles)$`)
 	out, err := cmd.Output()
-	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1: no setting was found
+	if err != nil && cmd.ProcessState.ExitCode() != 1 { // exit code 1 means that no setting was found
 		return nil, fmt.Errorf("read git's configuration: %w", err)
 	}
 	settings := map[string]string{}

@@ -14,31 +14,31 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// A git directory that is visible inside the mount (Options.Inside) contains no absolute path, because the mount may
-// be visible at different paths, in containers for instance. Whatever lies outside of it is bind-mounted on these
-// paths by the code that mounts it.
+// A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be
+// visible at several paths, for example in containers. The files and directories that it needs from outside are
+// bind-mounted on the paths below, by the code that mounts the git directory.
 const (
-	insideDir     = "artifactfs"            // below the git directory
+	insideDir     = "artifactfs"            // directory in the git directory
 	InsideObjects = insideDir + "/objects"  // mount point for the store's objects directory
 	InsideSession = insideDir + "/session"  // mount point for the session's objects directory
-	InsideHelper  = insideDir + "/helper"   // mount point, a file, for the artifactfs command
-	InsideMonitor = insideDir + "/monitor"  // mount point, a file, for Options.Monitor
-	borrowedName  = insideDir + "/borrowed" // file with the paths of the objects directories outside of the mount
+	InsideHelper  = insideDir + "/helper"   // mount point (a file) for the artifactfs command
+	InsideMonitor = insideDir + "/monitor"  // mount point (a file) for Options.Monitor
+	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
 )
 
-// insideHelper is the upload-pack command of the promisor remote, a command for sh. git appends the path of the
-// remote, which the # comments out. git runs the command in its current directory, possibly that of a linked
-// worktree, and without GIT_DIR in the environment, so the command first reads GIT_DIR from the environment of its
+// insideHelper is the upload-pack command of the promisor remote, to be run by sh. git appends the path of the remote,
+// which the # turns into a comment. git runs the command in its own current directory, which may be that of a linked
+// worktree, and without GIT_DIR in the environment. Therefore the command first reads GIT_DIR from the environment of its
 // parent.
 const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); ` +
 	`d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
 	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
 
-// insideURL is a placeholder where git requires a URL; nothing opens it.
+// insideURL is a placeholder where git requires a URL. No program opens it.
 const insideURL = "file:///artifactfs"
 
-// setPlaces sets the settings that depend on the paths of the git directory and of programs, and reports whether any
-// has changed.
+// setPlaces sets the settings that depend on the paths of the git directory and of programs. It reports whether one of
+// them has changed.
 func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	core := c.Section("core")
 	switch {
@@ -46,7 +46,7 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 		core.SetOption("worktree", o.WorkTree)
 		changed = true
 	case o.Inside && core.HasOption("worktree"):
-		core.RemoveOption("worktree") // git takes the directory around .git
+		core.RemoveOption("worktree") // without this setting git takes the directory that contains .git
 		changed = true
 	}
 	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // written by an earlier version
@@ -81,7 +81,7 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	return changed
 }
 
-// borrow writes objects/info/alternates, so that git finds the objects of the store and the session.
+// borrow writes objects/info/alternates, through which git finds the objects of the store and of the session.
 func (o Options) borrow(path string) error {
 	alternates := filepath.Join(path, "objects", "info", "alternates")
 	if !o.Inside {
@@ -91,7 +91,7 @@ func (o Options) borrow(path string) error {
 		}
 		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()), 0o644))
 	}
-	inside := "../" + InsideObjects + "\n" // relative to the objects directory (gitrepository-layout(5))
+	inside := "../" + InsideObjects + "\n" // relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
 		inside += "../" + InsideSession + "\n"
 	}
@@ -99,7 +99,7 @@ func (o Options) borrow(path string) error {
 		os.WriteFile(alternates, []byte(inside), 0o644))
 }
 
-// borrowed returns the borrowed objects directories, one on each line.
+// borrowed returns the objects directories that git uses through alternates, one on each line.
 func (o Options) borrowed() string {
 	if o.Session == "" {
 		return o.Objects + "\n"
@@ -107,8 +107,8 @@ func (o Options) borrowed() string {
 	return o.Objects + "\n" + o.Session + "\n"
 }
 
-// PrepareInside creates the mount points of a git directory that is visible inside the mount. The git directory need
-// not exist yet.
+// PrepareInside creates the mount points in a git directory that is visible inside the mount. The git directory need not
+// exist before.
 func PrepareInside(path string) error {
 	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755))
 	for _, name := range []string{InsideHelper, InsideMonitor} {
@@ -121,8 +121,8 @@ func PrepareInside(path string) error {
 	return err
 }
 
-// Borrowing returns the environment variables that a git command outside of the mount needs for a git directory whose
-// alternates are valid only inside it; nil for other git directories.
+// Borrowing returns the environment variables for a git command that runs outside the mount, on a git directory whose
+// alternates are valid only inside it. It returns nil for other git directories.
 func Borrowing(path string) []string {
 	objects, err := os.ReadFile(filepath.Join(path, borrowedName))
 	if err != nil {
@@ -131,8 +131,8 @@ func Borrowing(path string) []string {
 	return []string{gitcmd.Alternates(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
 }
 
-// hook returns the path of the link that is the monitor's hook, the target of the link, and the command for
-// core.fsmonitor. git runs that in the root of the working tree.
+// hook returns the path of the symbolic link that is the monitor's hook, the target of this link, and the command for
+// core.fsmonitor. git runs the command in the root of the working tree.
 func (o Options) hook(path, name string) (at, target, command string) {
 	at = filepath.Join(path, name)
 	if o.Inside {
@@ -145,7 +145,7 @@ func (o Options) hook(path, name string) (at, target, command string) {
 	return at, o.Monitor, command
 }
 
-// isPlace reports whether a line of the configuration is one that setPlaces writes.
+// isPlace reports whether a line of the configuration file is one of those that setPlaces writes.
 func isPlace(line string) bool {
 	line = strings.TrimSpace(line)
 	for _, prefix := range []string{"worktree =", "[include]", "path = " + loginsConfig, "[includeIf ", "uploadpack ="} {
@@ -156,7 +156,7 @@ func isPlace(line string) bool {
 	return line == "url = "+insideURL || strings.HasPrefix(line, "url = file://") && strings.HasSuffix(line, "/git")
 }
 
-// hookName returns the name of the hook that the installed git needs.
+// hookName returns the name under which the installed git has to start the hook.
 func (o Options) hookName() string {
 	if o.Git.AtLeast(rightDiff) {
 		return query.HookName

@@ -11,20 +11,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Login is a remote for which git commands in the mount get a login from the daemon.
+// Login is a remote for which git commands in the mount get their login from the daemon.
 type Login struct {
 	URL   string // http or https, without secrets
-	First bool   // the daemon's login precedes those of the user's credential helpers
+	First bool   // the daemon's login takes precedence over those of the user's credential helpers
 }
 
-// insideLogin is the credential helper of a git directory that is visible inside the mount; git appends the operation
-// (get, store or erase).
+// insideLogin is the credential helper for a git directory that is visible inside the mount. git appends the operation
+// (get, store or erase) to the command.
 const insideLogin = `!d=$(git rev-parse --git-common-dir) && "$d/` + InsideHelper + `" credential helper "$d"`
 
-// SetLogins writes the settings that make git ask the daemon for logins (gitcredentials(7)). They contain no secret.
-// The helper is added last for the whole host of a remote, so that it also works for other repositories of the host,
-// such as forks and git-lfs. Where the daemon's login precedes others, an empty helper resets the list for the remote
-// itself, and the helper follows.
+// SetLogins writes the settings that make git request logins from the daemon (gitcredentials(7)). They contain no
+// secrets. The helper is configured for the whole host of a remote, so that it also works for other repositories on that
+// host, such as forks, and for git-lfs. It comes after the user's own helpers. If the daemon's login takes precedence
+// (Login.First), the helper is also configured for the remote's URL, after an empty helper, which removes the others from
+// git's list.
 func (o Options) SetLogins(path string) error {
 	c := config.New()
 	helper := fmt.Sprintf("!%s credential helper %s", shellQuote(o.Helper), shellQuote(realPath(path)))

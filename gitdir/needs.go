@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// atOnce lists the git commands that read no commit but HEAD and its parent and no ref but HEAD's branch, unless
-// their arguments name others. Their output does not depend on whether the history has been fetched.
+// atOnce lists the git commands that read no commits except HEAD and its parent, and no refs except HEAD's branch, unless
+// their arguments name others. Their output does not depend on whether the history was fetched.
 var atOnce = []string{
 	"add", "apply", "cat-file", "check-attr", "check-ignore", "checkout-index", "clean", "commit", "commit-tree", "config", "diff",
 	"diff-files", "diff-index", "fsmonitor--daemon", "grep", "hash-object", "help", "init", "ls-files", "ls-tree", "mv", "read-tree",
@@ -17,11 +17,12 @@ var atOnce = []string{
 	"update-ref", "var", "version", "write-tree",
 }
 
-// takesBranch lists the git commands whose first argument may be a branch or commit that has not been fetched.
+// takesBranch lists the git commands whose first argument may be a branch or a commit that was not fetched yet.
 var takesBranch = []string{"checkout", "switch", "reset"}
 
-// NeedsHistory reports whether a process with these arguments may need commits or refs that are fetched after the
-// mount: a git command that reads history, names other commits, or is not known. Programs other than git need none.
+// NeedsHistory reports whether a process with these arguments may need commits or refs that are fetched only after the
+// mount. This is true for a git command that reads the history, names other commits, or is not known here. It is false
+// for programs other than git.
 func NeedsHistory(argv []string) bool {
 	if len(argv) == 0 || filepath.Base(argv[0]) != "git" {
 		return false
@@ -61,13 +62,14 @@ func beforePaths(args []string) []string {
 	return args
 }
 
-// namesAncestor reports whether an argument is a revision relative to another, a range, or a reflog entry.
+// namesAncestor reports whether an argument is a revision that is relative to another one, a range, or an entry of a
+// reflog.
 func namesAncestor(arg string) bool {
 	return !strings.HasPrefix(arg, "-") && (strings.ContainsAny(arg, "~^") ||
 		strings.Contains(arg, "..") && !strings.Contains(arg, "../") && arg != ".." || strings.Contains(arg, "@{"))
 }
 
-// namesCommit reports whether an argument may be a commit other than HEAD. It may be a path as well.
+// namesCommit reports whether an argument may name a commit other than HEAD. It may also return true for a path.
 func namesCommit(arg string) bool {
 	return arg != "" && arg != "HEAD" && arg != "@" && arg != "." && !strings.HasPrefix(arg, "-") &&
 		!strings.HasPrefix(arg, "HEAD:") && !strings.HasPrefix(arg, ":")

@@ -12,20 +12,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Checkout holds the settings that decide, together with the tree, about the contents of checked-out files. Its
-// fields are unparsed, so that they can be stored.
+// Checkout contains the settings that determine, together with the tree, the contents of files that are checked out. The
+// fields are not parsed, so that they can be stored.
 type Checkout struct {
 	Config  []byte `json:"config"`  // output of git config -z
-	Machine []byte `json:"machine"` // system-wide gitattributes
-	User    []byte `json:"user"`    // the user's gitattributes
-	Own     []byte `json:"own"`     // info/attributes of the git directory
+	Machine []byte `json:"machine"` // system-wide gitattributes file
+	User    []byte `json:"user"`    // the user's gitattributes file
+	Own     []byte `json:"own"`     // info/attributes in the git directory
 }
 
-// ReadCheckout reads the configuration and attributes of the user and the system, and the attributes of the git
-// directory gitDir if it exists. A file that is missing is empty, as are all settings without git. Relative paths in
-// the configuration are not supported.
+// ReadCheckout reads the configuration and the attributes of the user and of the system, and the attributes in the git
+// directory gitDir if that exists. The field of a missing file is empty, and Config is empty if git is not installed.
+// Relative paths in the configuration are not supported.
 func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
-	// Outside of any repository git reads only the configuration of the user and the system.
+	// Outside a repository git reads only the configuration of the user and of the system.
 	cmd := gitcmd.New(ctx, "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
 	if out, err := cmd.Output(); err == nil {
 		c.Config = out
@@ -37,7 +37,7 @@ func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 	read := func(path string) []byte {
 		content, err := os.ReadFile(expandUser(path))
 		if err != nil {
-			return nil // git, too, ignores a file that it cannot read
+			return nil // git also ignores a file that it cannot read
 		}
 		return content
 	}
@@ -48,7 +48,7 @@ func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 	return c
 }
 
-// Size returns the number of bytes that were read.
+// Size returns the total size of the settings in bytes.
 func (c Checkout) Size() int { return len(c.Config) + len(c.Machine) + len(c.User) + len(c.Own) }
 
 // Settings returns the parsed settings.
@@ -58,8 +58,8 @@ func (c Checkout) Settings() convert.Settings {
 	return s
 }
 
-// parseSettings parses the output of git config -z --get-regexp: keys, each followed by a line feed and the value
-// unless it has no value. attributes is the value of core.attributesFile.
+// parseSettings parses the output of git config -z --get-regexp: each entry is a key, followed by a line feed and the
+// value if there is one. attributes is the value of core.attributesFile.
 func parseSettings(out string) (s convert.Settings, attributes string) {
 	drivers, silenced := map[string]convert.Driver{}, map[string]bool{}
 	for entry := range strings.SplitSeq(out, "\x00") {
@@ -86,7 +86,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		d.Name = name[:end]
 		switch name[end+1:] {
 		case "smudge":
-			d.Smudge, d.Clean = value, d.Clean || value == "" // git runs no command, but does not stream the file either
+			d.Smudge, d.Clean = value, d.Clean || value == "" // for an empty value git runs no command, but does not stream the file either
 		case "process":
 			d.Process, silenced[d.Name] = value, value == ""
 		case "clean":
@@ -97,7 +97,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		drivers[d.Name] = d
 	}
 	for name := range silenced {
-		if d := drivers[name]; silenced[name] { // an empty filter.NAME.process overrides smudge and clean, and converts nothing
+		if d := drivers[name]; silenced[name] { // an empty filter.NAME.process overrides smudge and clean, and nothing is converted
 			d.Smudge, d.Clean = "", true
 			drivers[name] = d
 		}
@@ -106,7 +106,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 	return s, attributes
 }
 
-// isTrue parses a boolean as git does.
+// isTrue parses a boolean by git's rules.
 func isTrue(value string) bool {
 	switch strings.ToLower(value) {
 	case "true", "yes", "on":
@@ -124,8 +124,8 @@ func configHome() string {
 	return "~/.config"
 }
 
-// machineAttributes returns the path of the system-wide gitattributes: below the prefix of the installed git, or /etc
-// if that is /usr.
+// machineAttributes returns the path of the system-wide gitattributes file. It is below the installation prefix of git,
+// or in /etc if that prefix is /usr.
 func machineAttributes() string {
 	prefix := gitPrefix()
 	if prefix == "/usr" {
@@ -146,7 +146,7 @@ func gitPrefix() string {
 	return filepath.Dir(filepath.Dir(path))
 }
 
-// expandUser expands ~, ~USER and %(prefix) in a path, as git does in its configuration.
+// expandUser expands ~, ~USER and %(prefix) in a path, by the rules of git's configuration.
 func expandUser(path string) string {
 	if rest, ok := strings.CutPrefix(path, "%(prefix)/"); ok {
 		return filepath.Join(gitPrefix(), rest)

@@ -18,19 +18,19 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// This file creates a git directory with the state that another had at a checkpoint of a session: HEAD, refs,
-// stashes, upstreams, an operation under way, and the index. The state is from the session's repository and is not
-// trusted. Of settings it takes only upstreams of branches and the user's name and email, and of files only those
-// that git creates during an operation.
+// The functions in this file create a git directory with the state of another one at a checkpoint of a session: HEAD,
+// refs, stashes, upstreams, an operation in progress, and the index. This state is read from the session's repository and
+// is not trusted. Only the upstreams of branches and the user's name and email are taken from the configuration, and only
+// files that git creates during an operation are taken from the rest.
 
-// State is what git stored in another git directory.
+// State is the state of another git directory.
 type State struct {
 	Branch  string           // full name of the branch that HEAD pointed to; "" if HEAD was detached
 	Head    object.ID        // commit of HEAD; zero if Branch had no commit
 	Refs    []packedrefs.Ref // refs/heads/, refs/tags/, refs/notes/ and refs/stash
-	Remote  []packedrefs.Ref // refs/remotes/
-	Stashes []Stash          // newest first
-	Files   map[string]File  // files by their paths in the git directory: those for which Carries returns true, and config
+	Remote  []packedrefs.Ref // refs below refs/remotes/
+	Stashes []Stash          // the newest is the first
+	Files   map[string]File  // files by their paths in the git directory: config, and those for which Carries returns true
 }
 
 // Stash is an entry of the reflog of refs/stash.
@@ -39,14 +39,14 @@ type Stash struct {
 	Message string    // message of the reflog entry
 }
 
-// File is a file of a git directory, with its contents.
+// File is a file in a git directory, with its contents.
 type File struct {
 	Content []byte
-	Exec    bool // has the executable permission
+	Exec    bool // the file is executable
 }
 
-// carried lists the files of a git directory that a State may contain. A name with a slash at its end stands for all
-// files below a directory.
+// carried lists the files of a git directory that a State may contain. A name that ends with a slash stands for all files
+// below this directory.
 var carried = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
@@ -55,17 +55,17 @@ var carried = []string{
 	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
 }
 
-// Carries reports whether a State may contain a file of a git directory, by its path in that directory.
+// Carries reports whether a State may contain the file name, a path in the git directory.
 func Carries(name string) bool {
 	return slices.ContainsFunc(carried, func(c string) bool {
 		return name == c || strings.HasSuffix(c, "/") && strings.HasPrefix(name, c)
 	}) && filepath.IsLocal(name) && filepath.Clean(name) == name && !strings.HasSuffix(name, ".lock")
 }
 
-// branchSettings are the settings of a branch that a State may contain.
+// branchSettings are the settings of a branch that are taken from a State.
 var branchSettings = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// writeState writes refs, files and reflogs of a State to a new git directory. Create writes HEAD after that.
+// writeState writes the refs, files and reflogs of a State to a new git directory. The caller writes HEAD afterwards.
 func (o Options) writeState(path string) error {
 	s := o.State
 	err := disk.WriteFile(filepath.Join(path, "packed-refs"), packedrefs.Encode(nil, o.stateRefs()), 0o644)
@@ -83,12 +83,12 @@ func (o Options) writeState(path string) error {
 	return errors.Join(err, o.writeStateLogs(path))
 }
 
-// stateRefs returns all valid refs of a State.
+// stateRefs returns the refs of a State that are valid.
 func (o Options) stateRefs() []packedrefs.Ref {
 	var refs []packedrefs.Ref
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(o.State.Refs, o.State.Remote) {
-		// originHead is a symbolic ref, which packed-refs cannot store; SetDefault sets it.
+		// originHead is a symbolic ref, which packed-refs cannot contain. SetDefault writes it.
 		if validRef(r.Name) && r.Name != originHead && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
 			seen[r.Name] = true
 			refs = append(refs, packedrefs.Ref{Name: r.Name, ID: r.ID})
@@ -97,7 +97,7 @@ func (o Options) stateRefs() []packedrefs.Ref {
 	return refs
 }
 
-// validRef reports whether name is a valid ref that a State may contain.
+// validRef reports whether name is a valid ref name of a kind that a State may contain.
 func validRef(name string) bool {
 	below := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	allowed := below("refs/heads/") || below("refs/tags/") || below("refs/notes/") || below("refs/remotes/") || name == stashRef
@@ -106,7 +106,7 @@ func validRef(name string) bool {
 
 const stashRef = "refs/stash"
 
-// stateHead returns the contents of the file HEAD.
+// stateHead returns the contents of the file HEAD. It returns an error if the State has no valid HEAD.
 func (o Options) stateHead() (string, error) {
 	switch s := o.State; {
 	case s.Branch != "" && strings.HasPrefix(s.Branch, "refs/heads/") && validRef(s.Branch):
@@ -118,8 +118,8 @@ func (o Options) stateHead() (string, error) {
 	}
 }
 
-// writeStateLogs writes the reflog of refs/stash, from which git knows all stashes but the newest, and the first
-// entry of the reflogs of HEAD and its branch.
+// writeStateLogs writes the reflog of refs/stash, in which git looks up all stashes but the newest, and the first entry
+// of the reflogs of HEAD and of its branch.
 func (o Options) writeStateLogs(path string) error {
 	zero := strings.Repeat("0", 2*o.Format.Size())
 	who := func(id object.ID) string {
@@ -133,7 +133,7 @@ func (o Options) writeStateLogs(path string) error {
 	logs := map[string]string{}
 	if s := o.State; !s.Head.IsZero() {
 		what := "session: went on at a checkpoint"
-		if s.Branch == "" { // git status searches the reflog for such a message to find where HEAD was detached
+		if s.Branch == "" { // git status searches the reflog for such a message, to print where HEAD was detached
 			what = "checkout: moving from a checkpoint to " + s.Head.String()
 		}
 		line := zero + " " + s.Head.String() + " " + who(s.Head) + "\t" + what + "\n"
@@ -144,7 +144,7 @@ func (o Options) writeStateLogs(path string) error {
 	}
 	var stashes bytes.Buffer
 	before := zero
-	// A reflog lists the oldest entry first.
+	// A reflog begins with the oldest entry.
 	for _, stash := range slices.Backward(o.State.Stashes) {
 		fmt.Fprintf(&stashes, "%s %s %s\t%s\n", before, stash.Commit, who(stash.Commit), oneLine(stash.Message))
 		before = stash.Commit.String()
@@ -164,7 +164,7 @@ func (o Options) writeStateLogs(path string) error {
 	return nil
 }
 
-// oneLine replaces line breaks and NULs by spaces, since a reflog entry is one line.
+// oneLine replaces line breaks and NULs by spaces, because a reflog entry is one line.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {
@@ -174,10 +174,10 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// maxCarriedConfig is the size in bytes above which the configuration of a State is ignored.
+// maxCarriedConfig is the size in bytes above which the configuration in a State is ignored.
 const maxCarriedConfig = 1 << 20
 
-// setCarried copies the settings of branches and the user's name and email from the configuration of a State. It
+// setCarried copies the settings of branches, and the user's name and email, from the configuration in a State to c. It
 // skips values with control characters.
 func (o Options) setCarried(c *config.Config) error {
 	text, ok := o.State.Files["config"]
@@ -209,17 +209,17 @@ func (o Options) setCarried(c *config.Config) error {
 	return nil
 }
 
-// Staged holds the differences between an index and the unchanged working tree.
+// Staged contains the differences between an index and the unchanged working tree.
 type Staged struct {
-	Changes []index.Change                     // changed paths without a conflict
-	Others  []index.Entry                      // entries of stages 1 to 3, for paths with a conflict, sorted by path
-	Trees   func(dir string) (object.ID, bool) // ID of a directory's tree in the index, if known; nil: none
+	Changes []index.Change                     // changed paths that have no conflict
+	Others  []index.Entry                      // entries of stages 1 to 3, for paths that have a conflict; sorted by path
+	Trees   func(dir string) (object.ID, bool) // returns the id of a directory's tree in the index, or false if unknown; may be nil
 }
 
-// Apply changes the index of an unchanged working tree to the staged one.
+// Apply changes x, the index of an unchanged working tree, into the staged index.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
-	// The stages of a conflict replace the entry of stage 0, which the walk has added.
+	// The entries of a conflict replace the entry of stage 0, which is in the index of the unchanged working tree.
 	for i, e := range s.Others {
 		if i == 0 || s.Others[i-1].Path != e.Path {
 			changes = append(changes, index.Change{Entry: index.Entry{Path: e.Path}, Gone: true})

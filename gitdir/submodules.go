@@ -17,16 +17,16 @@ import (
 // ModulesFile is the file in the root of a tree that lists the URLs of its submodules (gitmodules(5)).
 const ModulesFile = ".gitmodules"
 
-// Submodule is one submodule of .gitmodules.
+// Submodule is one submodule in .gitmodules.
 type Submodule struct {
-	Name string // name of its section
-	Path string // path in the tree
-	URL  string // URL as written in the file, possibly relative; see ResolveURL
+	Name string // name of its section in the file
+	Path string // path in the working tree
+	URL  string // URL as written in the file, which may be relative; see ResolveURL
 }
 
-// ParseModules parses the contents of a .gitmodules file, which are not trusted. It returns the submodules sorted by
-// path. It leaves out submodules that git would refuse, and returns for each a text with the reason in refused. It
-// also leaves out those that git would not check out (update = none).
+// ParseModules parses the contents of a .gitmodules file. The contents are not trusted. It returns the submodules, sorted
+// by path. It leaves out those that git would refuse, and describes each of them, with the reason, in refused. It also
+// leaves out those that git would not check out (update = none).
 func ParseModules(text []byte) (modules []Submodule, refused []string, err error) {
 	c := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
@@ -42,7 +42,7 @@ func ParseModules(text []byte) (modules []Submodule, refused []string, err error
 			refused = append(refused, fmt.Sprintf("submodule %.100q: %v", m.Name, err))
 			continue
 		}
-		// Two submodules cannot be at the same path; the first one counts.
+		// Only one submodule can be at a path, so later ones are ignored.
 		if !seen[m.Path] {
 			seen[m.Path] = true
 			modules = append(modules, m)
@@ -52,8 +52,8 @@ func ParseModules(text []byte) (modules []Submodule, refused []string, err error
 	return modules, refused, nil
 }
 
-// check returns an error for a submodule that git refuses because it could be used for an attack (submodule-config.c,
-// check_submodule_name and looks_like_command_line_option).
+// check returns an error for a submodule that git refuses because it could be used in an attack (check_submodule_name and
+// looks_like_command_line_option in submodule-config.c).
 func (m Submodule) check() error {
 	steps := strings.FieldsFunc(m.Name, func(r rune) bool { return r == '/' || r == '\\' })
 	switch {
@@ -67,8 +67,8 @@ func (m Submodule) check() error {
 	return nil
 }
 
-// ResolveURL returns the absolute URL of a submodule. A url that begins with ./ or ../ is relative to remote, the URL
-// of the repository that contains the submodule (git's remote.c, relative_url).
+// ResolveURL returns the absolute URL of a submodule. If url begins with ./ or ../, it is relative to remote, the URL of
+// the repository that contains the submodule (relative_url in git's remote.c).
 func ResolveURL(remote, url string) (string, error) {
 	if !strings.HasPrefix(url, "./") && !strings.HasPrefix(url, "../") {
 		return url, nil
@@ -81,7 +81,7 @@ func ResolveURL(remote, url string) (string, error) {
 			switch {
 			case slash >= 0:
 				base = base[:slash]
-			case colon >= 0: // in host:path only the host is left
+			case colon >= 0: // of host:path only the host remains
 				base, separator = base[:colon], ":"
 			case base == ".":
 				return "", fmt.Errorf("resolve URL: %s leads out of %s", url, remote)
@@ -96,8 +96,8 @@ func ResolveURL(remote, url string) (string, error) {
 	}
 }
 
-// AddSubmodules activates submodules in the configuration, as `git submodule init` does. It leaves submodules that
-// have a URL there unchanged. The URLs of modules must be absolute.
+// AddSubmodules activates submodules in the configuration, as `git submodule init` does. Submodules that already have a
+// URL in the configuration are not changed. The URLs in modules must be absolute.
 func (d *Dir) AddSubmodules(modules []Submodule) error {
 	name := filepath.Join(d.path, "config")
 	text, err := os.ReadFile(name)

@@ -17,20 +17,21 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// madeSuffix is appended to the name of the git directory, with a random suffix, for the repository that git init
-// creates.
+// madeSuffix is part of the name of the directory in which git init creates a repository: the name of the git directory,
+// madeSuffix and a random suffix.
 const madeSuffix = ".new"
 
-// fromTemplate runs git init and moves to path what that puts into every new repository: hooks, description,
-// info/exclude, and the rest of the user's template. It returns the template's configuration. If git is not
-// installed, the result is empty.
+// fromTemplate runs git init in a temporary directory and moves the files that git puts into every new repository to
+// path: hooks, description, info/exclude, and the rest of the user's template. It returns the configuration of the
+// template. If git is not installed, the configuration is empty.
 func fromTemplate(path string, o Options) (*config.Config, error) {
 	c := config.New()
 	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
 		return c, err
 	}
-	// git init writes HEAD, which Create has to write last, so it runs in another directory. Directories that a dead
-	// process left are removed; a git that still runs may write to one, so a new name is used.
+	// git init writes HEAD, which Create must write last, so git init runs in another directory. Directories that were
+	// left by a process that died are removed. A git process that still runs may write to such a directory, so a new name
+	// is used each time.
 	left, _ := filepath.Glob(quoteGlob.Replace(path) + madeSuffix + "*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
@@ -62,7 +63,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 			continue
 		}
 		to := filepath.Join(path, e.Name())
-		if _, err := os.Lstat(to); err == nil { // moved by an earlier attempt that failed
+		if _, err := os.Lstat(to); err == nil { // an earlier attempt that failed has moved it
 			continue
 		}
 		if err := os.Rename(filepath.Join(made, e.Name()), to); err != nil {
@@ -72,14 +73,14 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	return c, nil
 }
 
-// writeLogs writes the first entries of the reflogs of HEAD, the branch and origin/HEAD, as git clone does, with the
-// user's identity.
+// writeLogs writes the first entries of the reflogs of HEAD, of the branch and of origin/HEAD, as git clone does. The
+// entries contain the user's identity.
 func (o Options) writeLogs(path string) error {
 	if o.Commit.IsZero() || o.Git == (Version{}) {
 		return nil
 	}
 	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
-	if err != nil { // the user has not configured an identity; git clone then makes one up
+	if err != nil { // the user has configured no identity; like git clone, use one made of the user and host names
 		name := "unknown"
 		if u, err := user.Current(); err == nil {
 			name = u.Username

@@ -15,26 +15,25 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// git itself changes refs, since it knows how they are stored (loose, packed, reftable). A killed git leaves its lock
-// files, and then every later change of the same ref fails until the locks are removed. git is killed together with
-// this process. Therefore update writes a note that lists the files that git may lock, for as long as git runs. git
-// inherits the flock of the note: once a successor gets that lock, it knows that git is dead and that the lock files
-// are stale.
+// git itself changes the refs, because it knows how they are stored (loose, packed, reftable). If git is killed, its lock
+// files remain, and every later change of the same ref fails until they are removed. git is killed together with this
+// process. Therefore, while git runs, update keeps a note: a file that lists the files that git may lock. update locks
+// the note (flock), and git inherits this lock. A successor that obtains the lock knows that git has ended, and that the
+// lock files are stale.
 
 const (
-	updatePrefix = "artifactfs-update-" // prefix of the notes; sumOf ignores them
+	updatePrefix = "artifactfs-update-" // start of the names of the notes; sumOf ignores these files
 
-	updateTime = 10 * time.Second     // wait for a git that a dead process started to end
-	lockTime   = time.Second          // wait for a lock of a running process to be released
+	updateTime = 10 * time.Second     // how long to wait for a git process whose parent has died
+	lockTime   = time.Second          // how long to wait for a running process to release a lock
 	lockLook   = 5 * time.Millisecond // interval between two attempts
 )
 
-// patient are settings that make git wait, in milliseconds, for other processes that change refs.
+// patient are settings that make git wait, for this many milliseconds, for other processes that change refs.
 var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packedRefsTimeout=5000"}
 
-// update runs a git command that changes some files of the git directory; files lists them, with a ref such as
-// refs/heads/x standing for itself. It does not stop git when ctx ends, because a half-finished change would leave
-// locks.
+// update runs a git command that changes some files of the git directory. files lists these files; a ref such as
+// refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
 func (d *Dir) update(ctx context.Context, files []string, args ...string) error {
 	note, err := os.CreateTemp(d.path, updatePrefix)
 	if err != nil {
@@ -52,14 +51,14 @@ func (d *Dir) update(ctx context.Context, files []string, args ...string) error 
 	cmd.ExtraFiles = []*os.File{note}
 	err = gitcmd.Run(cmd)
 	note.Close()
-	// git was killed by a signal, so its locks are stale.
+	// git was killed by a signal, so its lock files are stale.
 	if state := cmd.ProcessState; state != nil && !state.Exited() {
 		return errors.Join(err, d.breakUpdate(ctx, note.Name()))
 	}
 	return errors.Join(err, os.Remove(note.Name()))
 }
 
-// breakUpdates removes the locks that git commands of a killed process have left.
+// breakUpdates removes the lock files that were left by git commands of a process that was killed.
 func (d *Dir) breakUpdates(ctx context.Context) error {
 	notes, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), updatePrefix+"*"))
 	for _, note := range notes {
@@ -68,7 +67,8 @@ func (d *Dir) breakUpdates(ctx context.Context) error {
 	return err
 }
 
-// breakUpdate waits for the git of one note to end, and removes the locks that it left and the note.
+// breakUpdate waits until the git process of one note has ended, and removes the lock files that it has left, and the
+// note.
 func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 	note, err := os.Open(name)
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 	}
 	for file := range strings.Lines(string(text)) {
 		file, whole := strings.CutSuffix(file, "\n")
-		if !whole || !filepath.IsLocal(file) { // the process died before the note was complete, and so before it started git
+		if !whole || !filepath.IsLocal(file) { // the process died while it wrote the note, before it started git
 			continue
 		}
 		if err := breakStale(ctx, filepath.Join(d.path, file+".lock"), st.ModTime()); err != nil {
@@ -107,8 +107,8 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 	return os.Remove(name)
 }
 
-// breakStale removes a lock file that was created after a time, unless another process seems to hold it: one that is
-// alive changes or removes the lock within lockTime.
+// breakStale removes a lock file that was created after a given time, unless another process seems to hold the lock. A
+// process that is alive changes or removes the lock file within lockTime.
 func breakStale(ctx context.Context, lock string, after time.Time) error {
 	first, err := os.Lstat(lock)
 	for start := time.Now(); err == nil && !first.ModTime().Before(after); {
@@ -121,7 +121,7 @@ func breakStale(ctx context.Context, lock string, after time.Time) error {
 		}
 		now, err := os.Lstat(lock)
 		if err != nil || !os.SameFile(first, now) || now.ModTime() != first.ModTime() {
-			break // another process holds it
+			break // another process holds the lock
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,16 +13,16 @@ import (
 type Version struct{ Major, Minor int }
 
 var (
-	rightDiff     = Version{2, 43} // first version without the fault that query.CarefulName describes
+	rightDiff     = Version{2, 43} // first version without the bug that is described at query.CarefulName
 	socketMonitor = Version{2, 55} // first version that connects to the socket of a file system monitor on Linux
 )
 
-// AtLeast reports whether v is the same as another version or later.
+// AtLeast reports whether v is other or a later version.
 func (v Version) AtLeast(other Version) bool {
 	return v.Major > other.Major || v.Major == other.Major && v.Minor >= other.Minor
 }
 
-// lastAsked caches the version of the git on PATH. It is valid as long as the executable is the same file.
+// lastAsked caches the version of the git program on PATH. The version is valid as long as the program is the same file.
 var lastAsked struct {
 	sync.Mutex
 	path    string
@@ -30,7 +30,7 @@ var lastAsked struct {
 	version Version
 }
 
-// InstalledGit returns the version of the git on PATH. It runs git only if the executable has changed since the last
+// InstalledGit returns the version of the git program on PATH. It runs git only if the program has changed since the last
 // call.
 func InstalledGit(ctx context.Context) (Version, error) {
 	path, err := gitcmd.LookPath()
@@ -55,7 +55,7 @@ func InstalledGit(ctx context.Context) (Version, error) {
 	return v, err
 }
 
-// askVersion runs git version.
+// askVersion runs git version and returns the version that it prints.
 func askVersion(ctx context.Context) (Version, error) {
 	out, err := gitcmd.Output(gitcmd.New(ctx, "version"))
 	if err != nil {

@@ -19,19 +19,19 @@ import (
 )
 
 // sealName is the file that records the state of a git directory when it was created: a hash of HEAD, refs,
-// configuration, hooks and all other files, and the checksum of the index. A git directory whose state is the same
-// later contains no work of the user. It can be created again from the remote, so it is not kept. The hash leaves out
-// what changes without the user, or carries no work: remote-tracking refs and the remote's tags, the list of shallow
-// commits, objects (see HasOwnObjects), logs, files of artifactfs, and files that commands leave for later commands.
-// If only the index differs, its tree is compared with HEAD.
+// configuration, hooks and other files, and the checksum of the index. If the state is still the same later, the git
+// directory contains no changes of the user. It can then be created again from the remote, so it is not kept. The hash
+// leaves out files that change without the user, or that contain no changes of the user: remote-tracking refs and the
+// remote's tags, the list of shallow commits, objects (see HasOwnObjects), logs, files of artifactfs, and files that git
+// commands leave for later commands. If only the index differs, its tree is compared with HEAD.
 const sealName = "artifactfs-made"
 
-// ignored lists the files and directories that the hash leaves out.
+// ignored lists the files and directories that the hash leaves out, by their paths in the git directory.
 var ignored = []string{
 	"index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid", "refs/remotes",
 }
 
-// Seal records the state of the new git directory, so that HasWork can find out later whether it has changed. It is
+// Seal records the state of the new git directory, so that HasWork can later detect whether the state has changed. It is
 // called once, when the directory is complete.
 func (d *Dir) Seal() error {
 	sum, err := sumOf(d.path)
@@ -51,8 +51,9 @@ func (d *Dir) Sealed() bool {
 	return err == nil
 }
 
-// HasWork reports whether a git directory contains anything that the remote cannot supply: objects, refs, settings,
-// or staged changes. In a directory without a seal, which does not exist or is incomplete, only objects count.
+// HasWork reports whether a git directory contains anything that cannot be fetched from the remote: objects, refs,
+// settings or staged changes. If Seal was never called for the directory, because it does not exist or is incomplete,
+// HasWork considers only the objects.
 func HasWork(ctx context.Context, path string) (bool, error) {
 	if own, err := HasOwnObjects(path); own || err != nil {
 		return own, err
@@ -79,21 +80,21 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 	return index != wasIndex && staged(ctx, path), nil
 }
 
-// staged reports whether the index differs from HEAD's tree. The index file alone proves nothing, because git also
-// rewrites it to refresh it. If git fails, staged returns true, so that no work is lost.
+// staged reports whether the index differs from HEAD's tree. A changed index file does not prove that, because git also
+// rewrites the index to refresh it. If git fails, staged returns true, so that no changes are lost.
 func staged(ctx context.Context, path string) bool {
-	// --work-tree is not the mount: it may not be served yet, and git would access it.
+	// --work-tree is not the mount, because git would access it, and the mount may not be served yet.
 	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
 		"--cached", "--quiet", "HEAD", "--")
 	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
 	return cmd.Run() != nil
 }
 
-// sumOf returns the hash of all files in the directory that are not ignored.
+// sumOf returns a hash of the files in the directory, except those in ignored and the files of artifactfs.
 func sumOf(path string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // git creates and removes lock files meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // git creates and removes lock files during the walk
 			return nil
 		}
 		if err != nil {
@@ -117,7 +118,7 @@ func sumOf(path string) (string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		// The mount may be at another directory than before.
+		// The settings that depend on the directory of the mount are left out, because it may have changed.
 		if relative == "config" {
 			content = withoutPlaces(content)
 		}
@@ -135,7 +136,7 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withoutPlaces removes the settings that change when the mount moves to another directory.
+// withoutPlaces returns the configuration without the settings that change when the mount is moved to another directory.
 func withoutPlaces(config []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(config) {
@@ -146,8 +147,8 @@ func withoutPlaces(config []byte) []byte {
 	return kept
 }
 
-// packedSum returns the packed refs that are the user's. The remote's tags are left out as long as artifactfs wrote
-// the file; after git has written it, they cannot be distinguished from the user's tags.
+// packedSum returns the packed refs that belong to the user. It leaves out the remote's tags if artifactfs has written
+// the file. After git has written the file, these tags cannot be distinguished from the user's.
 func packedSum(path string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(path, "packed-refs"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +167,7 @@ func packedSum(path string) ([]byte, error) {
 	return own.Bytes(), nil
 }
 
-// indexSum returns the checksum at the end of the index file; "" if there is no index.
+// indexSum returns the checksum at the end of the index file, or "" if there is no index.
 func indexSum(path string) (string, error) {
 	f, err := os.Open(filepath.Join(path, "index"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,18 +1,18 @@
-// Package fsmonitor is a file system monitor: it answers git's query for the paths that have changed in a working
-// tree since the previous query. It listens on the socket in the git directory where git 2.55 and later expect their
-// own monitor on Linux. Older gits use a hook program that connects to the same socket (package query).
+// Package fsmonitor is a file system monitor: it answers git's query for the paths in a working tree that have changed
+// since the previous query. It listens on the socket in the git directory at which git 2.55 and later expect git's own
+// monitor on Linux. Older versions of git use a hook program that connects to the same socket (package query).
 //
-// A query is a token; the answer is the next token and the changed paths. The queries "quit" and "flush" are commands
-// of `git fsmonitor--daemon`. After "quit" the server does not listen for a moment, long enough for git to see that
-// the monitor has ended. "flush" is answered like a query with an unknown token.
+// A query is a token. The answer is the next token and the changed paths. The queries "quit" and "flush" are commands of
+// `git fsmonitor--daemon`. After "quit" the server stops listening for a moment, long enough for git to notice that the
+// monitor has ended. "flush" is answered like a query with an unknown token.
 //
-// # No monitor of git
+// # Keeping git from starting its own monitor
 //
-// If nothing listens on the socket, git waits a second and then starts its own monitor. That would watch the mount's
-// directory even while nothing is mounted, and answer all later queries. The server prevents this. It leaves the
-// socket in the directory when it closes, so that git waits for the next server, which replaces the socket by a
-// rename. And the lock file that git's monitor creates before its socket always exists. git then searches for changes
-// itself, which is slower but right.
+// If no process listens on the socket, git waits for a second and then starts its own monitor. That monitor would watch
+// the mount's directory even while nothing is mounted there, and would answer all later queries. The server prevents this
+// in two ways. When it closes, it leaves the socket file in the directory. git then waits for the next server, which
+// replaces the file by a rename. And the lock file that git's monitor creates before its socket always exists. git then
+// searches for changes itself, which is slower but correct.
 package fsmonitor
 
 import (
@@ -33,49 +33,49 @@ import (
 )
 
 const (
-	lockName = query.Socket + ".lock" // the name of git's own lock file
-	newName  = query.Socket + ".new"  // the socket before it is renamed to its name
+	lockName = query.Socket + ".lock" // the lock file of git's own monitor
+	newName  = query.Socket + ".new"  // name of the new socket before it is renamed
 
-	noToken = "0" // token that Ask never returns; every server answers it with "everything may have changed"
+	noToken = "0" // a token that Ask never returns, so that the answer to it is always "everything may have changed"
 
-	maxToken   = 64 << 10               // size of a query in bytes
-	maxClients = 256                    // number of connections at a time; more wait in the kernel's queue
-	patience   = 10 * time.Second       // time for a client to send its query, and to receive the answer
-	grace      = 500 * time.Millisecond // patience while the server closes
-	absence    = 300 * time.Millisecond // pause after "quit" and after errors of accept(2) and listen(2)
+	maxToken   = 64 << 10               // maximum size of a query in bytes
+	maxClients = 256                    // maximum number of connections at a time; further ones wait in the kernel's queue
+	patience   = 10 * time.Second       // time limit for a client to send its query, and to receive the answer
+	grace      = 500 * time.Millisecond // replaces patience while the server closes
+	absence    = 300 * time.Millisecond // pause after "quit", and after errors of accept(2) and listen(2)
 )
 
-// Ask returns the changes since a token: the next token, and paths relative to the root, of which those of
+// Ask returns the changes since a token: the next token and the changed paths, relative to the root. The paths of
 // directories end with a slash. all means that everything may have changed.
 type Ask func(ctx context.Context, token string) (next string, paths []string, all bool, err error)
 
-// Options connect a server with its predecessor and successor.
+// Options connect a server with the servers before and after it.
 type Options struct {
-	// Inherited is the listening socket of a server that died; nil: none. Its pending connections are answered. Serve
-	// takes ownership of the file.
+	// Inherited is the listening socket of a server that died, or nil. The connections that wait on the socket are
+	// answered. Serve takes ownership of the file.
 	Inherited *os.File
-	// Keep is called with each listening socket before clients can find it, to pass the socket to a successor; nil:
-	// not kept. Keep must not close the file.
+	// Keep is called with each listening socket before clients can find it, so that the socket can be passed to a
+	// successor. Keep must not close the file. It may be nil.
 	Keep func(listening *os.File) error
 }
 
 // Server answers the queries on the socket of one git directory.
 type Server struct {
 	gitDir string
-	ask    Ask                  // source of the answers
+	ask    Ask                  // returns the answers
 	keep   func(*os.File) error // Options.Keep
 	ctx    context.Context      // canceled by Close
 	cancel context.CancelFunc
-	done   sync.WaitGroup // run and the clients
+	done   sync.WaitGroup // waits for run and for the clients
 	room   chan struct{}  // holds one value for each open connection
 
 	// mu guards the fields below.
 	mu       sync.Mutex
 	listener *net.UnixListener      // nil during the pause after "quit"
-	clients  map[*net.UnixConn]bool // connections whose deadlines Close shortens
+	clients  map[*net.UnixConn]bool // open connections; Close shortens their deadlines
 }
 
-// Serve listens on the socket of a git directory and answers with the results of ask, until Close.
+// Serve listens on the socket of a git directory and answers queries with the results of ask, until Close.
 func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	l, err := inherit(gitDir, o.Inherited)
 	if l == nil && err == nil {
@@ -91,8 +91,8 @@ func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	return s, nil
 }
 
-// inherit listens on the socket of a server that died. It returns nil if that socket was shut down, because git had
-// sent "quit".
+// inherit returns the listener for the socket of a server that died. It returns nil if the socket was shut down because
+// git had sent "quit".
 func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 	if f == nil {
 		return nil, nil
@@ -107,7 +107,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 		return nil, l.Close()
 	}
 	u.SetUnlinkOnClose(false)
-	// The server may have died after Keep and before the rename.
+	// The server may have died between Keep and the rename.
 	err = os.Rename(filepath.Join(gitDir, newName), filepath.Join(gitDir, query.Socket))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errors.Join(err, l.Close())
@@ -115,7 +115,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// isShut reports whether a listening socket was shut down, so that clients cannot connect.
+// isShut reports whether a listening socket was shut down, so that clients can no longer connect.
 func isShut(l *net.UnixListener) bool {
 	shut := true
 	raw, err := l.SyscallConn()
@@ -129,8 +129,8 @@ func isShut(l *net.UnixListener) bool {
 	return err != nil || shut
 }
 
-// shut refuses further connections and closes the listener. shutdown(2) is needed because other processes may have
-// the same socket open.
+// shut refuses further connections and closes the listener. It calls shutdown(2), because other processes may have the
+// same socket open.
 func shut(l *net.UnixListener) {
 	if raw, err := l.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
@@ -138,7 +138,7 @@ func shut(l *net.UnixListener) {
 	l.Close()
 }
 
-// listen creates a new socket and renames it to its name, in place of the socket of another server.
+// listen creates a new socket and renames it to its final name, where it replaces the socket of an earlier server.
 func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error) {
 	lock, err := os.OpenFile(filepath.Join(gitDir, lockName), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -147,7 +147,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	if err := lock.Close(); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(gitDir) // the path of a socket is limited to 107 bytes (unix(7))
+	dir, err := os.Open(gitDir) // for a short path, because the path of a socket is limited to 107 bytes (unix(7))
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	return l, nil
 }
 
-// run accepts clients until the server is closed, with a pause after each "quit".
+// run accepts clients until the server is closed. After each "quit" it pauses.
 func (s *Server) run(l *net.UnixListener) {
 	defer s.done.Done()
 	for l != nil {
@@ -200,7 +200,7 @@ func (s *Server) accept(l *net.UnixListener) {
 			if errors.Is(err, net.ErrClosed) || s.away(l) {
 				return
 			}
-			select { // most likely the process has no free descriptors
+			select { // most likely the process has no free file descriptors
 			case <-time.After(absence):
 			case <-s.ctx.Done():
 				return
@@ -212,7 +212,7 @@ func (s *Server) accept(l *net.UnixListener) {
 	}
 }
 
-// again listens anew after "quit" and a pause. It returns nil if the server is closed.
+// again listens again after a pause, when git has sent "quit". It returns nil if the server is closed.
 func (s *Server) again() *net.UnixListener {
 	for {
 		select {
@@ -236,7 +236,7 @@ func (s *Server) again() *net.UnixListener {
 	}
 }
 
-// client reads the query of one client and answers it.
+// client reads the query of one client and sends the answer.
 func (s *Server) client(c *net.UnixConn) {
 	defer func() {
 		s.mu.Lock()
@@ -250,7 +250,7 @@ func (s *Server) client(c *net.UnixConn) {
 		return
 	}
 	in := pktline.NewReader(c, 512)
-	if err := in.Fill(1); err != nil { // the client only checked whether a monitor listens
+	if err := in.Fill(1); err != nil { // the client has only checked whether a monitor listens
 		return
 	}
 	word, err := query.Read(in, maxToken)
@@ -272,7 +272,7 @@ func (s *Server) client(c *net.UnixConn) {
 	if s.expect(c) != nil {
 		return
 	}
-	_ = query.Write(c, answer(next, paths, all)) // an error means that the client has gone
+	_ = query.Write(c, answer(next, paths, all)) // an error means that the client has exited
 }
 
 // expect sets the deadline for the next step of a client.
@@ -286,7 +286,7 @@ func (s *Server) expect(c *net.UnixConn) error {
 	return c.SetDeadline(time.Now().Add(patience))
 }
 
-// answer encodes an answer in version 2 of the hook's protocol (githooks(5)).
+// answer returns an answer in the format of version 2 of the hook's protocol (githooks(5)).
 func answer(next string, paths []string, all bool) []byte {
 	out := append([]byte(next), 0)
 	if all {
@@ -298,7 +298,7 @@ func answer(next string, paths []string, all bool) []byte {
 	return out
 }
 
-// leave stops listening. It has an effect before the client that sent "quit" gets its answer.
+// leave stops listening. When the client that sent "quit" gets its answer, the server has already stopped.
 func (s *Server) leave() {
 	s.mu.Lock()
 	l := s.listener
@@ -309,15 +309,15 @@ func (s *Server) leave() {
 	}
 }
 
-// away reports whether the server no longer uses this listener.
+// away reports whether the server has stopped using this listener.
 func (s *Server) away(l *net.UnixListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listener != l
 }
 
-// Close stops listening and waits for queries that are being answered. Later clients wait for the next server, since
-// the socket's file stays.
+// Close stops listening and waits for the queries that are being answered. Later clients wait for the next server,
+// because the socket file remains.
 func (s *Server) Close() error {
 	s.cancel()
 	s.leave()

@@ -10,10 +10,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HookName is the name of the hook program of git. CarefulName is its name for git 2.32 to 2.42, where `git diff
-// HEAD` and `git diff-index HEAD` have a fault: for files that the monitor reports as unchanged they compare stat
-// data that they have not read, and report some of the files as deleted (fixed by git's commit 6a044a2048). The
-// careful hook fails for these commands, so that git reads the files itself.
+// HookName is the name of the hook program. CarefulName is its name for git 2.32 to 2.42, in which `git diff HEAD` and
+// `git diff-index HEAD` have a bug: for files that the monitor reports as unchanged they compare stat data that they have
+// not read, and report some of the files as deleted (fixed by git's commit 6a044a2048). Under this name the hook fails
+// for these commands, so that git reads the files itself.
 const (
 	HookName    = "artifactfs-fsmonitor"
 	CarefulName = HookName + "-careful"
@@ -25,8 +25,8 @@ func IsHook(name string) bool {
 	return name == HookName || name == CarefulName
 }
 
-// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. args are its path in the
-// git directory, the protocol's version, which is 2, and a token.
+// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. args are the path of the hook
+// in the git directory, the version of the protocol, which must be 2, and a token.
 func Hook(args []string, stdout io.Writer) int {
 	if len(args) != 3 || args[1] != "2" {
 		return 2
@@ -41,8 +41,8 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand returns the arguments of the git that started the hook, directly or through a shell; nil if it is not
-// found. pid is the parent of the hook.
+// gitCommand returns the arguments of the git process that has started the hook, either directly or through a shell. pid
+// is the parent of the hook. It returns nil if it finds no git process.
 func gitCommand(pid int) []string {
 	for range 2 {
 		p := proc.Of(pid)
@@ -62,8 +62,8 @@ func gitCommand(pid int) []string {
 	return nil
 }
 
-// misread reports whether the git command compares a commit with the working tree, so that the fault may affect it.
-// An argument that may be a commit or a path counts as a commit unless such a file exists.
+// misread reports whether the git command compares a commit with the working tree, so that the bug described at
+// CarefulName may affect it. An argument that may be a commit or a path counts as a commit unless such a file exists.
 func misread(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -95,7 +95,7 @@ func misread(argv []string) bool {
 	})
 }
 
-// skipOptions returns the arguments after the options of git itself.
+// skipOptions returns the arguments that follow the options of git itself.
 func skipOptions(args []string) []string {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		if slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix",
@@ -107,8 +107,8 @@ func skipOptions(args []string) []string {
 	return args
 }
 
-// isPath reports whether an argument is an existing file, relative to the root, where git starts the hook, or to the
-// user's directory ($PWD).
+// isPath reports whether an argument is an existing file. A relative path may be relative to the root, in which git
+// starts the hook, or to the directory of the user ($PWD).
 func isPath(arg string) bool {
 	if _, err := os.Lstat(arg); err == nil {
 		return true

@@ -1,8 +1,8 @@
-// Package query is the client of a file system monitor's socket. It also implements the framing that client and
-// server use, git's simple-ipc: pkt-lines that end with a flush packet.
+// Package query is the client of the socket of a file system monitor. It also implements the message format that client
+// and server use, which is git's simple-ipc: pkt-lines that end with a flush packet.
 //
-// It is separate from the server (package fsmonitor) because older gits start the hook program, which is a client,
-// for every command: the package imports nothing that takes time to initialize.
+// The package is separate from the server (package fsmonitor), because older versions of git start the hook program,
+// which is a client, for every command. So this package imports nothing that takes time to initialize.
 package query
 
 import (
@@ -16,24 +16,24 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Socket is the name of the socket in a git directory. git's own client connects to the same name.
+// Socket is the name of the socket in a git directory. git's own client uses the same name.
 const Socket = "fsmonitor--daemon.ipc"
 
-// patience is the longest time that the client waits for an answer. git then searches for changes itself.
+// patience is how long the client waits for an answer. After that, git searches for changes itself.
 const patience = 30 * time.Second
 
-// ErrCut reports that the other side has closed the connection early, or sent something that is not a pkt-line.
+// ErrCut means that the other side has closed the connection early, or has sent something that is not a pkt-line.
 var ErrCut = errors.New("broken pkt-line")
 
-// Read reads packets up to a flush packet or the end of the input, and returns their data. It returns ErrCut if the
-// data exceed limit bytes or the input is not made of data packets.
+// Read reads packets up to a flush packet or the end of the input, and returns their data. It returns ErrCut if there are
+// more than limit bytes of data, or a packet of another kind.
 func Read(r *pktline.Reader, limit int) ([]byte, error) {
 	var all []byte
 	for {
 		kind, data, err := r.Next()
 		switch {
 		case err == io.EOF, err == nil && kind == pktline.Flush:
-			return all, nil // git, too, accepts the end of the input instead of a flush packet
+			return all, nil // git accepts the end of the input too, in place of a flush packet
 		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data, len(all)+len(data) > limit:
 			return nil, ErrCut
 		case err != nil:
@@ -43,7 +43,7 @@ func Read(r *pktline.Reader, limit int) ([]byte, error) {
 	}
 }
 
-// Write writes text as data packets and a flush packet.
+// Write writes text as data packets, followed by a flush packet.
 func Write(w io.Writer, text []byte) error {
 	out := make([]byte, 0, len(text)+len(text)/pktline.MaxData*4+8)
 	for len(text) > 0 {
@@ -55,12 +55,12 @@ func Write(w io.Writer, text []byte) error {
 	return err
 }
 
-// tries is the number of times that Changes asks a monitor that closes the connection: it may have died, and its
+// tries is how often Changes sends a query if the monitor closes the connection. The monitor may have died, and its
 // successor listens on the same socket.
 const tries = 3
 
-// Changes asks the monitor of a git directory for the changes since a token and writes the answer to w unchanged: the
-// next token and a NUL, then every path followed by a NUL. The path "/" means that everything may have changed.
+// Changes queries the monitor of a git directory for the changes since a token. It writes the answer to w unchanged: the
+// next token and a NUL, and then every path followed by a NUL. The path "/" means that everything may have changed.
 func Changes(gitDir, token string, w io.Writer) error {
 	for try := 1; ; try++ {
 		answer, err := ask(gitDir, token)
@@ -98,8 +98,8 @@ func ask(gitDir, token string) ([]byte, error) {
 	return answer, nil
 }
 
-// dial connects to the socket through the descriptor of its directory, since the path of a socket is limited to 107
-// bytes (unix(7)).
+// dial connects to the socket. It uses the descriptor of the socket's directory, because the path of a socket is limited
+// to 107 bytes (unix(7)).
 func dial(gitDir string) (*os.File, error) {
 	dir, err := os.Open(gitDir)
 	if err != nil {
@@ -116,7 +116,7 @@ func dial(gitDir string) (*os.File, error) {
 		err = syscall.Connect(fd, to)
 	}
 	if err == nil {
-		err = syscall.SetNonblock(fd, true) // else the deadline has no effect
+		err = syscall.SetNonblock(fd, true) // deadlines need a non-blocking descriptor
 	}
 	if err != nil {
 		syscall.Close(fd)
