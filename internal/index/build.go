@@ -10,35 +10,35 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Options are the parameters of NewBuilder.
+// Options configures a Builder.
 type Options struct {
-	Format  object.Format // object format of the IDs
+	Format  object.Format // object format of the ids
 	Version uint32        // 2 or 4
-	Token   string        // token of the file system monitor; "": no monitor
-	// Untracked holds the fields of the untracked cache but Root, which the Builder sets; nil: no cache, so that git
-	// searches for untracked files itself.
+	Token   string        // position in the file system monitor, as git stores it; "": no monitor
+	// Untracked contains the fields of the untracked cache, except Root, which the Builder sets. If it is nil, the index
+	// has no untracked cache, and git searches the whole working tree for untracked files.
 	Untracked *Untracked
-	Files     int // estimated number of files, to allocate memory; 0: not known
-	// Ignore returns the ID that git compares with the contents of an ignore file (see Directory.Ignore), or false if
-	// it is not known; nil: none is known.
+	Files     int // estimated number of files, to allocate memory for; 0 if unknown
+	// Ignore returns the id that git compares with the contents of an ignore file (see Directory.Ignore), or false if it
+	// is not known. If Ignore is nil, no id is known.
 	Ignore func(e Entry) (object.ID, bool)
 }
 
-// Builder makes the index of an unchanged working tree from a walk over it: Dir and Add for each path in git's order,
-// then Index or WriteTo. An error of Dir or Add is returned by those.
+// Builder builds the index of an unchanged working tree. The caller walks over the tree and calls Dir or Add for each
+// path, in git's order, and then Index or WriteTo. The first error of Dir or Add is returned by Index or WriteTo.
 type Builder struct {
 	o     Options
 	x     Index
-	stack []*level // directories on the way to the current position, the root first
+	stack []*level // the directory of the current path and its parents, the root first
 	err   error    // first error
 }
 
-// level is a directory on the way to the current position of the walk.
+// level is one of the directories that contain the current path of the walk.
 type level struct {
 	path  string     // with a slash at its end; "" for the root
-	tree  *Tree      // its cache tree
-	dir   *Directory // its untracked cache
-	start int        // number of entries before its first one
+	tree  *Tree      // its entry in the cache tree
+	dir   *Directory // its entry in the untracked cache
+	start int        // number of index entries that precede the directory's first one
 }
 
 // NewBuilder returns a Builder without entries.
@@ -48,7 +48,8 @@ func NewBuilder(o Options) *Builder {
 	return b
 }
 
-// Dir adds a directory before its contents; the root, with the path "", is the first.
+// Dir adds a directory. The caller adds the directory before its contents. The first directory is the root, with the path
+// "".
 func (b *Builder) Dir(dir string, id object.ID, stat Stat) {
 	if dir == "" {
 		if len(b.stack) > 0 || len(b.x.Entries) > 0 {
@@ -81,10 +82,11 @@ func (b *Builder) Add(e Entry) {
 	b.x.Entries = append(b.x.Entries, e)
 }
 
-// ignoreFile records that a directory has an ignore file. If its ID is not known the directory is recorded as having
-// none. git then reads the file only after a change in or below the directory, discovers it, and searches everything
-// below again. The empty stat data make git do the same if it has no monitor. With ShowAll git would not search the
-// directories above the change again and so not read their rules, so the directory is invalid from the start.
+// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is
+// recorded as having no ignore file. git then reads the file only after a change in or below the directory: it finds the
+// file and searches everything below the directory again. The empty stat data have the same effect if git has no monitor.
+// With ShowAll, git would not search the directories above the change again, and so would not read their ignore files.
+// Therefore the directory is invalid from the beginning in this case.
 func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	if b.o.Ignore != nil {
 		if id, ok := b.o.Ignore(e); ok {
@@ -96,8 +98,8 @@ func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	d.Valid = b.o.Untracked.Flags == ShowNormal
 }
 
-// FillIgnored sets the IDs of ignore files that were not known when the index was built (see Options.Ignore). It
-// returns how many it has set.
+// FillIgnored sets the ids of ignore files that were unknown when the index was built (see Options.Ignore). id returns
+// the id of a file, or false if it is still unknown. FillIgnored returns the number of ids that it has set.
 func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	if x.Untracked == nil || x.Untracked.Root == nil || x.Untracked.PerDirectory == "" {
 		return 0
@@ -120,7 +122,7 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 				}
 			}
 		}
-		// An invalid directory is searched by git in any case.
+		// git searches an invalid directory in any case, so the id is not needed.
 		if d == nil || !d.Valid || !d.Ignore.IsZero() {
 			continue
 		}
@@ -131,12 +133,13 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	return filled
 }
 
-// leave closes the directories that do not contain path and returns the one that does.
+// leave closes the directories that do not contain path, and returns the directory that does. It returns nil if there is
+// none.
 func (b *Builder) leave(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
 		if name, ok := strings.CutPrefix(path, l.path); ok {
-			// The directory of path was not entered, or path is a directory itself.
+			// Either the directory of path was not added before path, or path is the directory itself.
 			if name == "" || strings.IndexByte(name, '/') >= 0 {
 				break
 			}
@@ -156,13 +159,13 @@ func (b *Builder) fail(what string) {
 	}
 }
 
-// close finishes a directory: it sets the number of entries and sorts the children in the orders
-// in which git searches them.
+// close finishes a directory. It sets the number of entries, and sorts the subdirectories into the order in which git
+// searches them.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
 	if slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
-		// The walked tree contains a directory without a file, which git would not write. Its ID must not be used,
-		// because git would commit that tree.
+		// The walked tree contains a directory without files, which git does not write into trees. The id of this tree
+		// must not be used, because git would then write a commit with it.
 		l.tree.Count = -1
 		l.tree.Sub = slices.DeleteFunc(l.tree.Sub, func(s *Tree) bool { return s.Count == 0 })
 	}
@@ -170,7 +173,7 @@ func (b *Builder) close(l *level) {
 	slices.SortFunc(l.dir.Sub, func(a, b *Directory) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// compareTrees compares two names in the order of a cache tree's children: shorter names first.
+// compareTrees compares two names in the order of the subdirectories in a cache tree: shorter names first.
 func compareTrees(a, b string) int {
 	if len(a) != len(b) {
 		return len(a) - len(b)
@@ -178,7 +181,7 @@ func compareTrees(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// Index finishes the walk and returns the index.
+// Index ends the walk and returns the index.
 func (b *Builder) Index() (*Index, error) {
 	if len(b.stack) == 0 {
 		b.fail("there was no root")
@@ -186,17 +189,17 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range slices.Backward(b.stack) { // the innermost first, since a directory depends on those below it
+	for _, l := range slices.Backward(b.stack) { // the innermost first, because a directory depends on those in it
 		b.close(l)
 	}
 	root := b.stack[0]
 	b.stack = nil
-	// A walk without tree IDs has no cache tree.
+	// If the walk has no ids of trees, the index has no cache tree.
 	if !root.tree.ID.IsZero() {
 		b.x.Tree = root.tree
 	}
 	if b.o.Untracked != nil {
-		// The caller's Options are not changed.
+		// The Options of the caller are not modified.
 		u := *b.o.Untracked
 		u.Root = root.dir
 		b.x.Untracked = &u
@@ -204,7 +207,7 @@ func (b *Builder) Index() (*Index, error) {
 	return &b.x, nil
 }
 
-// WriteTo finishes the walk and writes the index file.
+// WriteTo ends the walk and writes the index file to w.
 func (b *Builder) WriteTo(w io.Writer) (int64, error) {
 	x, err := b.Index()
 	if err != nil {

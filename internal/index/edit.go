@@ -7,17 +7,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Change is a change of one path of the index for Apply: a new entry, or the removal of the path.
+// Change is a change of one path in the index: a new entry, or the removal of the path.
 type Change struct {
-	Entry Entry // new entry; for a removal only its Path matters
-	Gone  bool  // the path is removed
+	Entry Entry // the new entry; if Gone is true, only Path is used
+	Gone  bool  // whether the path is removed
 }
 
-// Apply makes changes, at most one for each path. A change replaces all stages of its path. It invalidates the cache
-// tree and the untracked cache along the changed paths. If a directory becomes a file or the other way round, the
-// caller also passes the changes of the paths below it.
+// Apply makes changes, at most one for each path. A change replaces all stages of its path. It invalidates the
+// directories of the changed paths in the cache tree and in the untracked cache. If a directory is replaced by a file, or
+// a file by a directory, the caller also passes the changes of the paths below it.
 func (x *Index) Apply(changes []Change) {
-	// The caller's slice keeps its order.
+	// The order of the caller's slice is not modified.
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Entry.Path, b.Entry.Path) })
 	merged := make([]Entry, 0, len(x.Entries)+len(changes))
@@ -28,7 +28,7 @@ func (x *Index) Apply(changes []Change) {
 		merged = append(merged, rest[:n]...)
 		rest = rest[n:]
 		same, had := false, false
-		// Git's order sorts by path first, so all stages of a path are adjacent.
+		// The entries are sorted by path first, so all stages of a path are adjacent.
 		for len(rest) > 0 && rest[0].Path == c.Entry.Path {
 			had = true
 			same = !c.Gone && rest[0].Stage == 0 && rest[0].ID == c.Entry.ID && rest[0].Mode == c.Entry.Mode &&
@@ -38,18 +38,18 @@ func (x *Index) Apply(changes []Change) {
 		if !c.Gone {
 			merged = append(merged, c.Entry)
 		}
-		// An entry with the same contents does not change the tree, only stat data.
+		// If the new entry has the same contents, the id of the tree remains valid.
 		if !same && (had || !c.Gone) {
 			x.Tree.invalidate(c.Entry.Path)
 		}
-		if had == c.Gone { // the path is new in the index, or no longer in it
+		if had == c.Gone { // the path was added to the index or removed from it
 			x.Untracked.invalidate(c.Entry.Path)
 		}
 	}
 	x.Entries = append(merged, rest...)
 }
 
-// invalidate marks the directories on the way to path as changed, and removes the tree at path itself.
+// invalidate marks the directories that contain path as changed, and removes the tree at path itself.
 func (t *Tree) invalidate(path string) {
 	for t != nil {
 		t.Count = -1
@@ -58,7 +58,7 @@ func (t *Tree) invalidate(path string) {
 		switch {
 		case i < 0:
 			return
-		// The path itself was a directory: a file takes its place, or it is removed.
+		// The path was a directory, which was removed or replaced by a file.
 		case !below:
 			t.Sub = slices.Delete(t.Sub, i, i+1)
 			return
@@ -67,8 +67,8 @@ func (t *Tree) invalidate(path string) {
 	}
 }
 
-// invalidate makes git search the directory of path again. If git lists directories without tracked files as one name
-// (ShowNormal), the change may affect all directories above too, so they are invalidated as well.
+// invalidate makes git search the directory of path again. If git lists a directory without tracked files as one name
+// (ShowNormal), the change may affect all directories above, so they are invalidated too.
 func (u *Untracked) invalidate(path string) {
 	if u == nil {
 		return
@@ -86,8 +86,8 @@ func (u *Untracked) invalidate(path string) {
 	}
 }
 
-// SetTrees fills in the unknown parts of the cache tree. id returns the tree of a directory, "" for the root, or
-// false if it is not known.
+// SetTrees sets the unknown ids in the cache tree. id returns the id of a directory's tree, or false if it is not known.
+// The path of the root is "".
 func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	if x.Tree == nil {
 		x.Tree = &Tree{Count: -1}
@@ -95,17 +95,17 @@ func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	x.fill(x.Tree, "", x.Entries, id)
 }
 
-// fill sets the tree of a directory and those below it. entries are the entries in the directory, dir its path with a
-// slash at the end.
+// fill sets the ids of a directory and of the directories below it. entries are the index entries in the directory. dir
+// is its path, with a slash at the end, or "" for the root.
 func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (object.ID, bool)) {
-	if t.Count == len(entries) { // the tree is known already
+	if t.Count == len(entries) { // the id is already known
 		return
 	}
 	before := t.Sub
 	t.Count, t.Sub = len(entries), nil
 	for rest := entries; len(rest) > 0; {
 		e := &rest[0]
-		if e.Stage != 0 || e.IntentToAdd { // no tree can contain such an entry
+		if e.Stage != 0 || e.IntentToAdd { // a tree cannot contain such an entry
 			t.Count = -1
 		}
 		name, _, below := strings.Cut(e.Path[len(dir):], "/")
@@ -118,7 +118,7 @@ func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (obje
 		for n < len(rest) && strings.HasPrefix(rest[n].Path, sub) {
 			n++
 		}
-		// A subtree that is still known keeps its ID.
+		// A subtree whose id is still known keeps the id.
 		s := &Tree{Name: name, Count: -1}
 		if i := slices.IndexFunc(before, func(s *Tree) bool { return s.Name == name }); i >= 0 {
 			s = before[i]

@@ -19,8 +19,8 @@ const (
 	flagExtended     = 1 << 14
 	stageShift       = 12
 	maxNameInFlags   = 1<<12 - 1
-	flagSkipWorktree = 1 << 14 // of the extended flags, which exist if flagExtended is set
-	flagIntentToAdd  = 1 << 13 // of the extended flags
+	flagSkipWorktree = 1 << 14 // in the extended flags, which exist if flagExtended is set
+	flagIntentToAdd  = 1 << 13 // in the extended flags
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 	blockSize = 10_000
 )
 
-// checksum returns the hash for the end of an index file. It detects accidental damage, not attacks, so SHA-1 without
+// checksum returns the hash for the end of an index file. It detects accidental damage and not attacks, so SHA-1 without
 // collision detection is sufficient.
 func checksum(f object.Format) hash.Hash {
 	if f == object.SHA256 {
@@ -47,9 +47,9 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	}
 	version := x.version()
 	e := encoder{format: x.Format, heads: checksum(x.Format)}
-	path := 64 // estimate per entry: a path of common length, flags and padding
+	path := 64 // estimate for an entry: a path of average length, flags and padding
 	if version == 4 {
-		path = 32 // less the common prefix with the previous path
+		path = 32 // only the difference from the previous path is stored
 	}
 	e.out = make([]byte, 0, headerSize+len(x.Entries)*(fixedSize+x.Format.Size()+path))
 	e.out = append(e.out, "DIRC"...)
@@ -57,7 +57,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	e.out = binary.BigEndian.AppendUint32(e.out, uint32(len(x.Entries)))
 	blocks := e.entries(x.Entries, version)
 	end := len(e.out)
-	// Several threads cannot share one block.
+	// A single block cannot be read by several threads, so IEOT is omitted.
 	if len(blocks) > 1 {
 		e.extension("IEOT", blocks.appendTo)
 	}
@@ -76,7 +76,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	if x.Sparse {
 		e.extension("sdir", func(out []byte) []byte { return out })
 	}
-	if len(blocks) > 1 { // git finds it at a fixed distance from the end of the file, so it is the last extension
+	if len(blocks) > 1 { // the last extension, because git looks for it at a fixed distance from the end of the file
 		heads := e.heads.Sum(nil)
 		e.extension("EOIE", func(out []byte) []byte {
 			return append(binary.BigEndian.AppendUint32(out, uint32(end)), heads...)
@@ -91,7 +91,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// version returns the lowest version that can represent all entries, or 4 if Version is 4.
+// version returns the version to write: 4 if Version is 4, otherwise the lowest version that can represent all entries.
 func (x *Index) version() uint32 {
 	if x.Version == 4 {
 		return 4
@@ -104,7 +104,7 @@ func (x *Index) version() uint32 {
 	return 2
 }
 
-// extended returns the extended flags of an entry.
+// extended returns the extended flags of an entry, or 0 if it has none.
 func (e *Entry) extended() uint16 {
 	var f uint16
 	if e.SkipWorktree {
@@ -116,8 +116,8 @@ func (e *Entry) extended() uint16 {
 	return f
 }
 
-// check returns an error for an index that git would refuse to read: an entry with a wrong path or ID, or out of
-// order.
+// check returns an error if git would refuse to read the index, because an entry has an invalid path or id, or because
+// the entries are not sorted.
 func (x *Index) check() error {
 	for i := range x.Entries {
 		e := &x.Entries[i]
@@ -133,7 +133,7 @@ func (x *Index) check() error {
 	return nil
 }
 
-// compare compares two entries in git's order.
+// compare compares two entries in git's order: by path, then by stage.
 func compare(a, b *Entry) int {
 	switch {
 	case a.Path < b.Path:
@@ -148,25 +148,26 @@ func compare(a, b *Entry) int {
 type encoder struct {
 	format object.Format
 	out    []byte
-	heads  hash.Hash // hash for EOIE, over the names and lengths of the extensions
+	heads  hash.Hash // hash over the names and lengths of the extensions, for EOIE
 }
 
-// extension appends an extension with its name and length.
+// extension appends an extension: its name, its length, and the contents that body appends.
 func (e *encoder) extension(name string, body func([]byte) []byte) {
 	at := len(e.out)
 	e.out = append(append(e.out, name...), 0, 0, 0, 0)
 	e.out = body(e.out)
-	// The length is known only after the body.
+	// The length is known only after the contents were appended.
 	binary.BigEndian.PutUint32(e.out[at+4:], uint32(len(e.out)-at-8))
 	e.heads.Write(e.out[at : at+8])
 }
 
-// block is a run of entries that a thread can read without the previous ones (IEOT).
-type block struct{ offset, count uint32 }
+// block is a range of entries that a thread can read without reading the entries before it (IEOT).
+type block struct{ offset, count uint32 } // offset of the first entry in bytes, and number of entries
 
-// blocks is the contents of IEOT.
+// blocks is the contents of the IEOT extension.
 type blocks []block
 
+// appendTo appends the contents of IEOT, version 1.
 func (b blocks) appendTo(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, 1)
 	for _, k := range b {
@@ -176,12 +177,12 @@ func (b blocks) appendTo(out []byte) []byte {
 	return out
 }
 
-// entries appends all entries and returns the blocks that they form.
+// entries appends all entries and returns the blocks into which they are divided.
 func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	var all blocks
 	before := ""
 	for i := range entries {
-		alone := i%blockSize == 0 // the path of the previous entry is not known to a thread that starts here
+		alone := i%blockSize == 0 // a thread that starts here does not know the path of the previous entry
 		if alone {
 			all = append(all, block{offset: uint32(len(e.out))})
 		}
@@ -192,12 +193,14 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	return all
 }
 
-// entry appends one entry. before is the path of the previous one; alone means that the entry must not refer to it.
+// entry appends one entry. before is the path of the previous entry. If alone is true, the path must be stored as a
+// whole, because a thread may start to read here.
 func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
 	e.out = append(e.out, n.ID.Bytes()...)
-	// A longer path gets the highest value; a reader then finds its end by the NUL.
+	// A path that does not fit into the length field gets the highest value. The reader then searches for the NUL at its
+	// end.
 	flags := uint16(min(len(n.Path), maxNameInFlags)) | uint16(n.Stage)<<stageShift
 	if n.AssumeValid {
 		flags |= flagAssumeValid
@@ -225,7 +228,8 @@ func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	}
 }
 
-// appendTo appends stat data. If mode is not 0 it is inserted after the inode number, as in an entry.
+// appendTo appends stat data. If mode is not 0, it is inserted after the inode number, as the format of an entry
+// requires.
 func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	for _, t := range []int64{s.Ctime, s.Mtime} {
 		out = binary.BigEndian.AppendUint32(out, uint32(t/1e9))
@@ -241,8 +245,7 @@ func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	return binary.BigEndian.AppendUint32(out, s.Size)
 }
 
-// appendTo appends a tree and those below it. git reads them fastest if
-// Sub is sorted by compareTrees.
+// appendTo appends a tree and the trees below it. git reads them fastest if Sub is sorted by compareTrees.
 func (t *Tree) appendTo(out []byte) []byte {
 	out = append(append(out, t.Name...), 0)
 	count := max(t.Count, -1)
@@ -259,16 +262,16 @@ func (t *Tree) appendTo(out []byte) []byte {
 	return out
 }
 
-// appendMonitor appends the contents of FSMN, version 2: the token and a bitmap of the entries that are not Valid.
+// appendMonitor appends the contents of FSMN, version 2: the token, and a bitmap of the entries whose Valid is false.
 func (x *Index) appendMonitor(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, 2)
 	out = append(append(out, x.Token...), 0)
-	// The length of the bitmap follows when the bitmap is complete.
+	// The length of the bitmap is inserted when the bitmap is complete.
 	at := len(out)
 	out = append(out, 0, 0, 0, 0)
 	var dirty bitmap
 	for i := range x.Entries {
-		// A gitlink is never valid; see Entry.
+		// A submodule is never valid; see Entry.Valid.
 		if e := &x.Entries[i]; !e.Valid || e.Mode == object.ModeGitlink {
 			dirty.set(i)
 		}

@@ -6,7 +6,7 @@ import (
 )
 
 // Limits of a run-length word. A bitmap in the index is compressed by EWAH (gitformat-bitmap(5)): a run-length word
-// holds how many words of all zeros or all ones follow, and how many literal words after those.
+// states how many words with only zeros or only ones it stands for, and how many literal words follow.
 const (
 	runBits     = 32
 	literalBits = 31
@@ -14,10 +14,10 @@ const (
 	maxLiterals = 1<<literalBits - 1
 )
 
-// bitmap is a set of small numbers, uncompressed.
+// bitmap is a set of small numbers, with one bit for each.
 type bitmap struct {
 	words []uint64
-	n     int // highest number in the set, plus one
+	n     int // the highest number in the set, plus one
 }
 
 // set adds i to the set.
@@ -32,13 +32,13 @@ func (b *bitmap) set(i int) {
 // has reports whether i is in the set.
 func (b *bitmap) has(i int) bool { return i/64 < len(b.words) && b.words[i/64]&(1<<(i%64)) != 0 }
 
-// appendTo appends the bitmap in git's serialized form.
+// appendTo appends the bitmap in the format of git.
 func (b *bitmap) appendTo(out []byte) []byte {
 	start := len(out)
 	out = binary.BigEndian.AppendUint32(out, uint32(b.n))
-	out = append(out, 0, 0, 0, 0) // number of words, set at the end
+	out = append(out, 0, 0, 0, 0) // number of words, set below
 	last, count := 0, 0
-	// An empty bitmap still has one run-length word.
+	// An empty bitmap also has one run-length word.
 	for rest, first := b.words, true; first || len(rest) > 0; first = false {
 		var word uint64
 		run := 0
@@ -65,7 +65,7 @@ func (b *bitmap) appendTo(out []byte) []byte {
 	return binary.BigEndian.AppendUint32(out, uint32(last))
 }
 
-// readBitmap parses a bitmap of at most limit bits and returns how many bytes it has.
+// readBitmap parses a bitmap of at most limit bits. It returns the number of bytes that it has read.
 func readBitmap(in []byte, limit int) (bitmap, int, error) {
 	var b bitmap
 	if len(in) < 12 {
@@ -79,12 +79,12 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		return b, 0, fmt.Errorf("bitmap of %d words is cut short", count)
 	}
 	words, size := in[8:8+8*count], int(12+8*count)
-	most := (n + 63) / 64 // number of words for n bits; git may omit zeros at the end
+	most := (n + 63) / 64 // number of words for n bits; git may omit words of zeros at the end
 	for len(words) > 0 {
 		head := binary.BigEndian.Uint64(words)
 		words = words[8:]
 		run, literals := int64(head>>1&maxRun), int64(head>>(1+runBits))
-		// A run of 2^32 words takes 8 bytes in the file, so it is checked before memory is allocated.
+		// A run of up to 2^32 words takes only 8 bytes in the file, so its length is checked before memory is allocated.
 		if int64(len(b.words))+run+literals > most || literals > int64(len(words)/8) {
 			return b, 0, fmt.Errorf("bitmap of %d bits has more words than they take", n)
 		}
@@ -97,7 +97,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		}
 	}
 	b.n = int(n)
-	// A run of ones may set bits beyond the last number.
+	// A run of ones may contain bits beyond the last number, which are cleared.
 	if top := int(n % 64); top != 0 && int64(len(b.words)) == most {
 		b.words[most-1] &= 1<<top - 1
 	}

@@ -4,25 +4,25 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Stat is the part of lstat(2) that git compares to find out whether a file may have changed.
+// Stat contains the fields of lstat(2) that git compares to determine whether a file may have changed.
 type Stat struct {
 	Ctime, Mtime             int64  // nanoseconds since 1970
-	Dev, Ino, UID, GID, Size uint32 // truncated to 32 bits, as git does; Size is in bytes
+	Dev, Ino, UID, GID, Size uint32 // truncated to 32 bits, as in git; Size is in bytes
 }
 
-// Entry is one entry of the index: a path, or one stage of a path with a conflict.
+// Entry is one entry of the index: a path, or one stage of a path that has a conflict.
 type Entry struct {
 	Path string      // relative to the root of the working tree, without a leading slash
 	Mode object.Mode // type and permissions
-	ID   object.ID   // blob, commit of a submodule, or tree in a sparse index
-	// Stat is the file's stat data. With a size of 0 git compares the contents of a file that is not empty, if it has
-	// to look at the file at all.
+	ID   object.ID   // a blob, the commit of a submodule, or a tree in a sparse index
+	// Stat is the stat data of the file. If its size is 0 and the file is not empty, git compares the contents of the
+	// file whenever it checks the file.
 	Stat Stat
-	// Valid means that the file is as the index has it, according to the file system monitor at the index's Token. It
-	// is always false for a gitlink.
+	// Valid means that, according to the file system monitor, the file has not changed since the index's Token. It is
+	// always false for a submodule.
 	Valid bool
 
-	Stage        uint8 // 1 to 3 in a conflict, otherwise 0
+	Stage        uint8 // 1 to 3 for a conflict, otherwise 0
 	AssumeValid  bool  // flag of git update-index --assume-unchanged
 	SkipWorktree bool  // flag of git update-index --skip-worktree
 	IntentToAdd  bool  // flag of git add --intent-to-add
@@ -31,37 +31,38 @@ type Entry struct {
 // Index is the contents of an index file.
 type Index struct {
 	Format  object.Format // object format of the IDs
-	Version uint32        // of the file; WriteTo chooses 2 or 3 by the flags of entries, unless this is 4
-	Entries []Entry       // in git's order: by the bytes of the path, then by stage
-	Tree    *Tree         // cache tree (TREE): IDs of the trees that the entries stand for; nil: none
-	// Token is the token for the next query to the file system monitor; "": there is no monitor, and no entry is
+	Version uint32        // version of the file; unless it is 4, WriteTo chooses 2 or 3 by the flags of the entries
+	Entries []Entry       // in git's order: by the bytes of the path, and then by stage
+	Tree    *Tree         // cache tree (TREE): ids of the trees that the entries form; nil: none
+	// Token is the token for the next query to the file system monitor. If it is "", there is no monitor, and no entry is
 	// Valid.
 	Token     string
 	Untracked *Untracked // untracked cache (UNTR); nil: none
-	Sparse    bool       // sparse index (sdir): a directory outside of the sparse checkout may be one entry of mode ModeDir
-	Undo      []byte     // resolve-undo extension (REUC), unparsed
+	Sparse    bool       // sparse index (sdir): a directory outside the sparse checkout may be one entry of mode ModeDir
+	Undo      []byte     // resolve-undo extension (REUC), not parsed
 }
 
-// Tree is a directory of the index with the ID of the tree object that contains exactly its entries.
+// Tree is a directory in the cache tree. ID is the id of the tree object that contains exactly the index entries in this
+// directory.
 type Tree struct {
-	Name  string    // name of the directory in its parent; "" for the root
-	ID    object.ID // meaningless if Count is negative
-	Count int       // number of entries below it; negative: an entry has changed and the ID is not known
+	Name  string    // name of the directory; "" for the root
+	ID    object.ID // without meaning if Count is negative
+	Count int       // number of entries below the directory; negative: an entry has changed, so the id is not known
 	Sub   []*Tree   // in the order of compareTrees
 }
 
-// Untracked is the untracked cache: which paths of the working tree are not in the index, and under which conditions
-// that was found out. git discards it if the conditions differ.
+// Untracked is the untracked cache: it records which paths of the working tree are not in the index, and under which
+// conditions git has determined this. If a condition has changed, git discards the cache.
 type Untracked struct {
 	Ident        string     // working tree for which the cache is valid; see Ident
-	Flags        uint32     // how git lists untracked paths: ShowAll or ShowNormal
+	Flags        uint32     // how git lists untracked files: ShowAll or ShowNormal
 	InfoExclude  Exclude    // .git/info/exclude
 	ExcludesFile Exclude    // the file of core.excludesFile
-	PerDirectory string     // name of the ignore files in directories, .gitignore
-	Root         *Directory // root of the working tree; nil: nothing is cached
+	PerDirectory string     // name of the ignore files in directories, such as .gitignore
+	Root         *Directory // root of the working tree; nil if the cache is empty
 }
 
-// Exclude is a file with ignore rules, by its stat data and ExcludeID. A zero ID means that the file does not exist.
+// Exclude is a file with ignore rules: its stat data and its ExcludeID. If ID is zero, the file does not exist.
 type Exclude struct {
 	Stat Stat
 	ID   object.ID
@@ -70,10 +71,10 @@ type Exclude struct {
 // Directory is a directory of the working tree in the untracked cache.
 type Directory struct {
 	Name      string       // "" for the root
-	Valid     bool         // the fields below are valid; otherwise git searches the directory
-	CheckOnly bool         // git searched only for whether the directory contains any untracked file
-	Stat      Stat         // stat data of the directory; git searches it again if they have changed
-	Ignore    object.ID    // ID of its ignore file; zero: recorded as missing
-	Files     []string     // names of untracked files and directories in it
+	Valid     bool         // the fields below are valid; if false, git searches the directory
+	CheckOnly bool         // git has only determined whether the directory contains an untracked file
+	Stat      Stat         // stat data of the directory; if they have changed, git searches the directory again
+	Ignore    object.ID    // ExcludeID of its ignore file; zero if the file is recorded as missing
+	Files     []string     // names of the untracked files and directories in it
 	Sub       []*Directory // sorted by name
 }

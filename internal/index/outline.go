@@ -11,27 +11,27 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrNoOutline reports an index that only Read can parse: it has a conflict, an entry with a flag, or an entry of a sparse index
-// that stands for a directory.
+// ErrNoOutline means that only Read can parse the index: it contains a conflict, an entry with a flag, or an entry that
+// stands for a directory in a sparse index.
 var ErrNoOutline = errors.New("index has no outline")
 
-// Outline reads the entries of an index file one at a time, as they are requested. A caller that needs only the trees
-// of an index thus skips most of its entries.
+// Outline reads single entries of an index file when they are requested. A caller that needs few entries, or only the
+// cache tree, thus avoids parsing all of them.
 type Outline struct {
-	Tree *Tree // cache tree, as in Index; nil: none
+	Tree *Tree // cache tree, as in Index; nil if there is none
 
-	format  object.Format // object format of the IDs
+	format  object.Format // object format of the ids
 	version uint32        // version of the index, 2 to 4
-	data    []byte        // the file without its checksum
+	data    []byte        // the file without the checksum at its end
 	count   int           // number of entries
-	marks   []cursor      // positions before every markEvery-th entry
+	marks   []cursor      // positions of every markEvery-th entry
 }
 
-// markEvery is the distance of marks: at most so many entries are skipped to reach one.
+// markEvery is the distance between two marks. To reach an entry, fewer than markEvery entries have to be skipped.
 const markEvery = 64
 
-// ReadOutline parses an index file as far as an Outline needs it. It does not verify the checksum, as git does not
-// when it reads an index. It returns ErrNoOutline if the index has to be read by Read, and ErrSplit if it is a split
+// ReadOutline parses an index file as far as an Outline needs it. It does not verify the checksum; git does not verify it
+// either when it reads an index. It returns ErrNoOutline if the index must be read by Read, and ErrSplit if it is a split
 // index.
 func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	o, err := readOutline(f, data)
@@ -41,7 +41,7 @@ func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, nil
 }
 
-// readOutline is ReadOutline without context in the error.
+// readOutline does what ReadOutline describes. ReadOutline adds to its errors that reading has failed.
 func readOutline(f object.Format, data []byte) (*Outline, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -51,14 +51,15 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	if o.version < 2 || o.version > 4 {
 		return nil, fmt.Errorf("unknown version %d", o.version)
 	}
-	// The file decides how much memory is allocated, so an entry count that cannot be true is refused first.
+	// The entry count in the file determines how much memory is needed, so a count that is too large for the file is
+	// refused first.
 	if least := fixedSize + f.Size() + 2 + 1; o.count > body/least {
 		return nil, fmt.Errorf("%d entries: %w", o.count, errShort)
 	}
 	c := cursor{at: headerSize}
 	for i := range o.count {
 		if i%markEvery == 0 {
-			// next overwrites the path of the cursor, so a mark needs a copy.
+			// next overwrites the path of the cursor, so the mark gets a copy of it.
 			o.marks = append(o.marks, cursor{c.at, bytes.Clone(c.path)})
 		}
 		special, more, err := o.next(&c)
@@ -67,7 +68,7 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 			return nil, fmt.Errorf("entry %d: %w", i, err)
 		case special:
 			return nil, ErrNoOutline
-		case len(c.path) == 0: // in a split index, such an entry replaces one of the shared index
+		case len(c.path) == 0: // an entry without a path replaces one of the shared index; it occurs only in a split index
 			return nil, ErrSplit
 		case !more:
 			return nil, fmt.Errorf("%q out of order", c.path)
@@ -76,14 +77,14 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, o.extensions(c.at)
 }
 
-// cursor is a position before an entry.
+// cursor is a position in the index file, at the start of an entry.
 type cursor struct {
-	at   int    // offset of the entry
-	path []byte // path of the previous entry, of which version 4 stores only the difference
+	at   int    // offset of the entry in bytes
+	path []byte // path of the previous entry; version 4 stores only the difference from it
 }
 
-// next moves the cursor past an entry and sets its path to that of the entry. special means that an Outline cannot
-// have the entry; more, that its path is greater than the previous one, as it must be.
+// next moves the cursor behind the next entry and sets its path to that of this entry. special reports that an Outline
+// cannot represent the entry. more reports that its path is greater than the previous path, which is required.
 func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	at := c.at
 	name := at + fixedSize + o.format.Size() + 2
@@ -95,7 +96,7 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	if special {
 		return true, false, nil
 	}
-	same := 0 // length of the common prefix with the previous path
+	same := 0 // length of the prefix that is common with the previous path
 	length := int(flags & maxNameInFlags)
 	if o.version == 4 {
 		count, n := varint.Decode(o.data[name:min(len(o.data), name+4)])
@@ -105,14 +106,15 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 		}
 		same, name = len(c.path)-gone, name+n
 	}
-	// A long path does not fit into the length field, and version 4 stores only the end of a path: both extend to a NUL.
+	// A long path does not fit into the length field, and version 4 stores only the end of a path. In both cases the path
+	// ends at a NUL.
 	if o.version == 4 || length == maxNameInFlags {
 		if length = bytes.IndexByte(o.data[name:], 0); length < 0 {
 			return false, false, errShort
 		}
 	}
 	end := name + length
-	// Versions 2 and 3 pad an entry with 1 to 8 NULs to a multiple of 8 bytes.
+	// In versions 2 and 3 an entry is padded with 1 to 8 NULs to a multiple of 8 bytes.
 	if c.at = end + 1; o.version < 4 {
 		c.at = end + 8 - (end-at)%8
 	}
@@ -124,7 +126,7 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	return false, more, nil
 }
 
-// extensions parses the extensions behind the entries. It keeps only TREE.
+// extensions parses the extensions, which follow the entries. It stores only TREE. at is the offset of the first one.
 func (o *Outline) extensions(at int) error {
 	r := reader{x: &Index{Format: o.format}}
 	for at < len(o.data) {
@@ -150,8 +152,8 @@ func (o *Outline) extensions(at int) error {
 			}
 		case string(name) == "link":
 			return ErrSplit
-		// git marks extensions that a reader must understand by a small first letter; sdir has no effect here,
-		// because next refuses directory entries.
+		// The name of an extension that a reader must support begins with a lower-case letter. sdir has no effect here,
+		// because next refuses entries that stand for directories.
 		case string(name) != "sdir" && (name[0] < 'A' || name[0] > 'Z'):
 			return fmt.Errorf("extension %.4q: not known, and not optional", name)
 		}
@@ -162,17 +164,17 @@ func (o *Outline) extensions(at int) error {
 // Len returns the number of entries.
 func (o *Outline) Len() int { return o.count }
 
-// before returns a cursor before entry i.
+// before returns a cursor at entry i.
 func (o *Outline) before(i int) cursor {
 	m := o.marks[i/markEvery]
 	c := cursor{m.at, bytes.Clone(m.path)}
 	for range i % markEvery {
-		_, _, _ = o.next(&c) // readOutline has parsed it without an error
+		_, _, _ = o.next(&c) // readOutline has already parsed this entry without an error
 	}
 	return c
 }
 
-// Entry returns entry i. Its Valid is always false, since FSMN is not parsed.
+// Entry returns entry i. Its field Valid is always false, because FSMN is not parsed.
 func (o *Outline) Entry(i int) (Entry, error) {
 	c := o.before(i)
 	b := string(o.data[c.at : c.at+fixedSize])
@@ -188,7 +190,7 @@ func (o *Outline) Entry(i int) (Entry, error) {
 	return e, nil
 }
 
-// Search returns the first entry in [lo, hi) whose path is not less than path; hi if there is none.
+// Search returns the number of the first entry in [lo, hi) whose path is not less than path, or hi if there is none.
 func (o *Outline) Search(lo, hi int, path string) int {
 	return lo + sort.Search(hi-lo, func(i int) bool {
 		c := o.before(lo + i)

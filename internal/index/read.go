@@ -12,14 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrSplit reports a split index, which consists of two files (core.splitIndex). This package does not read it.
+// ErrSplit means that the index is a split index, which consists of two files (core.splitIndex). This package cannot read
+// it.
 var ErrSplit = errors.New("split index")
 
-// errShort reports data that end before an announced length.
+// errShort means that the data end before a length that they state.
 var errShort = errors.New("cut short")
 
-// Read parses an index file of version 2 to 4. It drops extensions that only speed up reading (EOIE, IEOT), which
-// WriteTo creates anew, and unknown optional ones.
+// Read parses an index file of version 2 to 4. It drops the extensions that only speed up reading (EOIE, IEOT), which
+// WriteTo creates again, and unknown optional extensions.
 func Read(f object.Format, data []byte) (*Index, error) {
 	x, err := read(f, data)
 	if err != nil {
@@ -28,7 +29,7 @@ func Read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// read is Read without context in the error.
+// read does what Read describes. Read adds to its errors that reading has failed.
 func read(f object.Format, data []byte) (*Index, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -64,7 +65,7 @@ func read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// verify compares the checksum. It accepts a checksum of zeros, which git writes with index.skipHash.
+// verify compares the checksum of body with sum. It accepts a sum of zeros, which git writes if index.skipHash is set.
 func verify(f object.Format, body, sum []byte) error {
 	if bytes.Equal(sum, make([]byte, len(sum))) {
 		return nil
@@ -77,14 +78,14 @@ func verify(f object.Format, body, sum []byte) error {
 	return nil
 }
 
-// reader parses text, starting at the offset in field at. All methods return errShort if text ends too early.
+// reader parses text. Its methods read at the offset at and advance it. They return errShort if text ends too early.
 type reader struct {
 	x    *Index
-	text string // shared by the paths of all entries, so that they need no memory of their own
-	at   int
+	text string // the paths of all entries are parts of this string, which saves memory
+	at   int    // offset of the next byte
 }
 
-// take returns the next n bytes.
+// take returns the next n bytes and skips them.
 func (r *reader) take(n int) (string, error) {
 	if n < 0 || n > len(r.text)-r.at {
 		return "", errShort
@@ -93,7 +94,7 @@ func (r *reader) take(n int) (string, error) {
 	return r.text[r.at-n : r.at], nil
 }
 
-// name returns the bytes up to the next NUL, and skips the NUL.
+// name returns the bytes up to the next NUL, and skips them and the NUL.
 func (r *reader) name() (string, error) {
 	n := strings.IndexByte(r.text[r.at:], 0)
 	if n < 0 {
@@ -103,7 +104,7 @@ func (r *reader) name() (string, error) {
 	return r.text[r.at-n-1 : r.at-1], nil
 }
 
-// id returns the next object ID.
+// id returns the next object id.
 func (r *reader) id() (object.ID, error) {
 	b, err := r.take(r.x.Format.Size())
 	if err != nil {
@@ -112,8 +113,8 @@ func (r *reader) id() (object.ID, error) {
 	return object.FromBytes([]byte(b))
 }
 
-// varint returns the next number in variable-length encoding. The number is a count of bytes or larger things, so it
-// cannot exceed the length of the file.
+// varint returns the next number in variable-length encoding. It returns errShort for a number that exceeds the length of
+// the file, because the number states a count of bytes or of larger items.
 func (r *reader) varint() (int, error) {
 	v, n := varint.Decode([]byte(r.text[r.at:min(len(r.text), r.at+9)]))
 	if n == 0 || v > uint64(len(r.text)) {
@@ -123,18 +124,19 @@ func (r *reader) varint() (int, error) {
 	return int(v), nil
 }
 
-// number decodes a big-endian number at an offset.
+// number decodes the big-endian number at offset at of b.
 func number(b string, at int) uint32 {
 	return uint32(b[at])<<24 | uint32(b[at+1])<<16 | uint32(b[at+2])<<8 | uint32(b[at+3])
 }
 
-// readStat decodes stat data. rest is the part after device and inode number, before which an entry has its mode.
+// readStat decodes stat data. b begins with the times, device and inode number. rest is the part that follows: in an
+// entry, the mode is between them.
 func readStat(b, rest string) Stat {
 	at := func(i int) int64 { return int64(number(b, i))*1e9 + int64(number(b, i+4)) }
 	return Stat{at(0), at(8), number(b, 16), number(b, 20), number(rest, 0), number(rest, 4), number(rest, 8)}
 }
 
-// entry parses one entry; before is the previous one, nil for the first.
+// entry parses one entry into e. before is the previous entry, or nil.
 func (r *reader) entry(e, before *Entry) error {
 	start := r.at
 	b, err := r.take(fixedSize)
@@ -161,7 +163,7 @@ func (r *reader) entry(e, before *Entry) error {
 	switch {
 	case err != nil:
 		return err
-	case e.Path == "": // in a split index, such an entry replaces one of the shared index
+	case e.Path == "": // an entry without a path replaces one of the shared index; it occurs only in a split index
 		return ErrSplit
 	case len(e.Path) > maxPath:
 		return fmt.Errorf("path of %d bytes", len(e.Path))
@@ -173,7 +175,7 @@ func (r *reader) entry(e, before *Entry) error {
 	return nil
 }
 
-// flags parses the flags of an entry and returns the first 16 bits.
+// flags parses the flags of an entry into e and returns the first 16 bits of them.
 func (r *reader) flags(e *Entry) (uint16, error) {
 	b, err := r.take(2)
 	if err != nil {
@@ -196,8 +198,8 @@ func (r *reader) flags(e *Entry) (uint16, error) {
 	return flags, nil
 }
 
-// fullPath parses a path of version 2 or 3. It is followed by 1 to 8 NULs, so that the size of the entry is a
-// multiple of 8.
+// fullPath parses a path in version 2 or 3. The path is followed by 1 to 8 NULs, so that the size of the entry is a
+// multiple of 8 bytes. start is the offset of the entry, and length the path length in its flags.
 func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	if length < maxNameInFlags {
 		e.Path, err = r.take(length)
@@ -214,8 +216,8 @@ func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	return err
 }
 
-// shortPath parses a path of version 4: how many bytes to remove from the end of the previous path, and the bytes to
-// append.
+// shortPath parses a path in version 4: the number of bytes to remove from the end of the previous path, and the bytes to
+// append to it.
 func (r *reader) shortPath(e, before *Entry) error {
 	gone, err := r.varint()
 	if err != nil {
@@ -232,7 +234,7 @@ func (r *reader) shortPath(e, before *Entry) error {
 	if gone > len(before.Path) {
 		return fmt.Errorf("%d bytes less than %q", gone, before.Path)
 	}
-	// Without a limit, a file of n bytes could contain paths of n*n bytes.
+	// Without a limit a file of n bytes could contain paths with a total length of n*n bytes.
 	if len(before.Path)-gone+len(come) > maxPath {
 		return errShort
 	}
@@ -240,8 +242,8 @@ func (r *reader) shortPath(e, before *Entry) error {
 	return nil
 }
 
-// extension parses one extension. An unknown one is an error unless its name begins with a capital letter, which
-// makes it optional.
+// extension parses one extension. An unknown extension is an error, unless its name begins with a capital letter, which
+// means that the extension is optional.
 func (r *reader) extension() error {
 	head, err := r.take(8)
 	if err != nil {
@@ -257,14 +259,14 @@ func (r *reader) extension() error {
 		if r.x.Tree, err = in.tree(0, len(r.x.Entries)); err == nil && in.at < len(body) {
 			err = errors.New("more than one root")
 		}
-	// WriteTo writes these bytes back unchanged.
+	// The contents of REUC are kept unchanged for WriteTo.
 	case "REUC":
 		r.x.Undo = []byte(body)
 	case "UNTR":
 		r.x.Untracked, err = in.untracked()
 	case "FSMN":
 		err = in.monitor()
-	// The offsets are those of this file; WriteTo computes new ones.
+	// The offsets in these extensions are those of this file; WriteTo computes new ones.
 	case "EOIE", "IEOT":
 	case "sdir":
 		r.x.Sparse = true
@@ -281,10 +283,11 @@ func (r *reader) extension() error {
 	return nil
 }
 
-// maxDepth limits the depth of directories: a path of maxPath bytes has no more.
+// maxDepth bounds the depth of directories. A path of maxPath bytes cannot have more.
 const maxDepth = maxPath / 2
 
-// tree parses the cache tree of a directory and of those below it; entries is the number of entries of the index.
+// tree parses the cache tree of a directory and of the directories below it. depth is the depth of the directory, and
+// entries the number of entries in the index.
 func (r *reader) tree(depth, entries int) (*Tree, error) {
 	name, err := r.name()
 	if err != nil {
@@ -304,7 +307,7 @@ func (r *reader) tree(depth, entries int) (*Tree, error) {
 		return nil, err
 	}
 	r.at += end + 1
-	// The depth is limited because the recursion would otherwise exhaust the stack.
+	// The depth is bounded, because a deep recursion would exhaust the stack.
 	if t.Count > entries || subs < 0 || subs > len(r.text)-r.at || depth > maxDepth {
 		return nil, errShort
 	}
@@ -323,7 +326,7 @@ func (r *reader) tree(depth, entries int) (*Tree, error) {
 	return t, nil
 }
 
-// monitor parses FSMN. Version 1 has a time instead of a token, and git uses that as a token too.
+// monitor parses FSMN. Version 1 contains a time in place of a token; like git, monitor uses the time as the token.
 func (r *reader) monitor() error {
 	head, err := r.take(4)
 	if err != nil {
@@ -343,7 +346,7 @@ func (r *reader) monitor() error {
 	default:
 		return fmt.Errorf("unknown version %d", v)
 	}
-	if _, err := r.take(4); err != nil { // length of the bitmap, which the bitmap itself repeats
+	if _, err := r.take(4); err != nil { // length of the bitmap, which is also stated in the bitmap
 		return err
 	}
 	dirty, _, err := readBitmap([]byte(r.text[r.at:]), len(r.x.Entries))

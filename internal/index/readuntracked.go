@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// stat parses stat data without a mode.
+// stat parses stat data in the form without a mode.
 func (r *reader) stat() (Stat, error) {
 	b, err := r.take(statSize)
 	if err != nil {
@@ -16,7 +16,7 @@ func (r *reader) stat() (Stat, error) {
 	return readStat(b, b[24:]), nil
 }
 
-// orNone parses an ID. All zeros stand for no ID, the zero object.ID.
+// orNone parses an id. An id of zeros means that there is none, and is returned as the zero object.ID.
 func (r *reader) orNone() (object.ID, error) {
 	id, err := r.id()
 	if err == nil && strings.Trim(string(id.Bytes()), "\x00") == "" {
@@ -25,7 +25,7 @@ func (r *reader) orNone() (object.ID, error) {
 	return id, err
 }
 
-// untracked parses UNTR.
+// untracked parses UNTR, the untracked cache.
 func (r *reader) untracked() (*Untracked, error) {
 	u := &Untracked{}
 	n, err := r.varint()
@@ -36,7 +36,7 @@ func (r *reader) untracked() (*Untracked, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several, of which the first counts
+	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several, of which only the first is used
 	for _, x := range []*Exclude{&u.InfoExclude, &u.ExcludesFile} {
 		if x.Stat, err = r.stat(); err != nil {
 			return nil, err
@@ -61,10 +61,10 @@ func (r *reader) untracked() (*Untracked, error) {
 	return u, r.directories(u, n)
 }
 
-// directories parses the n directories of UNTR: the names depth first, then three bitmaps by position, the stat data,
-// and the IDs of ignore files.
+// directories parses the n directories of UNTR: first their names, depth first, then three bitmaps with one bit for each
+// directory, then the stat data, and then the ids of the ignore files.
 func (r *reader) directories(u *Untracked, n int) error {
-	// Each directory takes at least 3 bytes, so a false n cannot make the slice too large.
+	// Each directory takes at least 3 bytes, so a wrong n cannot make the slice too large.
 	all := make([]*Directory, 0, min(n, len(r.text)/3))
 	var err error
 	if u.Root, err = r.directory(&all, 0); err != nil {
@@ -73,7 +73,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 	if len(all) != n {
 		return errors.New("directories are not as many as announced")
 	}
-	var maps [3]bitmap // valid, check-only, and with an ID
+	var maps [3]bitmap // valid, check-only, and has an id
 	for i := range maps {
 		var size int
 		if maps[i], size, err = readBitmap([]byte(r.text[r.at:]), n); err != nil {
@@ -100,7 +100,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 	return nil
 }
 
-// directory parses the names of a directory and of those below it, and appends them to all.
+// directory parses the names of a directory and of the directories below it, and appends the directories to all.
 func (r *reader) directory(all *[]*Directory, depth int) (*Directory, error) {
 	files, err := r.varint()
 	if err != nil {

@@ -7,13 +7,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Switch changes the index for a checkout that has written the changed files already. Unlike Apply it keeps the
-// untracked cache where that stays valid: where no file was untracked, none is now. But other ignore rules may turn
-// ignored files into untracked ones. other reports whether a directory contains any file that is not tracked, ignored
-// or not; only then do changed ignore files matter. read means that git may read changed ignore files, whose contents
-// are then recorded by their IDs.
+// Switch changes the index for a checkout that has already written the changed files. Unlike Apply, it keeps those parts
+// of the untracked cache that remain valid: a checkout does not create untracked files, so a directory that had none
+// still has none. However, changed ignore rules may turn ignored files into untracked ones.
+//
+// other reports whether a directory contains a file that is not tracked, be it ignored or not. Only then do changed
+// ignore files matter. read reports whether git may read changed ignore files; their ids are then recorded.
 func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool) {
-	// Apply would invalidate the untracked cache along all changed paths.
+	// Apply would invalidate the directories of all changed paths in the untracked cache.
 	known := x.Untracked
 	x.Untracked = nil
 	x.Apply(changes)
@@ -21,7 +22,8 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	if known == nil || known.Root == nil {
 		return
 	}
-	// A changed ignore file affects its own directory and all below, but only files that are not tracked.
+	// A changed ignore file applies to its directory and to all directories below, but only to files that are not
+	// tracked.
 	for _, c := range changes {
 		d := known.switched(c.Entry.Path)
 		switch dir, name := split(c.Entry.Path); {
@@ -41,9 +43,9 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	}
 }
 
-// switched invalidates the directories on the way to a path if one of them has untracked files, because git lists a
-// directory without tracked files as one name, and the change may affect which those are. It returns the directory of
-// the path; nil if it is not in the cache.
+// switched invalidates the directory of path and all directories above, if one of them contains untracked files. git
+// lists a directory without tracked files as one name, and the change may affect which directories these are. switched
+// returns the directory of path, or nil if it is not in the cache.
 func (u *Untracked) switched(path string) *Directory {
 	d, rest := u.Root, path
 	chain := []*Directory{d}
@@ -68,13 +70,13 @@ func (u *Untracked) switched(path string) *Directory {
 	return d
 }
 
-// split splits a path into its directory, "" for the root, and its name.
+// split splits a path into its directory ("" for the root) and its name.
 func split(path string) (dir, name string) {
 	i := strings.LastIndexByte(path, '/')
 	return path[:max(i, 0)], path[i+1:]
 }
 
-// forget invalidates a directory and all below it, so that git searches them again.
+// forget invalidates a directory and all directories below it, so that git searches them again.
 func (d *Directory) forget() {
 	d.Valid, d.Files = false, nil
 	for _, s := range d.Sub {
@@ -82,8 +84,8 @@ func (d *Directory) forget() {
 	}
 }
 
-// prune removes from the untracked cache the topmost directory on the way to a path that contains no entry of the
-// index any more.
+// prune removes a directory from the untracked cache if the index no longer contains an entry in it. It checks the
+// directories that contain path, beginning at the root, and removes the first such one.
 func (x *Index) prune(path string) {
 	d := x.Untracked.Root
 	for at := 0; ; {
@@ -96,7 +98,7 @@ func (x *Index) prune(path string) {
 		if sub < 0 {
 			return
 		}
-		// The entries are sorted, so those below a directory are adjacent.
+		// The entries are sorted, so the entries of a directory are adjacent.
 		first, _ := slices.BinarySearchFunc(x.Entries, prefix, func(e Entry, prefix string) int { return strings.Compare(e.Path, prefix) })
 		if first == len(x.Entries) || !strings.HasPrefix(x.Entries[first].Path, prefix) {
 			d.Sub = slices.Delete(d.Sub, sub, sub+1)
@@ -106,9 +108,9 @@ func (x *Index) prune(path string) {
 	}
 }
 
-// Heard applies an answer of the file system monitor to the index: the listed paths may have changed since the
-// previous token, and for a path that ends with a slash everything below it. It records the new token. spare reports
-// that a path is as the index has it in spite of the answer.
+// Heard applies an answer of the file system monitor to the index. paths are the paths that may have changed since the
+// previous token; a path that ends with a slash includes everything below it. Heard records the new token. spare reports
+// that a path is unchanged even though the answer contains it.
 func (x *Index) Heard(token string, paths []string, spare func(path string) bool) {
 	if x.Token == "" {
 		return
@@ -121,7 +123,7 @@ func (x *Index) Heard(token string, paths []string, spare func(path string) bool
 		}
 		x.Untracked.invalidate(dir)
 		first, _ := slices.BinarySearchFunc(x.Entries, dir, func(e Entry, path string) int { return strings.Compare(e.Path, path) })
-		// Paths with the same beginning, such as "dir-x" and "dir.x", are between "dir" and "dir/x".
+		// Paths that begin with "dir", such as "dir-x" and "dir.x", are sorted between "dir" and "dir/x".
 		for i := first; i < len(x.Entries) && strings.HasPrefix(x.Entries[i].Path, dir); i++ {
 			e := &x.Entries[i]
 			if (e.Path == dir || isDir && strings.HasPrefix(e.Path, p)) && !spare(e.Path) {

@@ -7,32 +7,32 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Values of Untracked.Flags (git's dir.h). ShowNormal lists a directory without tracked files as one name and an
-// empty one not at all; ShowAll lists every file.
+// Values of Untracked.Flags (git's dir.h). With ShowNormal, git lists a directory without tracked files as one name, and
+// does not list empty directories. With ShowAll it lists every file.
 const (
 	ShowAll    = 0
 	ShowNormal = 1<<1 | 1<<2
 )
 
-// Ident returns the value that git requires in Untracked.Ident for a working tree on Linux. workTree is its path
-// without symbolic links.
+// Ident returns the value of Untracked.Ident that git expects for a working tree on Linux. workTree is the path of the
+// working tree, without symbolic links.
 func Ident(workTree string) string { return "Location " + workTree + ", system Linux" }
 
-// ExcludeID returns the ID that git computes for the contents of a file with ignore rules: that of a blob with the
-// contents and, unless they are empty, an additional line feed.
+// ExcludeID returns the id that git computes for a file with ignore rules: the id of a blob with the contents of the
+// file, followed by a line feed unless the file is empty.
 func ExcludeID(f object.Format, content []byte) object.ID {
 	if len(content) > 0 {
-		// The slice is full, so append copies it and does not change the caller's array.
+		// The slice has no spare capacity, so append copies the contents and does not modify the caller's array.
 		content = append(content[:len(content):len(content)], '\n')
 	}
 	id, err := object.Hash(f, object.Blob, content)
-	if err != nil { // a zero ID is safe: git reads the file and finds a different ID
+	if err != nil { // a zero id is safe: git finds a different id and reads the file
 		return object.ID{}
 	}
 	return id
 }
 
-// appendID appends an ID; zeros if there is none.
+// appendID appends an id, or zeros if id is zero.
 func appendID(out []byte, id object.ID, f object.Format) []byte {
 	if id.IsZero() {
 		return append(out, make([]byte, f.Size())...)
@@ -40,7 +40,7 @@ func appendID(out []byte, id object.ID, f object.Format) []byte {
 	return append(out, id.Bytes()...)
 }
 
-// appendTo appends the contents of UNTR.
+// appendTo appends the contents of the UNTR extension.
 func (u *Untracked) appendTo(out []byte, f object.Format) []byte {
 	out = varint.Append(out, uint64(len(u.Ident)+1))
 	out = append(append(out, u.Ident...), 0)
@@ -65,17 +65,17 @@ func (u *Untracked) appendTo(out []byte, f object.Format) []byte {
 	return append(out, 0)
 }
 
-// directoryWriter collects the parts of UNTR, which stores the fields of all directories separately.
+// directoryWriter collects the parts of UNTR, which contains each field for all directories before the next field.
 type directoryWriter struct {
 	n                         int // number of directories
 	names, stats, ids         []byte
 	valid, checkOnly, ignored bitmap
 }
 
-// directory adds a directory and those below it, depth first.
+// directory adds a directory and the directories below it, depth first.
 func (w *directoryWriter) directory(d *Directory) {
 	files := d.Files
-	// git reads names only of valid directories.
+	// git expects names of files only in valid directories.
 	if !d.Valid {
 		files = nil
 	}
