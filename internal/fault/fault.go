@@ -1,6 +1,7 @@
-// Package fault turns the causes of failures into the errors that users and programs read: an error code, an exit
-// status, a cause in plain words, and a hint that states what to type. One table defines all of them. The package also
-// declares the causes that several packages of the daemon share; all others belong to the package that reports them.
+// Package fault converts causes of failures into the errors that users and programs read: an error code, an exit status,
+// a cause in plain words, and a hint that states what to type. All of these are defined in one table. The package also
+// declares the error values that several packages of the daemon share. All other errors are declared by the packages that
+// return them.
 package fault
 
 import (
@@ -14,53 +15,54 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Area is the part of the program that reports a failure. The hint for some causes depends on the area.
+// Area is the part of the program that reports a failure. For some causes, the hint depends on the area.
 type Area uint16
 
-// A Subject has one area. A row of the table may have several.
+// A Subject has one area. A row of a table may apply to several areas.
 const (
 	General   Area = 1 << iota
 	Session        // checkpoints and sessions on this host
 	SessionAt      // checkpoints and sessions on this host or on a session remote
-	List           // lists of sessions on a session remote
+	List           // lists of the sessions on a session remote
 	Mount
-	Resume // the session or checkpoint that is to be mounted
+	Resume // the session or checkpoint to be mounted
 	Switch
 	Restore
-	Delete // deletion of a session, and its restoration
+	Delete // deletion of a session, and restoring a deleted one
 )
 
-// Subject is the failed operation, with the values that hints refer to.
+// Subject is the operation that has failed, with the values that hints refer to.
 type Subject struct {
 	Area         Area
-	Verb, Object string // as printed in "verb object: cause"
+	Verb, Object string // printed as "verb object: cause"
 
-	Checkpoint string // replaces Object if there is no such checkpoint; "" to keep Object
-	Remote     string // mounted remote without secrets; replaces Object if the remote has failed
+	Checkpoint string // replaces Object if this checkpoint does not exist; "": Object is not replaced
+	Remote     string // the mounted remote, without secrets; replaces Object if the remote has failed
 	Session    string
-	Ref        string // requested branch or commit
-	ID         string // requested checkpoint
+	Ref        string // the requested branch or commit
+	ID         string // the requested checkpoint
 	GitDir     string
-	Far        bool // the session was looked up on a session remote
+	Far        bool // whether the session was looked up on a session remote
 }
 
-// Explain returns err with its error code, exit status and hint.
+// Explain converts err into an error with an error code, an exit status and a hint.
 func Explain(verb, object string, err error) *control.Error {
 	return Subject{Area: General, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSession is Explain for checkpoints and sessions on this host.
+// ExplainSession is like Explain, for checkpoints and sessions on this host.
 func ExplainSession(verb, object string, err error) *control.Error {
 	return Subject{Area: Session, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSessionAt is Explain for checkpoints and sessions that may be on a session remote.
+// ExplainSessionAt is like Explain, for checkpoints and sessions that may be on a session remote.
 func ExplainSessionAt(verb, object string, err error) *control.Error {
 	return Subject{Area: SessionAt, Verb: verb, Object: object}.Explain(err)
 }
 
-// Explain returns err with its error code, exit status and hint. It returns an err that is a *control.Error unchanged,
-// except that the object of a mount's remote and of a switch is replaced by the name that the user has typed.
+// Explain converts err into an error with an error code, an exit status and a hint. If err already is a *control.Error,
+// Explain returns it, but replaces its object in two cases: after a failed switch, and after a failure of the mounted
+// remote. The object is then the name that the user has typed.
 func (s Subject) Explain(err error) *control.Error {
 	var e *control.Error
 	if !errors.As(err, &e) {
@@ -76,12 +78,12 @@ func (s Subject) Explain(err error) *control.Error {
 	return e
 }
 
-// explain looks up err in the tables specific and common.
+// explain looks up err in the tables specific and common and returns the error that the matching rows describe.
 func (s Subject) explain(err error) *control.Error {
 	if s.Checkpoint != "" && (errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, session.ErrAmbiguous)) {
 		s.Object = s.Checkpoint
 	}
-	// Most errors begin with the verb and the object, which would otherwise be printed twice.
+	// Most errors begin with the verb and the object. These are removed, because they would be printed twice.
 	e := &control.Error{Code: control.ExitFailed, Verb: s.Verb, Object: s.Object,
 		Cause: strings.TrimPrefix(err.Error(), s.Verb+" "+s.Object+": ")}
 	var exit int
@@ -137,12 +139,12 @@ func (s Subject) explain(err error) *control.Error {
 	return e
 }
 
-// ExplainDelete is Explain for the deletion of sessions and for deleted sessions.
+// ExplainDelete is like Explain, for the deletion of sessions and for deleted sessions.
 func ExplainDelete(verb, object string, err error) *control.Error {
 	return Subject{Area: Delete, Verb: verb, Object: object}.Explain(err)
 }
 
-// NotMounted returns the error of a request for a directory without a mount.
+// NotMounted returns the error for a request that names a directory without a mount.
 func NotMounted(verb, dir string) *control.Error {
 	return &control.Error{
 		Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir,
@@ -150,7 +152,7 @@ func NotMounted(verb, dir string) *control.Error {
 	}
 }
 
-// Unsynced returns the error of a command that succeeded, except that not everything is pushed.
+// Unsynced returns the error for a command that succeeded, but could not push everything.
 func Unsynced(verb, dir string, err error) *control.Error {
 	e := ExplainSession(verb, dir, err)
 	e.Cause = OneLine(e.Cause)
@@ -158,7 +160,7 @@ func Unsynced(verb, dir string, err error) *control.Error {
 		e.Cause = ErrSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
-	// After other failures, something has to be changed before the next attempt.
+	// After other failures, the user has to change something before the next attempt, so the more specific code is kept.
 	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() {
 		e.Kind = control.CodeUnsynced
 	}
@@ -168,12 +170,12 @@ func Unsynced(verb, dir string, err error) *control.Error {
 	return e
 }
 
-// OneLine joins the causes of a failed push, which are one line each, with semicolons.
+// OneLine joins the causes of a failed push, one on each line, with semicolons.
 func OneLine(causes string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(causes), "sync: "), "\n", "; ")
 }
 
-// findText returns the cause of a checkpoint that was not found. object is the requested name.
+// findText returns the cause to print if a checkpoint was not found. object is the name that the user has typed.
 func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {

@@ -25,23 +25,23 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// row maps a cause to the attributes of its error. An empty attribute is taken from a later row that matches.
+// row states how the errors with a certain cause are reported. A field that is empty is taken from a later row that
+// matches.
 type row struct {
 	in Area // areas that the row applies to; 0 for all
 	// match reports whether the row applies to an error.
 	match func(error) bool
 	code  control.ErrorCode
 	exit  int
-	cause func(s Subject, err error) string // replaces the text of the error
+	cause func(s Subject, err error) string // returns the text that replaces the error's own
 	hint  func(s Subject, err error) string // returns "" for no hint
-	last  bool                              // later rows are ignored
+	last  bool                              // whether the rows after this one are ignored
 }
 
-// namesSessionRemote are the areas in which the failure of a session remote is reported with the session remote as its
-// object.
+// namesSessionRemote are the areas in which the session remote is printed as the object if it has failed.
 const namesSessionRemote = SessionAt | List | Mount | Resume
 
-// is returns a function that matches errors that are one of targets (errors.Is).
+// is returns a function that reports whether an error is one of targets (errors.Is).
 func is(targets ...error) func(error) bool {
 	return func(err error) bool {
 		for _, t := range targets {
@@ -53,7 +53,7 @@ func is(targets ...error) func(error) bool {
 	}
 }
 
-// a returns a function that matches errors of type E (errors.As).
+// a returns a function that reports whether an error is of type E (errors.As).
 func a[E error]() func(error) bool {
 	return func(err error) bool {
 		var e E
@@ -61,7 +61,7 @@ func a[E error]() func(error) bool {
 	}
 }
 
-// of returns a function that creates a text from an error of type E.
+// of returns a function that calls text with the error of type E that it is given.
 func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	return func(s Subject, err error) string {
 		var e E
@@ -70,8 +70,8 @@ func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	}
 }
 
-// text returns a fixed text in which {object}, {remote}, {session}, {ref}, {id} and {gitdir} are replaced by the values
-// of the subject.
+// text returns a function that returns t. In t, the words {object}, {remote}, {session}, {ref}, {id} and {gitdir} are
+// replaced by the values of the subject.
 func text(t string) func(Subject, error) string {
 	return func(s Subject, _ error) string {
 		return strings.NewReplacer("{object}", s.Object, "{remote}", s.Remote, "{session}", s.Session,
@@ -82,8 +82,8 @@ func text(t string) func(Subject, error) string {
 // lockedIndex is the hint for a locked index.
 const lockedIndex = "if no git command runs in the mount, remove {gitdir}/index.lock"
 
-// specific lists the causes of single areas or operations. For each attribute, the first matching row that has the
-// attribute counts. Rows for fewer areas therefore precede those for more areas.
+// specific lists the causes of single areas or operations. For each field, the first row that matches and has the field
+// is used. Therefore rows for fewer areas precede those for more areas.
 var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
@@ -181,11 +181,11 @@ var specific = []row{
 	{match: a[statedir.InUseError](), code: control.CodeConflict, hint: text("ask the daemon that serves it, or unmount it")},
 }
 
-// common lists the causes that every operation can have. It is consulted for attributes that specific leaves empty. The
-// first matching row with an exit status or a hint decides on both, because later rows only describe causes of that
-// cause.
+// common lists the causes that every operation can have. It is used for the fields that no row of specific has set. The
+// first row that matches and has an exit status or a hint determines both, because the rows after it only describe causes
+// of that cause.
 var common = []row{
-	// Remotes.
+	// Failures of remotes.
 	{match: a[*fetch.RefError](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *fetch.RefError) string {
 		if len(e.Similar) > 0 {
 			return "did you mean " + strings.Join(e.Similar, ", ") + "?"
@@ -210,7 +210,7 @@ var common = []row{
 	{match: is(transport.ErrUnreachable), code: control.CodeUnreachable, exit: control.ExitRemote},
 	{match: IsGit, exit: control.ExitRemote},
 
-	// The directory of a mount, and this host.
+	// Failures of the mount's directory, and of this host.
 	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("artifactfs unmount {object} ends the mount there")},
 	{match: is(mountpoint.ErrTaken, mountpoint.ErrInside), code: control.CodeConflict, hint: text("choose another directory")},
 	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("umount -l {object} removes it")},
@@ -233,10 +233,10 @@ var common = []row{
 	{match: is(errRemote), exit: control.ExitRemote},
 }
 
-// sessionRemoteHint is the hint for failures of a session remote without a hint of their own.
+// sessionRemoteHint is the hint for a failure of a session remote, if no row has another hint.
 const sessionRemoteHint = "--session-remote names it; with embedded or none the mount does without"
 
-// noGit reports whether an error states that git is not installed.
+// noGit reports whether err means that git is not installed.
 func noGit(err error) bool {
 	var program *exec.Error
 	return errors.As(err, &program) && errors.Is(err, exec.ErrNotFound) && program.Name == "git"
