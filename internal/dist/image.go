@@ -16,11 +16,12 @@ import (
 	"time"
 )
 
-// tree is the file tree of an image for one architecture, by Go's name of it.
+// tree is the file tree of an image for one architecture. arch is Go's name of the architecture, and dir the directory of
+// the tree.
 type tree struct{ arch, dir string }
 
-// The types of the OCI image specification, version 1.1 (opencontainers/image-spec: descriptor.md, manifest.md, config.md,
-// image-index.md), as far as an image with one layer needs them.
+// Media types of the OCI image specification, version 1.1 (opencontainers/image-spec: descriptor.md, manifest.md,
+// config.md, image-index.md). These are the ones that an image with one layer needs.
 const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
@@ -28,14 +29,14 @@ const (
 	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
-// platform is the processor architecture and the operating system of an image, both by Go's names.
+// platform is the processor architecture and the operating system of an image, with the names that Go uses.
 type platform struct {
 	Architecture string `json:"architecture"`
 	OS           string `json:"os"`
 }
 
-// descriptor refers to a blob of the layout: its type, its digest as "sha256:" and hexadecimal
-// digits, and its size in bytes.
+// descriptor refers to a blob of the layout. It contains the media type, the digest ("sha256:" and hexadecimal digits)
+// and the size in bytes.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -44,15 +45,15 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// index lists the manifests of an image, one for each platform, or, in index.json, the indexes of
-// the archive.
+// index is a list of manifests: in index.json it lists the image index of the archive, and the image index lists one
+// manifest for each platform.
 type index struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType"`
 	Manifests     []descriptor `json:"manifests"`
 }
 
-// manifest lists the configuration and the layers of the image for one platform.
+// manifest lists the configuration and the layers of an image for one platform.
 type manifest struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType"`
@@ -60,7 +61,7 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// config is the configuration of an image. The capitalized names are those of the specification.
+// config is the configuration of an image. The capitalized JSON names are those of the specification.
 type config struct {
 	platform
 	Created time.Time `json:"created"`
@@ -68,37 +69,38 @@ type config struct {
 		Entrypoint []string `json:"Entrypoint"`
 		Env        []string `json:"Env"`
 	} `json:"config"`
-	// RootFS lists the digests of the layers before compression.
+	// RootFS lists the digests of the layers. They are computed before compression.
 	RootFS struct {
 		Type    string   `json:"type"`
 		DiffIDs []string `json:"diff_ids"`
 	} `json:"rootfs"`
 }
 
-// layout collects the blobs of an image; its files are those of an OCI image layout.
+// layout collects the files of an OCI image layout, by their paths in the archive.
 type layout struct{ files map[string][]byte }
 
-// digest returns the SHA-256 of data in hexadecimal.
+// digest returns the SHA-256 hash of data in hexadecimal.
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-// blob adds data to the layout under its digest and returns a descriptor of it.
+// blob adds data to the layout, in a file that is named by its digest. It returns a descriptor of the data.
 func (l *layout) blob(mediaType string, data []byte) descriptor {
 	name := digest(data)
 	l.files["blobs/sha256/"+name] = data
 	return descriptor{MediaType: mediaType, Digest: "sha256:" + name, Size: len(data)}
 }
 
-// json adds v, encoded as JSON, to the layout.
+// json adds the JSON encoding of v to the layout and returns a descriptor of it.
 func (l *layout) json(mediaType string, v any) (descriptor, error) {
 	data, err := json.Marshal(v)
 	return l.blob(mediaType, data), err
 }
 
-// writeImage writes an archive of an OCI image layout with an image for each tree, which `podman load`, `docker load` and
-// `skopeo copy oci-archive:FILE` read.
+// writeImage writes an archive with an OCI image layout. The layout contains an image for each of trees. `podman load`,
+// `docker load` and `skopeo copy oci-archive:FILE` can read it. tag is the name of the image, and when the time of all
+// files.
 func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 	l := &layout{files: make(map[string][]byte)}
 	all := index{SchemaVersion: 2, MediaType: typeIndex}
@@ -109,8 +111,8 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 		}
 		all.Manifests = append(all.Manifests, d)
 	}
-	// The index of the platforms is a blob. index.json refers to it with the tag as an annotation,
-	// under which the image is loaded.
+	// The image index, which lists the platforms, is a blob. index.json refers to it and states the tag as an annotation.
+	// The image is loaded under this tag.
 	inner, err := l.json(typeIndex, all)
 	if err != nil {
 		return err
@@ -125,16 +127,16 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 	return l.write(w, when)
 }
 
-// add puts an image with the files of t into the layout and returns its manifest.
+// add adds an image with the files of t to the layout and returns a descriptor of its manifest.
 func (l *layout) add(t tree, when time.Time) (descriptor, error) {
-	// The layer is needed twice: its digest before compression is in the configuration, the
-	// compressed one in the manifest.
+	// Two digests of the layer are needed: the configuration contains the one before compression, and the manifest the
+	// one of the compressed layer.
 	var plain bytes.Buffer
 	if err := writeTree(&plain, t.dir, when); err != nil {
 		return descriptor{}, err
 	}
 	var packed bytes.Buffer
-	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression) // its header has neither a name nor a time
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the header of the gzip data contains neither a name nor a time
 	if err != nil {
 		return descriptor{}, err
 	}
@@ -157,13 +159,13 @@ func (l *layout) add(t tree, when time.Time) (descriptor, error) {
 	return d, err
 }
 
-// write writes the layout as a tar archive.
+// write writes the layout as a tar archive. All files have the time when.
 func (l *layout) write(w io.Writer, when time.Time) error {
 	var names []string
 	for name := range l.files {
 		names = append(names, name)
 	}
-	// Maps have no order, and the same input must produce the same bytes.
+	// The order of a map is random, and the same input must produce the same bytes.
 	slices.Sort(names)
 	out := tar.NewWriter(w)
 	for _, name := range names {
@@ -178,7 +180,7 @@ func (l *layout) write(w io.Writer, when time.Time) error {
 	return out.Close()
 }
 
-// writeTree writes the files below dir as a tar archive: all belong to root, and directories come before their files.
+// writeTree writes the files below dir as a tar archive. All files belong to root, and each directory precedes its files.
 func writeTree(w io.Writer, dir string, when time.Time) error {
 	out := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -196,7 +198,7 @@ func writeTree(w io.Writer, dir string, when time.Time) error {
 		h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: when, Format: tar.FormatPAX}
 		switch {
 		case e.IsDir():
-			h.Typeflag, h.Name, h.Mode = tar.TypeDir, h.Name+"/", 0o755 // whatever the umask of the build was
+			h.Typeflag, h.Name, h.Mode = tar.TypeDir, h.Name+"/", 0o755 // does not depend on the umask of the build
 		case info.Mode()&fs.ModeSymlink != 0:
 			h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
 			if h.Linkname, err = os.Readlink(path); err != nil {
@@ -205,7 +207,7 @@ func writeTree(w io.Writer, dir string, when time.Time) error {
 		default:
 			h.Typeflag, h.Size = tar.TypeReg, info.Size()
 		}
-		// Only a regular file has contents in the archive.
+		// Only regular files have contents in the archive.
 		if err := out.WriteHeader(h); err != nil || h.Typeflag != tar.TypeReg {
 			return err
 		}

@@ -1,10 +1,11 @@
-// Command dist writes the parts of a release that no other tool writes: an image archive in the OCI layout and a list of the
-// modules in a program. `make dist` runs it.
+// Command dist writes the parts of a release that no other tool writes: an archive with a container image in the OCI
+// layout, and a list of the modules in a program. `make dist` runs it.
 //
 //	dist image -o FILE -tag NAME ARCH=DIR...   DIR is the file tree of the image for ARCH (amd64, arm64)
 //	dist sbom -o FILE PROGRAM                  PROGRAM is a program that the go command built
 //
-// The same input gives the same bytes: all times are $SOURCE_DATE_EPOCH, in seconds since 1970, and files are sorted by name.
+// The same input produces the same bytes: all times are $SOURCE_DATE_EPOCH, in seconds since 1970, and files are sorted
+// by name.
 package main
 
 import (
@@ -16,7 +17,7 @@ import (
 	"time"
 )
 
-// main prints an error with the name of the program and exits with code 1.
+// main runs the command. If it fails, main prints the error and exits with status 1.
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "dist: %v\n", err)
@@ -24,7 +25,7 @@ func main() {
 	}
 }
 
-// run executes one command. args are those after the program's name.
+// run executes one command. args are the arguments of the program, without its name.
 func run(args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("usage: dist image|sbom -o FILE OPERAND")
@@ -46,7 +47,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// The Close at the end returns an error of a delayed write. This one is for early returns.
+	// This call closes the file after an error. The Close at the end of the function reports errors of delayed writes.
 	defer f.Close()
 	switch args[0] {
 	case "image":
@@ -70,7 +71,8 @@ func run(args []string) error {
 	return f.Close()
 }
 
-// sourceDate returns the time of all files of a release: seconds since 1970, as reproducible-builds.org defines the variable.
+// sourceDate returns the time of all files of a release. seconds is the value of SOURCE_DATE_EPOCH, which
+// reproducible-builds.org defines as a number of seconds since 1970.
 func sourceDate(seconds string) (time.Time, error) {
 	n, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil {

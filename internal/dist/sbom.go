@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// The parts of an SPDX 2.3 document that a list of modules needs (https://spdx.github.io/spdx-spec/v2.3).
+// spdxDocument contains the fields of an SPDX 2.3 document that a list of modules needs
+// (https://spdx.github.io/spdx-spec/v2.3).
 type spdxDocument struct {
 	Version           string             `json:"spdxVersion"`
 	DataLicense       string             `json:"dataLicense"`
@@ -23,13 +24,13 @@ type spdxDocument struct {
 	Relationships     []spdxRelationship `json:"relationships"`
 }
 
-// spdxCreation is the time and the tool that created the document.
+// spdxCreation is the time at which the document was created, and the tool that created it.
 type spdxCreation struct {
 	Created  time.Time `json:"created"`
 	Creators []string  `json:"creators"`
 }
 
-// spdxPackage is a package of the document: the program, or a module in it.
+// spdxPackage is one package of the document: the program, or a module in it.
 type spdxPackage struct {
 	Name             string            `json:"name"`
 	ID               string            `json:"SPDXID"`
@@ -40,29 +41,29 @@ type spdxPackage struct {
 	References       []spdxExternalRef `json:"externalRefs,omitempty"`
 }
 
-// spdxChecksum is a hash of a package, in hexadecimal.
+// spdxChecksum is the hash of a package, in hexadecimal.
 type spdxChecksum struct {
 	Algorithm string `json:"algorithm"`
 	Value     string `json:"checksumValue"`
 }
 
-// spdxExternalRef is a reference to a package by another system of names, such as a package URL.
+// spdxExternalRef is the name of a package in another naming system, such as a package URL.
 type spdxExternalRef struct {
 	Category string `json:"referenceCategory"`
 	Type     string `json:"referenceType"`
 	Locator  string `json:"referenceLocator"`
 }
 
-// spdxRelationship states how Element is related to Related, such as DEPENDS_ON. Both are ids of
-// this document.
+// spdxRelationship states the relationship of Element to Related, such as DEPENDS_ON. Both are ids in this document.
 type spdxRelationship struct {
 	Element string `json:"spdxElementId"`
 	Type    string `json:"relationshipType"`
 	Related string `json:"relatedSpdxElement"`
 }
 
-// writeSBOM writes an SPDX document with the modules that the go command recorded in a program, the standard library among
-// them. The checksum is the program's; those of the modules are in go.sum, by another algorithm than SPDX has.
+// writeSBOM writes an SPDX document that lists the modules in a program, as the go command has recorded them, and the
+// standard library. The checksum in it is that of the program. The modules have no checksums, because go.sum contains
+// hashes of an algorithm that SPDX does not support.
 func writeSBOM(w io.Writer, program string, when time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -76,7 +77,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 	name := filepath.Base(program)
 	d := spdxDocument{
 		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: name,
-		// The namespace must be unique for each document, which the program's hash makes it.
+		// The namespace must be unique for each document. The hash of the program makes it unique.
 		DocumentNamespace: "https://" + info.Main.Path + "/spdx/" + sum,
 		CreationInfo:      spdxCreation{when, []string{"Tool: " + info.Main.Path + "/internal/dist"}},
 	}
@@ -86,7 +87,7 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 	d.Relationships = append(d.Relationships, spdxRelationship{d.ID, "DESCRIBES", main.ID})
 	modules := []spdxPackage{goPackage("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, m := range info.Deps {
-		// A replaced module was compiled from its replacement.
+		// If a module is replaced, its replacement was compiled.
 		if m.Replace != nil {
 			m = m.Replace
 		}
@@ -101,9 +102,9 @@ func writeSBOM(w io.Writer, program string, when time.Time) error {
 	return out.Encode(d)
 }
 
-// goPackage returns a Go module as a package, with its package URL (https://github.com/package-url/purl-spec).
+// goPackage returns the package for a Go module, with its package URL (https://github.com/package-url/purl-spec).
 func goPackage(path, version string) spdxPackage {
-	// Ids contain letters, digits, dots and dashes only.
+	// An id may contain only letters, digits, dots and dashes.
 	id := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
 			return r

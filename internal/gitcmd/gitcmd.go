@@ -1,8 +1,8 @@
-// Package gitcmd starts git. No other package of the product executes it, so that what a command inherits from this process is decided
-// here, and its errors have one form: "git VERB: CAUSE: what git wrote".
+// Package gitcmd runs git. No other package of the product runs it, so this package decides what a git command inherits
+// from this process, and all errors have the same form: "git VERB: CAUSE: output of git".
 //
-// New is for repositories that the caller names by arguments or variables, Isolated also keeps the user's settings away from them.
-// AsUser runs git as the user's own command would run.
+// New runs git in a repository that the caller names by arguments or variables. Isolated does the same without the user's
+// settings. AsUser runs git in the same way as the user would in a shell.
 package gitcmd
 
 import (
@@ -18,14 +18,15 @@ import (
 
 // Variables that callers add to the environment of a command.
 const (
-	NoPrompt  = "GIT_TERMINAL_PROMPT=0" // fail instead of asking at the terminal
-	NoFetch   = "GIT_NO_LAZY_FETCH=1"   // fail instead of asking a promisor remote for a missing object
-	NoLocks   = "GIT_OPTIONAL_LOCKS=0"  // do not rewrite the index for the sake of later commands
-	PlainText = "LC_ALL=C"              // messages and sorting that do not depend on the user's language
+	NoPrompt  = "GIT_TERMINAL_PROMPT=0" // fail instead of prompting at the terminal
+	NoFetch   = "GIT_NO_LAZY_FETCH=1"   // fail instead of requesting a missing object from a promisor remote
+	NoLocks   = "GIT_OPTIONAL_LOCKS=0"  // do not rewrite the index only to speed up later commands
+	PlainText = "LC_ALL=C"              // messages and sort order do not depend on the user's language
 )
 
-// LocalVariables are git's variables that choose a repository, a part of it or its index: `git rev-parse --local-env-vars`, of whose
-// variables for configuration only GIT_CONFIG, and GIT_CEILING_DIRECTORIES. Git sets them for hooks and aliases.
+// LocalVariables are the variables of git that select a repository, a part of it, or its index. They are those that `git
+// rev-parse --local-env-vars` prints, without its variables for configuration except GIT_CONFIG, and with
+// GIT_CEILING_DIRECTORIES. git sets such variables for hooks and aliases.
 var LocalVariables = []string{
 	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DIR", "GIT_GRAFT_FILE",
 	"GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS",
@@ -35,7 +36,7 @@ var LocalVariables = []string{
 // IsLocal reports whether name is one of LocalVariables.
 func IsLocal(name string) bool { return slices.Contains(LocalVariables, name) }
 
-// Environ returns base, or the environment of this process if base is nil, without LocalVariables.
+// Environ returns base without LocalVariables. If base is nil, it uses the environment of this process.
 func Environ(base []string) []string {
 	if base == nil {
 		base = os.Environ()
@@ -43,12 +44,12 @@ func Environ(base []string) []string {
 	return without(base, IsLocal)
 }
 
-// Clear returns the environment of this process without variables of git, except those that keep names.
+// Clear returns the environment of this process without the variables of git, except those named in keep.
 func Clear(keep ...string) []string {
 	return without(os.Environ(), func(name string) bool { return strings.HasPrefix(name, "GIT_") && !slices.Contains(keep, name) })
 }
 
-// without returns the variables whose name drop does not report.
+// without returns the variables in env for whose names drop returns false.
 func without(env []string, drop func(name string) bool) []string {
 	kept := make([]string, 0, len(env)+8)
 	for _, v := range env {
@@ -59,13 +60,14 @@ func without(env []string, drop func(name string) bool) []string {
 	return kept
 }
 
-// IsolatedEnviron returns the environment for commands in repositories of the state directory: no variable of git's that the user
-// set, except where git's own programs are, and nothing is fetched.
+// IsolatedEnviron returns the environment for commands in repositories below the state directory. It contains no git
+// variables of the user, except GIT_EXEC_PATH, which states where git's programs are. The commands do not fetch missing
+// objects.
 func IsolatedEnviron() []string {
 	return append(Clear("GIT_EXEC_PATH"), PlainText, NoFetch, NoPrompt)
 }
 
-// Identity returns the variables that make artifactfs the author and committer.
+// Identity returns the variables that make artifactfs the author and the committer of commits.
 func Identity() (env []string) {
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
 		env = append(env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
@@ -73,8 +75,8 @@ func Identity() (env []string) {
 	return env
 }
 
-// Alternates returns the variable that makes a command read the object directories dirs too. Git reads quoted paths as C strings:
-// git(1), GIT_ALTERNATE_OBJECT_DIRECTORIES.
+// Alternates returns the variable that makes a git command also read the object directories dirs. The paths are quoted
+// like C strings, as git(1) specifies for GIT_ALTERNATE_OBJECT_DIRECTORIES.
 func Alternates(dirs ...string) string {
 	quoted := make([]string, len(dirs))
 	for i, dir := range dirs {
@@ -83,35 +85,35 @@ func Alternates(dirs ...string) string {
 	return "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(quoted, ":")
 }
 
-// LookPath returns the path of the git that commands run; exec.ErrNotFound if there is none.
+// LookPath returns the path of the git program that commands run. It returns exec.ErrNotFound if there is none.
 func LookPath() (string, error) { return exec.LookPath("git") }
 
-// New returns a command in the directory "/" with Environ(nil), where git finds no repository unless args or variables that the
-// caller adds name one. It is killed when ctx ends.
+// New returns a git command that runs in the directory "/" with the environment Environ(nil). There git finds no
+// repository unless args, or variables that the caller adds, name one. The command is killed when ctx ends.
 func New(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Env = "/", Environ(nil)
 	return cmd
 }
 
-// Isolated is New with IsolatedEnviron.
+// Isolated returns a command like New, but with the environment IsolatedEnviron.
 func Isolated(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Env = "/", IsolatedEnviron()
 	return cmd
 }
 
-// AsUser returns a command with the environment and the working directory of this process, which is the user's command: git finds
-// the repository that it would find there.
+// AsUser returns a git command with the environment and the working directory of this process, which is a command that
+// the user has started. So git finds the repository that it would find for the user.
 func AsUser(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "git", args...)
 }
 
-// Error is the failure of a command. It wraps the *exec.ExitError, or the error of starting git.
+// Error is the failure of a git command. It wraps the *exec.ExitError, or the error of starting git.
 type Error struct {
-	Verb   string // the subcommand
+	Verb   string // the subcommand of git
 	Err    error
-	Stderr string // the end of what git wrote, without surrounding space
+	Stderr string // the end of git's error output, without surrounding white space
 }
 
 // Error returns the command, its failure, and git's own message.
@@ -125,7 +127,7 @@ func (e *Error) Error() string {
 // Unwrap returns the error of the process.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Failed returns the Error of cmd if err, which Run, Start or Wait returned, is not nil.
+// Failed returns an *Error for cmd if err is not nil. err is the result of Run, Start or Wait.
 func Failed(cmd *exec.Cmd, err error, stderr []byte) error {
 	if err == nil {
 		return nil
@@ -133,7 +135,7 @@ func Failed(cmd *exec.Cmd, err error, stderr []byte) error {
 	return &Error{verb(cmd.Args), err, strings.TrimSpace(string(stderr))}
 }
 
-// verb returns the subcommand among the arguments of git, behind git's own options.
+// verb returns the subcommand in the arguments of git. It skips the options of git itself.
 func verb(args []string) string {
 	for i := 1; i < len(args); i++ {
 		switch a := args[i]; {
@@ -146,14 +148,15 @@ func verb(args []string) string {
 	return ""
 }
 
-// Run runs cmd, whose Stderr it sets. The error is an *Error.
+// Run runs cmd and sets its Stderr. If the command fails, the error is an *Error.
 func Run(cmd *exec.Cmd) error {
 	stderr := &Tail{}
 	cmd.Stderr = stderr
 	return Failed(cmd, cmd.Run(), stderr.Bytes())
 }
 
-// Output runs cmd, whose Stdout and Stderr it sets, and returns what git printed, also if the command failed. The error is an *Error.
+// Output runs cmd, sets its Stdout and Stderr, and returns what git has printed, even if the command has failed. In this
+// case the error is an *Error.
 func Output(cmd *exec.Cmd) ([]byte, error) {
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
@@ -161,18 +164,19 @@ func Output(cmd *exec.Cmd) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// Exited reports whether err says that git ran and exited with this status.
+// Exited reports whether err means that git has exited with this status.
 func Exited(err error, status int) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.ExitCode() == status
 }
 
-// Tail is a writer for the error output of a command that keeps its last 16 KiB.
+// Tail is a writer for the error output of a command. It stores the last 16 KiB.
 type Tail struct{ kept []byte }
 
+// tailMost is the number of bytes that a Tail stores.
 const tailMost = 16 << 10
 
-// Write never fails.
+// Write stores the end of b. It never fails.
 func (t *Tail) Write(b []byte) (int, error) {
 	t.kept = append(t.kept, b[max(0, len(b)-tailMost):]...)
 	if extra := len(t.kept) - tailMost; extra > 0 {
@@ -181,5 +185,5 @@ func (t *Tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Bytes returns what was kept.
+// Bytes returns the stored bytes.
 func (t *Tail) Bytes() []byte { return t.kept }

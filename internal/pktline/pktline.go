@@ -1,8 +1,9 @@
-// Package pktline reads and writes pkt-lines, the packets that git's protocols consist of. The format is that of
-// gitprotocol-common(5): four hexadecimal digits, which count themselves and the data behind them. The lengths 0 to 2 stand for
-// packets without data, of which gitprotocol-v2(5) defines the meaning.
+// Package pktline reads and writes pkt-lines, the packets of which the messages in git's protocols consist. The format is
+// that of gitprotocol-common(5): four hexadecimal digits with the length of the packet, including the digits, and then
+// the data. The lengths 0 to 2 stand for packets without data, whose meaning is defined by gitprotocol-v2(5).
 //
-// The package imports nothing that is slow to initialize, since a program that git starts for every command uses it.
+// The package imports nothing that is slow to initialize, because it is used by a program that git starts for every
+// command.
 package pktline
 
 import (
@@ -12,25 +13,25 @@ import (
 )
 
 const (
-	// MaxPacket is the largest packet in bytes, with its four digits.
+	// MaxPacket is the maximum length of a packet in bytes, including the four digits.
 	MaxPacket = 65520
-	// MaxData is the largest amount of data in one packet, in bytes.
+	// MaxData is the maximum length of the data in a packet, in bytes.
 	MaxData = MaxPacket - headerSize
 
 	headerSize = 4
 )
 
-// Kind distinguishes packets with data from the three that have none.
+// Kind distinguishes packets with data from the three kinds without data.
 type Kind uint8
 
 const (
 	Data  Kind = iota
 	Flush      // 0000: end of a message
 	Delim      // 0001: end of a section
-	End        // 0002: end of a response, for stateless connections
+	End        // 0002: end of a response, in stateless connections
 )
 
-// String returns the name of a kind for error messages.
+// String returns the name of the kind, for error messages.
 func (k Kind) String() string {
 	switch k {
 	case Data:
@@ -45,16 +46,20 @@ func (k Kind) String() string {
 	return "packet kind " + strconv.Itoa(int(k))
 }
 
-// ErrLength reports that a packet does not begin with a valid length: the stream does not consist of packets.
+// ErrLength means that a packet does not begin with a valid length, so the stream does not consist of packets.
 var ErrLength = errors.New("invalid packet length")
 
-// lengthError is ErrLength with the bytes that were read in place of a length.
+// lengthError is an ErrLength that contains the bytes that were read in place of a length.
 type lengthError [headerSize]byte
 
-func (e lengthError) Error() string        { return "packet length " + strconv.Quote(string(e[:])) }
+// Error returns a message with these bytes.
+func (e lengthError) Error() string { return "packet length " + strconv.Quote(string(e[:])) }
+
+// Is reports whether target is ErrLength.
 func (e lengthError) Is(target error) bool { return target == ErrLength }
 
-// length parses the four digits at the beginning of b. Git accepts digits of both cases.
+// length returns the value of the four digits at the start of b, and whether it is a valid length. Like git, it accepts
+// digits in both cases.
 func length(b []byte) (int, bool) {
 	n := 0
 	for _, c := range b[:headerSize] {
@@ -72,34 +77,35 @@ func length(b []byte) (int, bool) {
 	return n, n != 3 && n <= MaxPacket
 }
 
-// Reader divides a stream into packets. It reads ahead, so nothing else may read the stream. A Reader is for one goroutine.
+// Reader divides a stream into packets. It reads ahead, so no other code may read the stream. A Reader must be used by
+// one goroutine at a time.
 type Reader struct {
 	r          io.Reader
 	buf        []byte
-	start, end int   // unread bytes in buf
-	err        error // of the stream; returned once the buffered bytes are used up
+	start, end int   // buf[start:end] was read but not consumed
+	err        error // error of the stream; returned when the buffered bytes are used up
 }
 
-// NewReader returns a reader of r whose buffer has size bytes. The buffer grows if a packet needs more.
+// NewReader returns a Reader for r whose buffer has size bytes. The buffer grows if a packet is larger.
 func NewReader(r io.Reader, size int) *Reader {
 	return &Reader{r: r, buf: make([]byte, max(size, headerSize))}
 }
 
-// SetSource makes r the stream that is read when the buffered bytes are used up.
+// SetSource replaces the stream by r. Buffered bytes are consumed first.
 func (p *Reader) SetSource(r io.Reader) { p.r = r }
 
-// Err returns the error that the stream ended with, or nil. Buffered bytes may still be unread.
+// Err returns the error with which the stream has ended, or nil. There may still be buffered bytes.
 func (p *Reader) Err() error { return p.err }
 
-// Buffered returns the bytes that were read from the stream and not yet consumed. They are valid until the next call of a method
-// that reads.
+// Buffered returns the bytes that were read from the stream but not consumed. They are valid until the next call of a
+// method that reads.
 func (p *Reader) Buffered() []byte { return p.buf[p.start:p.end] }
 
 // Discard consumes n buffered bytes.
 func (p *Reader) Discard(n int) { p.start += n }
 
-// Fill reads until at least n bytes are buffered. If the stream ends before, the error is io.EOF if nothing is buffered, and
-// io.ErrUnexpectedEOF otherwise.
+// Fill reads until at least n bytes are buffered. If the stream ends before that, Fill returns io.EOF if no bytes are
+// buffered, and io.ErrUnexpectedEOF otherwise.
 func (p *Reader) Fill(n int) error {
 	if p.end-p.start >= n {
 		return nil
@@ -130,8 +136,8 @@ func (p *Reader) Fill(n int) error {
 	return nil
 }
 
-// Header consumes a packet's length and returns how many bytes of data follow. The error is io.EOF only at the end of the stream
-// between two packets, and ErrLength if there is no valid length.
+// Header consumes the length of a packet and returns the kind of the packet and the number of bytes of data that follow.
+// It returns io.EOF only if the stream ends between two packets, and ErrLength if the length is invalid.
 func (p *Reader) Header() (Kind, int, error) {
 	if err := p.Fill(headerSize); err != nil {
 		return 0, 0, err
@@ -148,7 +154,7 @@ func (p *Reader) Header() (Kind, int, error) {
 	return Data, n - headerSize, nil
 }
 
-// Ready reports whether a packet with data is buffered completely, so that Next returns it without reading the stream.
+// Ready reports whether a whole packet with data is buffered, so that Next would return it without reading the stream.
 func (p *Reader) Ready() bool {
 	if p.end-p.start < headerSize {
 		return false
@@ -157,8 +163,9 @@ func (p *Reader) Ready() bool {
 	return ok && n > headerSize && n <= p.end-p.start
 }
 
-// Next reads one packet. Its data is valid until the next call of a method that reads; it is empty, not nil, for a data packet
-// without bytes. Errors are those of Header, and io.ErrUnexpectedEOF if the stream ends within the packet.
+// Next reads one packet and returns its kind and its data. The data are valid until the next call of a method that reads.
+// For a data packet without bytes they are empty but not nil. Next returns the errors of Header, and io.ErrUnexpectedEOF
+// if the stream ends within the packet.
 func (p *Reader) Next() (Kind, []byte, error) {
 	kind, n, err := p.Header()
 	if err != nil || kind != Data {
@@ -175,27 +182,27 @@ func (p *Reader) Next() (Kind, []byte, error) {
 	return Data, b, nil
 }
 
-// AppendHeader appends the length of a packet with n bytes of data, which the caller appends or writes next. The caller ensures
-// that n is at most MaxData; so it does for Append and AppendLine.
+// AppendHeader appends the length of a packet with n bytes of data. The caller appends or writes the data next. n must be
+// at most MaxData; the same limit applies to Append and, with the line feed, to AppendLine.
 func AppendHeader(b []byte, n int) []byte {
 	const digits = "0123456789abcdef"
 	n += headerSize
 	return append(b, digits[n>>12&15], digits[n>>8&15], digits[n>>4&15], digits[n&15])
 }
 
-// Append appends a packet with data.
+// Append appends a packet with this data.
 func Append[T string | []byte](b []byte, data T) []byte {
 	return append(AppendHeader(b, len(data)), data...)
 }
 
-// AppendLine appends a packet with a line of text and the line feed that git writes behind it.
+// AppendLine appends a packet with a line of text, followed by a line feed, as git writes it.
 func AppendLine(b []byte, text string) []byte {
 	b = append(AppendHeader(b, len(text)+1), text...)
 	return append(b, '\n')
 }
 
-// AppendFlush appends the packet that ends a message.
+// AppendFlush appends a flush packet, which ends a message.
 func AppendFlush(b []byte) []byte { return append(b, "0000"...) }
 
-// AppendDelim appends the packet that ends a section of a message.
+// AppendDelim appends a delimiter packet, which ends a section of a message.
 func AppendDelim(b []byte) []byte { return append(b, "0001"...) }

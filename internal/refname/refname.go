@@ -1,11 +1,11 @@
-// Package refname knows which names git accepts for refs.
+// Package refname checks whether git accepts a name as the name of a ref.
 package refname
 
 import "strings"
 
-// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the rules of
-// git-check-ref-format(1). Names that remotes and repositories report are foreign: a file of that name may be written, so only valid
-// ones may be used.
+// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the
+// rules of git-check-ref-format(1). Names that are read from remotes and repositories are not trusted. Because a file
+// with such a name may be written, only valid names may be used.
 func Valid(name string) bool {
 	if name == "HEAD" {
 		return true
