@@ -8,11 +8,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// isFile reports whether a mode is that of a regular file, whose size the kernel relies on.
+// isFile reports whether mode is that of a regular file. For other files the kernel does not rely on the size.
 func isFile(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFREG }
 
-// GetAttr returns the attributes of a node. It may return a file without its size, which is then
-// not cached.
+// GetAttr returns the attributes of a node. If the calling system call does not need the size of a file, the reply
+// may contain size 0 instead; the kernel then does not cache the attributes.
 func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -24,7 +24,8 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// attr waits for a size only if the kernel does not have it and the caller may see it.
+// attr returns the attributes of a node. It waits for a size only if the system call that caused the request may use
+// the size; otherwise the size may be negative.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
 	unknown := f.sizes.state(n) == sizeUnknown
@@ -37,16 +38,16 @@ func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	return f.tree.Attr(w, n)
 }
 
-// SetAttr changes the requested attributes. The kernel sends times itself: with a writeback cache
-// only it knows when a file was last written (fs/fuse/dir.c, fuse_flush_times).
+// SetAttr changes the attributes that the request names. The kernel also sends it on its own to set times: with a
+// writeback cache only the kernel knows when a file was last written (fs/fuse/dir.c, fuse_flush_times).
 func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
 	if resize && c.Size != 0 && f.sizes.state(n) == sizeUnknown {
-		// The contents are needed anyway. If the kernel still had size 0, a stat between our change
-		// and the kernel's update would return it.
+		// The kernel must know the size before it changes: otherwise a stat between our change and the kernel's
+		// update would return size 0. This costs nothing more, since the contents are needed for the change anyway.
 		if _, err := f.sendSize(w, n); err != nil {
 			return f.fail(opSetAttr, &in.InHeader, err)
 		}
@@ -62,7 +63,7 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// change converts a SETATTR request.
+// change converts a SETATTR request to a Change of the tree.
 func change(in *raw.SetAttrIn) worktree.Change {
 	c := worktree.Change{
 		Mode: in.Mode, UID: in.Uid, GID: in.Gid, Size: int64(in.Size),
@@ -92,9 +93,9 @@ func change(in *raw.SetAttrIn) worktree.Change {
 		c.Mtime = worktree.NowTime
 	}
 	if in.Valid&^(raw.FATTR_FH|raw.FATTR_LOCKOWNER) == 0 {
-		// The kernel has found that a write, an allocation or a copy of this caller drops mode bits
-		// (fs/inode.c, file_remove_privs), and leaves it to the file system which (fs/fuse/dir.c,
-		// fuse_setattr). Of the three only WRITE says so itself.
+		// A request without attributes means that a write, a fallocate(2) or a copy by this caller must drop mode
+		// bits (fs/inode.c, file_remove_privs), and that the file system is to find out which ones (fs/fuse/dir.c,
+		// fuse_setattr). WRITE has a flag for this purpose; the other two requests have none.
 		c.Set = worktree.KillPriv
 	}
 	return c

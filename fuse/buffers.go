@@ -10,14 +10,14 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// residentBuffers makes a server of the library read requests into memory that has pages.
+// residentBuffers makes a go-fuse server read requests into buffers whose pages are already in memory.
 //
-// The kernel takes a request from its queue and then copies it to the reader's memory. If that has
-// no page there, and the process has been killed meanwhile, the page cannot be allocated (mm/gup.c,
-// fatal_signal_pending): the request is lost, and its caller gets EIO (fs/fuse/dev.c,
-// fuse_dev_do_read), which no successor can repair. New memory of Go has no pages until it is
-// written, and the library needs new buffers all the time, since it lets the garbage collector free
-// them.
+// The kernel takes a request from its queue and then copies it to the buffer of the reading thread. If a page of the
+// buffer does not exist yet and the process has just been killed, the kernel cannot allocate the page (mm/gup.c,
+// fatal_signal_pending). Then the request is lost, and its caller gets EIO (fs/fuse/dev.c, fuse_dev_do_read), which
+// no successor can repair. New memory of Go has no pages until it is written, and go-fuse needs new buffers all the
+// time, since the garbage collector may free the unused ones. So the pool of buffers writes to every page of a new
+// buffer.
 func residentBuffers(s *raw.Server) error {
 	field := reflect.ValueOf(s).Elem().FieldByName("readPool")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[sync.Pool]() {
@@ -25,7 +25,7 @@ func residentBuffers(s *raw.Server) error {
 	}
 	pool := (*sync.Pool)(unsafe.Pointer(field.UnsafeAddr()))
 	fresh := pool.New
-	*pool = sync.Pool{New: func() any { // without the buffer into which INIT was read
+	*pool = sync.Pool{New: func() any { // the new pool does not contain the buffer into which INIT was read
 		buffer := fresh()
 		b := buffer.([]byte)
 		for i := 0; i < len(b); i += os.Getpagesize() {

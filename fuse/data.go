@@ -9,12 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Read returns contents of a file. If they are of another size than the kernel was shown, the read
-// fails with EIO and the kernel looks the file up again.
+// Read returns a part of a file's contents. If the file turns out to have another size than was reported to the
+// kernel, Read fails with EIO and makes the kernel look the file up again.
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
-		return nil, raw.EIO // logged when the fault was found
+		return nil, raw.EIO // the first Read that failed has logged the fault
 	}
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {
@@ -23,8 +23,8 @@ func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw
 	return result, f.fail(opRead, &in.InHeader, err)
 }
 
-// Write usually has no caller: the kernel writes its cache back. If mode bits are to be dropped
-// there is one, which waits.
+// Write writes data to a file. Usually the kernel sends it to write back its cache, and no process waits for the
+// reply. Only if the write drops set-user-ID or set-group-ID does the writing process wait.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)
@@ -37,8 +37,8 @@ func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)
 }
 
-// Flush is sent once. The kernel does without it what close(2) has to do: it writes back and
-// reports errors (fs/fuse/file.c, fuse_flush).
+// Flush answers the first close(2) with ENOSYS, after which the kernel sends no more FLUSH. It still writes back its
+// cache on close(2) and reports errors of those writes (fs/fuse/file.c, fuse_flush).
 func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 	return raw.ENOSYS
 }
@@ -46,22 +46,23 @@ func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 // fsyncDataOnly is FUSE_FSYNC_FDATASYNC of the kernel's uapi/linux/fuse.h.
 const fsyncDataOnly = 1
 
-// Fsync is sent after the kernel has written back all pages and times.
+// Fsync returns when a file's contents, attributes and names are on disk. The kernel sends FSYNC after it has written
+// back all pages and times of the file.
 func (f *writable) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opFsync, &in.InHeader, f.tree.Fsync(w, worktree.Node(in.NodeId), in.FsyncFlags&fsyncDataOnly != 0))
 }
 
-// FsyncDir returns when the entries of a directory are on disk.
+// FsyncDir returns when the changes of a directory's entries are on disk.
 func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opFsyncDir, &in.InHeader, f.tree.FsyncDir(w, worktree.Node(in.NodeId)))
 }
 
-// ensureSize makes sure that the kernel has the size of a file that was opened only for writing,
-// before an operation for which it does not request the size.
+// ensureSize makes sure that the kernel knows the size of a file. It is called before operations on a file that may
+// be open for writing only: for these the kernel has not requested the size.
 func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
 	if f.sizes.state(n) != sizeUnknown {
 		return nil
@@ -70,7 +71,7 @@ func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
 	return err
 }
 
-// Fallocate reserves or releases a range of a file.
+// Fallocate reserves or releases disk space for a range of a file. in.Mode is the mode of fallocate(2).
 func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -82,8 +83,8 @@ func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.St
 	return f.fail(opFallocate, &in.InHeader, err)
 }
 
-// CopyFileRange is sent after the kernel has written back both ranges (fs/fuse/file.c,
-// __fuse_copy_file_range).
+// CopyFileRange copies a range from one file to another and returns the number of bytes copied. The kernel sends it
+// after it has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
 func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -91,18 +92,19 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 	var copied int64
 	err := f.ensureSize(w, to)
 	if err == nil {
-		// The reply has 32 bits for the number of bytes; the caller repeats the call for the rest.
+		// The reply has only 32 bits for the number of bytes. Programs repeat copy_file_range(2) for the rest.
 		length := int64(min(in.Len, maxCopy))
 		copied, err = f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
 	}
 	return uint32(copied), f.fail(opCopyFileRange, &in.InHeader, err)
 }
 
-const maxCopy = 1 << 30 // bytes that one COPY_FILE_RANGE copies
+const maxCopy = 1 << 30 // the maximum number of bytes that one COPY_FILE_RANGE copies
 
-// Lseek finds data and holes. The kernel sends it without writing back (fs/fuse/file.c,
-// fuse_lseek), so its cache may hold data for a hole. Invalidating the pages writes them back first
-// (fuse_reverse_inval_inode, fuse_launder_folio); those WRITEs are answered while Lseek waits.
+// Lseek returns the next offset of data, or of a hole (SEEK_DATA, SEEK_HOLE). The kernel sends it without writing
+// back its cache (fs/fuse/file.c, fuse_lseek), which may contain data where the tree still has a hole. So Lseek first
+// invalidates the pages, which makes the kernel write them back (fuse_reverse_inval_inode, fuse_launder_folio); those
+// WRITEs are answered while Lseek waits.
 func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

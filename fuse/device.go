@@ -15,34 +15,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device connects a mount to the process that serves it: an open /dev/fuse, the kernel's first
-// request, INIT, and the reply to it. A process with all three can continue the mount of another:
-// the kernel keeps the mount as long as the device is open somewhere, and resends requests that
-// were read and not answered (FUSE_NOTIFY_RESEND).
+// Device connects a mount to the process that serves it. It consists of an open /dev/fuse, the kernel's first request
+// (INIT), and the reply to INIT. A process that has all three can continue a mount of another process: the kernel
+// keeps the mount as long as any process has the device open, and resends the requests that were read and not
+// answered (FUSE_NOTIFY_RESEND).
 type Device struct {
-	file   *os.File
+	file *os.File
+	// the INIT request, as read from the device
 	init   []byte
-	answer []byte // empty before the first Serve
-	served int    // the library's file descriptor of the device
+	answer []byte // the reply to INIT; empty before the first Serve
+	served int    // go-fuse's own descriptor of the device, valid while it serves
 }
 
-// ErrUnfit means that the mount was started by a version of this program which answered INIT
-// differently, so this one cannot take it over.
+// ErrUnfit means that this program cannot take a mount over, because the version that started the mount answered INIT
+// differently. The kernel applies the first answer as long as the mount exists.
 var ErrUnfit = errors.New("this program would serve the mount in another way than the one that began it")
 
+// errHello means that the stored bytes are not an INIT request.
 var errHello = errors.New("it is not what a mount begins with")
 
 const (
 	opcodeInit   = 26      // FUSE_INIT, uapi/linux/fuse.h
 	notifyResend = 7       // FUSE_NOTIFY_RESEND
-	maxHello     = 1 << 13 // bytes; the kernel's minimum for a read of the device (FUSE_MIN_READ_BUFFER)
+	maxHello     = 1 << 13 // size in bytes of the buffer for INIT; the kernel refuses reads with a smaller one (FUSE_MIN_READ_BUFFER)
 
-	// resent marks a request that was sent before (FUSE_UNIQUE_RESEND): it may have been carried
-	// out already.
+	// resent is the bit in the id of a request that was sent before (FUSE_UNIQUE_RESEND). The previous process may
+	// have carried out such a request without answering it.
 	resent = 1 << 63
 )
 
-// Attach mounts at dir, an existing directory. Processes that use the mount wait until Serve.
+// Attach mounts at dir, an existing directory, and returns the mount's device. System calls that use the mount wait
+// until Serve is called. If this host has no /dev/fuse, the error is ErrNoFUSE.
 func Attach(dir string, o Options) (*Device, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -66,8 +69,8 @@ func Attach(dir string, o Options) (*Device, error) {
 	return d, nil
 }
 
-// Adopt takes the device of a mount that another process has made, perhaps one with more
-// privileges, and that was never served.
+// Adopt returns the Device of a mount that no process has served yet. Another process, perhaps one with more
+// privileges, may have mounted it. Adopt reads the kernel's INIT request from file.
 func Adopt(file *os.File) (*Device, error) {
 	request := make([]byte, maxHello)
 	n, err := retryEINTR(func() (int, error) { return unix.Read(int(file.Fd()), request) })
@@ -81,8 +84,8 @@ func Adopt(file *os.File) (*Device, error) {
 	return d, nil
 }
 
-// Inherit takes the device of a mount that another process has served; hello is the result of its
-// Device.Hello.
+// Inherit returns the Device of a mount that another process has served. hello is the result of Device.Hello in that
+// process.
 func Inherit(file *os.File, hello []byte) (*Device, error) {
 	d := &Device{file: file}
 	if len(hello) >= 4 {
@@ -96,25 +99,25 @@ func Inherit(file *os.File, hello []byte) (*Device, error) {
 	return d, nil
 }
 
-// File returns the open device. It is closed when the mount has ended.
+// File returns the open /dev/fuse. Serve closes the file when the mount has ended.
 func (d *Device) File() *os.File { return d.file }
 
-// Hello returns the data that a successor needs beside the device. It is complete once Serve has
-// returned.
+// Hello returns the INIT request and the reply to it, in the form that Inherit reads. A successor needs them beside
+// the open device. The reply is included only after Serve has returned.
 func (d *Device) Hello() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(d.init)))
 	return append(append(b, d.init...), d.answer...)
 }
 
-// CanMove reports whether another process can take the mount over. Before Linux 6.9 the kernel does
-// not resend unanswered requests, whose callers would wait forever.
+// CanMove reports whether another process can take the mount over. Linux before 6.9 cannot resend unanswered
+// requests, so the callers of those requests would wait forever.
 func (d *Device) CanMove() bool {
 	in, err := d.hello()
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
 }
 
-// agreed reports whether the mount may use a capability that earlier versions of this program did
-// not request: a mount taken over keeps the capabilities of its first reply to INIT.
+// agreed reports whether the reply to INIT may request a capability that earlier versions of this program did not
+// request. A mount that is taken over keeps the capabilities of its first reply.
 func (d *Device) agreed(capability uint64) bool {
 	if len(d.answer) == 0 {
 		return true
@@ -127,7 +130,7 @@ func (d *Device) agreed(capability uint64) bool {
 	return answer.Flags64()&capability != 0
 }
 
-// hello reads INIT. Older kernels send a shorter one.
+// hello decodes the INIT request. Older kernels send a shorter request, whose missing fields become 0.
 func (d *Device) hello() (in raw.InitIn, err error) {
 	whole := make([]byte, unsafe.Sizeof(in))
 	copy(whole, d.init)
@@ -140,9 +143,10 @@ func (d *Device) hello() (in raw.InitIn, err error) {
 	return in, nil
 }
 
-// begin creates a server of the library that answers requests with f, and has it answer INIT. The
-// library reads INIT from a socket, because the kernel sends it only once; then the device replaces
-// the socket.
+// begin creates a go-fuse server that passes requests to f, and makes it answer INIT. go-fuse insists on reading
+// INIT, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces the
+// socket's descriptor by the device. If the answer differs from the one that an earlier process sent, the error is
+// ErrUnfit.
 func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -153,7 +157,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	if _, err := unix.Write(pair[1], d.init); err != nil {
 		return nil, errors.Join(os.NewSyscallError("write", err), unix.Close(pair[0]))
 	}
-	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // owns pair[0] from now on
+	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // the server owns pair[0] from now on
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +185,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	return s, nil
 }
 
-// resend makes the kernel resend the requests that another process has read and not answered.
+// resend makes the kernel send all requests again that were read from the device and not answered.
 func (d *Device) resend() error {
 	var header [16]byte // struct fuse_out_header
 	binary.NativeEndian.PutUint32(header[0:], uint32(len(header)))
@@ -192,8 +196,8 @@ func (d *Device) resend() error {
 	return nil
 }
 
-// attachDirect mounts as root. It does not look at dir: where a process waits for the mount
-// (autofs), the look would wait too.
+// attachDirect mounts at dir, as root, by mount(2), and returns the open device. It must not call stat on dir: below
+// an automount (autofs) every look-up of dir waits for the very mount that is being made.
 func attachDirect(dir string, o Options) (*os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -205,7 +209,7 @@ func attachDirect(dir string, o Options) (*os.File, error) {
 	}
 	options := []string{
 		fmt.Sprintf("fd=%d,rootmode=%o,user_id=%d,group_id=%d", fd, unix.S_IFDIR, os.Geteuid(), os.Getegid()),
-		"default_permissions", // the kernel checks modes: no ACCESS requests
+		"default_permissions", // the kernel checks permission bits itself and sends no ACCESS
 		fmt.Sprintf("max_read=%d", maxRequest),
 	}
 	if o.AllowOther {
@@ -221,7 +225,7 @@ func attachDirect(dir string, o Options) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// retryEINTR repeats a system call while a signal interrupts it.
+// retryEINTR calls f until it returns another error than EINTR.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()

@@ -11,9 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// statusOf converts an error to the number for the caller. expected says that the number describes
-// the error completely; otherwise the cause must be logged. Errors that are not in the table are
-// EIO.
+// statusOf converts an error to the errno that the calling process gets; errors that are not in its table become EIO.
+// expected reports whether the errno describes the error completely. If not, the caller must log the error.
 func statusOf(err error) (status raw.Status, expected bool) {
 	switch {
 	case err == nil:
@@ -37,15 +36,15 @@ func statusOf(err error) (status raw.Status, expected bool) {
 		case syscall.E2BIG, syscall.EBUSY, syscall.EEXIST, syscall.EFBIG, syscall.EINVAL, syscall.ELOOP, syscall.EMLINK,
 			syscall.ENAMETOOLONG, syscall.ENODATA, syscall.ENOTEMPTY, syscall.ENXIO, syscall.EOPNOTSUPP, syscall.EPERM,
 			syscall.ERANGE, syscall.EROFS, syscall.EXDEV:
-			return raw.Status(errno), true // results for which programs are prepared
+			return raw.Status(errno), true // ordinary results of system calls, for which programs are prepared
 		case syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM:
-			return raw.Status(errno), false // a fault of the host, which its owner should see too
+			return raw.Status(errno), false // a fault of the host, which its administrator should find in the log
 		}
 	}
-	if errors.Is(err, fs.ErrPermission) { // the remote denies access; EPERM, which errors.Is does not distinguish, is above
+	if errors.Is(err, fs.ErrPermission) { // the remote denies access; errors.Is is also true for EPERM, which was handled above
 		return raw.EACCES, false
 	}
-	// Deadlines, unreachable remotes, corrupt objects, and above all ENOSYS, after which the kernel
-	// would never send the request again.
+	// Among these errors are deadlines, unreachable remotes and corrupt objects. ENOSYS above all must not be
+	// returned: the kernel would never again send a request of this kind.
 	return raw.EIO, false
 }

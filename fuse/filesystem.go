@@ -16,13 +16,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// forever is how long the kernel may cache entries and attributes; changes are invalidated
-// explicitly.
+// forever is how long replies let the kernel cache entries and attributes. Changes that the kernel does not make
+// itself are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
-// fileSystem answers the requests of both kinds of mounts that change nothing, and refuses the
-// others. A request that it does not implement is ENOSYS, which for FLUSH, ACCESS and similar ones
-// means that the kernel does it alone from then on.
+// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with
+// EROFS (readOnly). A writable mount wraps it in a writable. A request that neither implements is answered with
+// ENOSYS; for FLUSH, ACCESS and similar requests the kernel then does the operation without a request, now and ever
+// after.
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
@@ -32,24 +33,24 @@ type fileSystem struct {
 	ops    counters
 	tracer tracer
 
-	server *raw.Server   // set by Init, before the first request
-	device *Device       // the device of server
+	server *raw.Server   // go-fuse's server; set by Init, before the first request
+	device *Device       // the open /dev/fuse that server reads
 	kernel uint64        // capabilities of the kernel: CAP_ bits, set by Init
-	gone   chan struct{} // closed when the mount has ended: no caller waits any more
+	gone   chan struct{} // closed when the mount has ended; every waiting request then fails
 	leave  sync.Once
 }
 
-// Sampled returns a log for all mounts of a process. An unreachable remote makes a crawler fail
-// thousands of times a second, of which a sample of each message is enough. The counters of a
-// sampler take half a megabyte, too much for each mount.
+// Sampled returns a log that writes 10 messages of the same text a second, and then only each thousandth. While the
+// remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All mounts
+// of a process share one sampled log, because the counters of a sampler take half a megabyte.
 func Sampled(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
 	}))
 }
 
-// newFileSystem returns the file system of a tree. Init completes it when the kernel's features are
-// known.
+// newFileSystem returns the file system of a tree. It is complete once go-fuse has called Init with the features of
+// the kernel.
 func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	f := &fileSystem{tree: t, statFS: o.StatFS, log: o.Log, gone: make(chan struct{})}
 	f.git.await = o.Await
@@ -58,32 +59,34 @@ func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	return f
 }
 
-// Init is called by go-fuse after the INIT request.
+// Init stores the server and the kernel's capabilities. go-fuse calls it after the INIT request.
 func (f *fileSystem) Init(s *raw.Server) {
 	f.server, f.kernel = s, s.KernelSettings().Flags64()
 }
 
 func (f *fileSystem) String() string { return "artifactfs" }
 
-// endWaits ends the waits of requests when the mount has ended.
+// endWaits ends the waits of all requests, because the mount has ended. It may be called more than once.
 func (f *fileSystem) endWaits() { f.leave.Do(func() { close(f.gone) }) }
 
-// OnUnmount is called by go-fuse when the mount has ended.
+// OnUnmount ends the waits of all requests. go-fuse calls it when the mount has ended.
 func (f *fileSystem) OnUnmount() { f.endWaits() }
 
-// Open is sent once: ENOSYS means that every open succeeds without a request. A kernel without that
-// feature would take it for a failure.
+// Open answers the first open of a mount. Where the kernel has CAP_NO_OPEN_SUPPORT the answer is ENOSYS, after which
+// the kernel opens all files without a request. A kernel without that capability would report ENOSYS to the program
+// that opens the file.
 func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
 	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
 }
 
-// OpenDir is sent once, like Open. The kernel caches listings until they are invalidated.
+// OpenDir answers the first open of a directory, as Open does for files. The kernel caches listings until they are
+// invalidated.
 func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
 	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
 }
 
-// stateless answers an open with ENOSYS if the kernel has the capability to open without requests,
-// otherwise with flags and without a handle.
+// stateless returns ENOSYS if the kernel has the capability, and then opens without requests. Otherwise it lets the
+// open succeed with flags and without a file handle.
 func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32) raw.Status {
 	if f.kernel&capability != 0 {
 		return raw.ENOSYS
@@ -92,8 +95,8 @@ func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32
 	return raw.OK
 }
 
-// StatFs returns the free space of the file system that the overlay is on, since files are written
-// there.
+// StatFs returns the free space of the file system that stores the overlay, since files that are written in the mount
+// are stored there. The number of files is that of the tree, plus the inodes that are free there.
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsOut) raw.Status {
 	var st unix.Statfs_t
 	if f.statFS != "" {
@@ -109,15 +112,14 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsO
 	return raw.OK
 }
 
-// fail converts the result of an operation to a status, and logs a cause that the status does not
-// describe.
+// fail converts the error of an operation to a status. It logs the error if the status alone does not describe it.
 func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	status, expected := statusOf(err)
 	if op.ofData() && status == raw.ENOENT {
 		status, expected = raw.EIO, false
 	}
 	if op.ofData() && status == raw.Status(syscall.ESTALE) {
-		expected = false // a process with the file open must find its node
+		expected = false // the kernel knows the node of an open file, so the tree must have it
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))
@@ -126,9 +128,9 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	return status
 }
 
-// panicked keeps one request from ending the process.
+// panicked answers a request whose handler has panicked with EIO and logs the stack, so that the process continues.
 func (f *fileSystem) panicked(cause any) raw.Status {
-	f.ops.pending.Add(-1) // counters.pending would count the request forever
+	f.ops.pending.Add(-1) // the panic has skipped observed.end, which does this
 	f.log.Error("request panicked", zap.Error(fmt.Errorf("%v", cause)), zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }

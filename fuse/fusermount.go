@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fusermount3(1) mounts and unmounts for users without the privilege. It sends the open device over
-// a socket whose number it reads from its environment.
+// fusermount3(1) mounts and unmounts for users who may not call mount(2). It sends the open device over a socket,
+// whose descriptor number it takes from the environment.
 const (
 	fusermountName = "fusermount3"
-	fusermountEnv  = "_FUSE_COMMFD=3" // the first of ExtraFiles
+	fusermountEnv  = "_FUSE_COMMFD=3" // the first of exec.Cmd's ExtraFiles has descriptor 3
 )
 
-// attachFusermount mounts at dir with fusermount3 and returns the open device. The error quotes the
-// program's output.
+// attachFusermount mounts at dir with fusermount3 and returns the open device. If the program fails, the error
+// contains its output.
 func attachFusermount(dir string, o Options) (*os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -28,7 +28,7 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	}
 	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "socket")
 	defer unix.Close(ours)
-	// A comma would end the option.
+	// An unescaped comma in the name would end the option.
 	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
 	options := []string{
 		"nosuid", "nodev", "default_permissions", "fsname=" + escape.Replace(o.FsName), "subtype=" + subtype,
@@ -54,8 +54,8 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	return receiveDevice(ours)
 }
 
-// receiveDevice returns the device that fusermount3 has sent over the socket. It does not wait,
-// since the program has ended.
+// receiveDevice returns the device that fusermount3 has sent over the socket. The program must have ended:
+// receiveDevice does not wait for the message.
 func receiveDevice(socket int) (*os.File, error) {
 	data, control := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(socket, data, control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
@@ -74,7 +74,8 @@ func receiveDevice(socket int) (*os.File, error) {
 	return nil, errors.New(fusermountName + " gave no device")
 }
 
-// fusermount unmounts for a user without the privilege.
+// fusermount unmounts with fusermount3. flags is 0 or MNT_DETACH. The error is ErrBusy if the mount still exists
+// afterwards.
 func (s *Server) fusermount(ctx context.Context, flags int) error {
 	args := []string{"-u", "--", s.dir}
 	if flags == unix.MNT_DETACH {
@@ -84,7 +85,7 @@ func (s *Server) fusermount(ctx context.Context, flags int) error {
 	if err == nil {
 		return nil
 	}
-	// The cause is only in its text; a mount that still exists is busy.
+	// fusermount3 states the cause only in its output, which is for people. If the mount still exists, it is in use.
 	if listed(s.dir) {
 		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
 	}

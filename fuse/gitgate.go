@@ -10,31 +10,32 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// gitName is the file in the root that names git's directory.
+// gitName is the name of the file in the root that contains the path of the git directory.
 const gitName = ".git"
 
-// gitGate makes look-ups of ".git" wait until git can be used. Until then the kernel may not cache
-// the entry, so that every look-up is sent.
+// gitGate makes look-ups of ".git" in the root wait until the git directory is ready. Until then the replies forbid
+// the kernel to cache the entry, so that it sends every look-up.
 //
-// A look-up of a name that the kernel does not know holds the directory's lock (fs/namei.c,
-// lookup_slow), for which processes that create or remove entries of the root would wait. A look-up
-// of a name that it knows, but may not rely on, holds no lock (fs/fuse/dir.c,
-// fuse_dentry_revalidate). So the name is looked up once, and answered, before any process can do
-// so. If memory pressure makes the kernel forget the name during a wait, changes of the root's
-// entries wait too.
+// A look-up of a name that the kernel does not know holds the lock of the directory (fs/namei.c, lookup_slow), and
+// processes that create or remove entries of the root would wait for that lock. A look-up of a name that the kernel
+// knows, but must verify, holds no lock (fs/fuse/dir.c, fuse_dentry_revalidate). So this process looks the name up
+// once, and answers without waiting, before any other process can use the mount (known). If memory pressure makes the
+// kernel forget the name while a look-up waits, changes of the root's entries wait too.
 type gitGate struct {
+	// Options.Await; nil: no look-up waits
 	await func(ctx context.Context, pid uint32) (done bool)
+	// true once await has returned true
 	open  atomic.Bool
-	first atomic.Uint32 // the thread of the first look-up
+	first atomic.Uint32 // the thread that makes the first look-up (known); 0 afterwards
 }
 
-// guards reports whether the gate is not open yet and the name is the one that it guards.
+// guards reports whether name in dir is ".git" in the root and look-ups of it still have to wait.
 func (g *gitGate) guards(dir worktree.Node, name string) bool {
 	return g.await != nil && dir == worktree.Root && name == gitName && !g.open.Load()
 }
 
-// pass waits if the gate is closed. keep reports whether the kernel may cache the reply to the
-// look-up.
+// pass returns when the look-up of name in dir may be answered; for ".git" it calls await first. keep reports whether
+// the kernel may cache the reply. If the wait was interrupted, pass returns the error of the context.
 func (g *gitGate) pass(w *waiter, dir worktree.Node, name string) (keep bool, err error) {
 	if !g.guards(dir, name) {
 		return true, nil
@@ -49,7 +50,7 @@ func (g *gitGate) pass(w *waiter, dir worktree.Node, name string) (keep bool, er
 	return false, w.Err()
 }
 
-// known makes the kernel know the name.
+// known makes the kernel know the name ".git", by a look-up that pass lets through without waiting.
 func (g *gitGate) known(dir string) error {
 	if g.await == nil {
 		return nil
@@ -58,7 +59,7 @@ func (g *gitGate) known(dir string) error {
 		g.first.Store(uint32(unix.Gettid()))
 		defer g.first.Store(0)
 		var st unix.Stat_t
-		_ = unix.Lstat(filepath.Join(dir, gitName), &st) // if this fails, some processes wait longer
+		_ = unix.Lstat(filepath.Join(dir, gitName), &st) // if it fails, changes of the root wait with the first look-up of the name
 		return nil
 	})
 }

@@ -13,44 +13,47 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// waiter is the context of one request. It is done when the process that made the request is to be
-// stopped, and when the mount has ended.
+// waiter is the context of one request. It is done when a signal is to stop the process that made the request, or
+// when the mount has ended.
 //
-// The kernel reports any signal as an interrupt, once (fs/fuse/dev.c, request_wait_answer), and
-// with any reply to an interrupt stat(2) or read(2) of that process fails with EINTR, which they
-// never do on other file systems: programs with timers (git's progress, profilers, Go's scheduler)
-// take it for an I/O error. So an interrupt counts only once a signal is pending that means to
-// stop.
+// The kernel reports any signal as an interrupt, and only once (fs/fuse/dev.c, request_wait_answer). Whatever the
+// reply to an interrupted request is, the stat(2) or read(2) of the process fails with EINTR. On other file systems
+// these calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR
+// for an I/O error. So an interrupt ends the wait only once a signal is pending that is to stop the process.
 type waiter struct {
-	cancel  <-chan struct{}
-	gone    <-chan struct{}
+	// closed by go-fuse when the kernel reports an interrupt
+	cancel <-chan struct{}
+	// closed when the mount has ended
+	gone <-chan struct{}
+	// the thread that made the request
 	pid     uint32
 	request worktree.Request
 
 	ops    *counters
 	cost   metrics.Cost
-	traced *metrics.Cost // cost for the listeners of Trace; nil without listeners
+	traced *metrics.Cost // the copy of cost that the listeners of Trace get; nil without listeners
 
 	mu   sync.Mutex
-	done chan struct{} // created by the first call of Done
+	done chan struct{} // created by the first call of Done; closed when the context is done
 	err  error
 
+	// closed by finish, so that watch returns
 	finished chan struct{}
 	watcher  sync.WaitGroup
 }
 
-// recheck is the interval at which pending signals are read after an interrupt, which the kernel
-// reports only once.
+// recheck is the interval at which pending signals are read from /proc after an interrupt. The kernel reports only
+// the first interrupt of a request, so later signals can be found only there.
 const recheck = 50 * time.Millisecond
 
-// wait returns the context of a request. finish must be called on it before the answer.
+// wait returns the context of a request. The caller must call finish before it answers the request.
 func (f *fileSystem) wait(cancel <-chan struct{}, h *raw.InHeader) *waiter {
 	request := worktree.Request{ID: h.Unique &^ resent, Again: h.Unique&resent != 0}
 	return &waiter{cancel: cancel, gone: f.gone, pid: h.Pid, request: request, ops: &f.ops, traced: f.tracer.cost(h)}
 }
 
-// finish ends the watching. It must be called before the request is answered, because go-fuse
-// reuses the cancel channel for the next one.
+// finish adds the request's cost to the counters and stops the goroutine that Done has started. It must be called
+// before the request is answered, because go-fuse then reuses the cancel channel for another request.
 func (w *waiter) finish() {
 	if source, blobs, bytes := w.cost.Total(); source != 0 {
 		w.ops.fetched.Add(1)
@@ -67,10 +70,11 @@ func (w *waiter) finish() {
 	}
 }
 
-// Deadline returns false: a request ends by an interrupt or with the mount.
+// Deadline returns false: a request has no time limit.
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value returns what the layers below need of a request: its identity and its cost.
+// Value returns the identity of the request for worktree.RequestKey and its cost for metrics.CostKey, which the
+// layers below read.
 func (w *waiter) Value(key any) any {
 	switch key.(type) {
 	case worktree.RequestKey:
@@ -81,14 +85,15 @@ func (w *waiter) Value(key any) any {
 	return nil
 }
 
-// Err returns context.Canceled after Done was closed.
+// Err returns context.Canceled once the channel of Done is closed, and nil before.
 func (w *waiter) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Done starts the watching: most requests are answered without a wait.
+// Done returns a channel that is closed when the wait is to end. The first call starts a goroutine that watches for
+// interrupts. Most requests never wait, so they need no goroutine.
 func (w *waiter) Done() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +104,8 @@ func (w *waiter) Done() <-chan struct{} {
 	return w.done
 }
 
-// watch closes done when the mount ends or the process is to stop. It ends at finish.
+// watch closes done when the mount has ended or a signal is to stop the process. It returns early when finish is
+// called.
 func (w *waiter) watch() {
 	select {
 	case <-w.finished:
@@ -116,8 +122,8 @@ func (w *waiter) watch() {
 	close(w.done)
 }
 
-// awaitStop returns true when the interrupted process is to stop, and false when the request has
-// ended before.
+// awaitStop is called after an interrupt. It returns true once a stop signal is pending for the process or the mount
+// has ended, and false once finish is called.
 func (w *waiter) awaitStop() bool {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -133,13 +139,14 @@ func (w *waiter) awaitStop() bool {
 	return true
 }
 
-// stopSignals are those that end a process or ask it to end. A signal without a handler whose
-// default action is to kill is SIGKILL by the time it is pending (kernel/signal.c,
-// complete_signal).
+// stopSignals is the set of signals that end a process or ask it to end; bit n-1 stands for signal n. Other signals
+// whose default action kills a process without a handler are not needed here: the kernel turns them into SIGKILL
+// before they are pending (kernel/signal.c, complete_signal).
 const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGQUIT-1) |
 	1<<(syscall.SIGABRT-1) | 1<<(syscall.SIGKILL-1) | 1<<(syscall.SIGTERM-1)
 
-// stopping reports whether a stop signal is pending for a thread, or whether this cannot be known.
+// stopping reports whether a stop signal is pending for a thread. It also returns true if the signals of the thread
+// cannot be read.
 func stopping(tid uint32) bool {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// notifiers is how many notices are written concurrently: each waits for the lock of a directory.
+// notifiers is the number of notices that are sent concurrently. Each notice waits for the lock of a directory.
 const notifiers = 4
 
-// Invalidate makes the kernel forget names and attributes that have changed without a request: it
-// looks up names again, also those that it knows as absent, and lists directories again. It must
-// not be called while answering a request: dropping an entry takes the directory's lock, whose
-// holder may wait for a reply.
+// Invalidate makes the kernel drop the names and attributes in stale, which have changed without a request. The
+// kernel then looks up those names again, including those that it had cached as absent, and lists those directories
+// again. Invalidate must not be called while answering a request: dropping an entry takes the lock of its directory,
+// whose holder may wait for a reply.
 func (s *Server) Invalidate(stale worktree.Stale) {
 	places := make(chan worktree.Place)
 	var all sync.WaitGroup
@@ -22,7 +22,7 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 		all.Go(func() {
 			s.device.tellKernel(func() raw.Status {
 				for p := range places {
-					s.raw.EntryNotify(uint64(p.Dir), p.Name) // ENOENT: not in the kernel's cache
+					s.raw.EntryNotify(uint64(p.Dir), p.Name) // fails with ENOENT if the kernel has not cached the name
 				}
 				return raw.OK
 			})
@@ -35,8 +35,8 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	all.Wait()
 	s.device.tellKernel(func() raw.Status {
 		for _, n := range stale.Nodes {
-			// The pages of a directory are its listing. Those of a file remain valid: the contents
-			// of a node never change this way.
+			// The cached pages of a directory hold its listing, so they are invalidated too. The pages of a file
+			// remain valid: the contents of a node never change in this way.
 			off := int64(-1)
 			if stale.Dirs[n] {
 				off = 0

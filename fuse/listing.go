@@ -9,31 +9,31 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// ReadDir lists names and inode numbers, without attributes.
+// ReadDir lists the names, types and inode numbers of a directory, without further attributes.
 func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opReadDir, &in.InHeader, f.list(w, in, func(e raw.DirEntry, _ bool) bool { return out.AddDirEntry(e) }))
 }
 
-// ReadDirPlus lists names with the attributes that are known.
+// ReadDirPlus lists the entries of a directory with the attributes that are known.
 func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.listPlus(w, in, out, fillEntry)
 }
 
-// listPlus returns attributes with the names, which saves the kernel a LOOKUP for each. It does not
-// wait for sizes: an entry whose size is unknown, or that may not be cached yet, has node id 0, a
-// name without attributes.
+// listPlus lists entries with attributes, which saves the kernel a LOOKUP for each. fill sets the attributes of one
+// entry. listPlus does not wait for sizes: an entry whose size is unknown, or that the kernel must not cache yet, has
+// node id 0, which means that it has no attributes.
 func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
 	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry, dot bool) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {
 			return false
 		}
-		// The kernel ignores attributes of "." and "..", and counts no look-up for them
-		// (fs/fuse/readdir.c, fuse_direntplus_link).
+		// The entry ".git" gets no attributes until git is ready. Neither do "." and "..": the kernel ignores theirs
+		// and counts no look-up for them (fs/fuse/readdir.c, fuse_direntplus_link).
 		if f.git.guards(worktree.Node(in.NodeId), e.Name) {
 			return true
 		}
@@ -44,15 +44,15 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 	}))
 }
 
-// dots is the number of offsets for "." and "..". Positions of the tree's entries below ownOffset
-// are lower than the kernel's offsets by dots; higher ones, which must not exceed 1<<63, are the
-// same.
+// dots is the number of offsets that "." and ".." take, which the tree does not list. So a position of the tree below
+// ownOffset is lower than the kernel's offset by dots. Positions from ownOffset up equal the kernel's offsets and
+// must not exceed 1<<63.
 const (
 	dots      = 2
 	ownOffset = 1 << 62
 )
 
-// offset converts a position of the tree's entries to an offset for the kernel.
+// offset converts the position of an entry in the tree to the kernel's offset.
 func offset(next uint64) uint64 {
 	if next < ownOffset {
 		next += dots
@@ -60,7 +60,8 @@ func offset(next uint64) uint64 {
 	return next
 }
 
-// list emits a directory's entries after an offset.
+// list calls emit for each entry of a directory from in.Offset on, until emit returns false because the reply is
+// full. dot is true for "." and "..".
 func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, dot bool) bool) error {
 	dir, from := worktree.Node(in.NodeId), in.Offset
 	if from > math.MaxInt64 { // an offset that was never returned

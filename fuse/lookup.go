@@ -10,7 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Lookup waits for the size: in a read-only mount no process waits for the directory meanwhile.
+// Lookup returns the entry of a name, with the size of the file. In a read-only mount it may wait for the size: the
+// wait blocks other look-ups of new names in the directory, but no process can want to change the directory.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
@@ -32,9 +33,9 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 	return raw.OK
 }
 
-// find returns the attributes of a name in a directory. The kernel looks "." and ".." up only for a
-// file handle of a node that it has forgotten, for which "." may also be a file (fs/fuse/inode.c,
-// fuse_get_dentry).
+// find returns the attributes of the entry name in the directory of the request. The size is negative if it is not
+// known. The names "." and ".." occur only if a file handle refers to a node that the kernel has forgotten; the node
+// of the request may then also be a file (fs/fuse/inode.c, fuse_get_dentry).
 func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Attr, error) {
 	switch {
 	case len(name) > object.MaxNameLen:
@@ -51,8 +52,8 @@ func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Att
 	return f.tree.Lookup(w, worktree.Node(h.NodeId), name)
 }
 
-// absent answers a look-up of a name that does not exist: with node id 0 the kernel may cache the
-// absence too, if keep is true.
+// absent answers a look-up that has failed with err. If the name does not exist, the reply is OK with node id 0; the
+// kernel caches that the name is absent if keep is true. Any other error becomes the status.
 func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut, keep bool) raw.Status {
 	if errors.Is(err, worktree.ErrNotExist) {
 		if keep {
@@ -63,6 +64,7 @@ func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut, keep 
 	return f.fail(opLookup, h, err)
 }
 
+// GetAttr returns the attributes of a node. It waits for a size that is not known yet.
 func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -75,6 +77,7 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw
 	return raw.OK
 }
 
+// Readlink returns the target of a symbolic link, which may have to be fetched.
 func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, raw.Status) {
 	w := f.wait(cancel, h)
 	defer w.finish()
@@ -82,7 +85,8 @@ func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, 
 	return target, f.fail(opReadlink, h, err)
 }
 
-// fillEntry fills in the reply for a name, which the kernel may cache until it is invalidated.
+// fillEntry sets the reply to a look-up to the node with attributes a. The kernel may cache the entry and the
+// attributes until they are invalidated.
 func fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	out.NodeId = uint64(a.Node)
 	out.SetEntryTimeout(forever)
@@ -90,7 +94,7 @@ func fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	fillAttr(&out.Attr, a)
 }
 
-// fillAttr converts attributes; an unknown size is 0.
+// fillAttr converts attributes to the kernel's form. An unknown size becomes 0.
 func fillAttr(out *raw.Attr, a worktree.Attr) {
 	*out = raw.Attr{
 		Ino: uint64(a.Node), Size: uint64(max(a.Size, 0)), Blocks: uint64(max(a.Blocks, 0)), Mode: a.Mode, Nlink: a.Nlink,
@@ -101,10 +105,10 @@ func fillAttr(out *raw.Attr, a worktree.Attr) {
 	out.Ctime, out.Ctimensec = split(a.Ctime)
 }
 
-const nanosPerSecond = 1_000_000_000 // in nanoseconds
+const nanosPerSecond = 1_000_000_000 // the number of nanoseconds in a second
 
-// split returns the seconds of a time, rounded down, and the remaining nanoseconds. Seconds before
-// 1970 are negative for the kernel too, although the type is unsigned.
+// split converts a time in nanoseconds since 1970 to seconds, rounded down, and the remaining nanoseconds. For times
+// before 1970 the kernel takes sec as a negative number, although the type is unsigned.
 func split(ns int64) (sec uint64, nsec uint32) {
 	s, n := ns/nanosPerSecond, ns%nanosPerSecond
 	if n < 0 {
@@ -113,7 +117,8 @@ func split(ns int64) (sec uint64, nsec uint32) {
 	return uint64(s), uint32(n)
 }
 
-// join is the inverse of split; it returns the nearest time that 64 bits can hold.
+// join is the inverse of split. For a time that nanoseconds in 64 bits cannot express, join returns the nearest time
+// that they can.
 func join(sec uint64, nsec uint32) int64 {
 	const most = 1<<63/nanosPerSecond - 1
 	s := min(max(int64(sec), -most), most)

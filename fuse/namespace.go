@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Lookup waits only for the tree of the directory (see sizes).
+// Lookup returns the entry of a name. It may wait until the directory's entries are fetched, but not for the size of
+// the file (see the type sizes).
 func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
@@ -32,33 +33,35 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return raw.OK
 }
 
-// ReadDirPlus leaves out the attributes of directories that are being redirected: with them the
-// kernel would cache the directory below the mount.
+// ReadDirPlus lists names with the attributes that are known. For a directory that is being redirected it returns
+// only the name: with attributes, the kernel would cache the directory that the redirect is about to mount over.
 func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.listPlus(w, in, out, func(entry *raw.EntryOut, a worktree.Attr) {
 		if f.redirects.busy(a.Node) {
-			return // a name without attributes
+			return // node id 0: the entry has no attributes
 		}
 		f.fillEntry(entry, a)
 	})
 }
 
-// Create is sent once. After ENOSYS the kernel creates files with MKNOD and opens them without a
-// request (fs/fuse/dir.c, fuse_atomic_open). It still knows that the file is new, so its creator
-// may write to it whatever its mode is.
+// Create answers the first creation with ENOSYS. From then on the kernel creates files with MKNOD and opens them
+// without a request (fs/fuse/dir.c, fuse_atomic_open). In that open the kernel still knows that the file is new, so a
+// program may write to the file that it has created even if the file's mode forbids it.
 func (f *writable) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
 	return raw.ENOSYS
 }
 
+// Mknod creates a regular file, a device, a socket or a FIFO.
 func (f *writable) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
 	return f.make(opMknod, cancel, &in.InHeader, in.Umask, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mknod(w, worktree.Node(in.NodeId), name, in.Mode, in.Rdev, c)
 	})
 }
 
-// Mkdir creates a directory. If it is to be redirected, mounting another one over it starts too.
+// Mkdir creates a directory. If the directory is to be redirected, Mkdir also starts mounting another directory over
+// it.
 func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
 	mkdir := func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mkdir(w, worktree.Node(in.NodeId), name, in.Mode, c)
@@ -69,19 +72,21 @@ func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, o
 	return f.make(opMkdir, cancel, &in.InHeader, in.Umask, name, out, mkdir)
 }
 
+// Symlink creates a symbolic link.
 func (f *writable) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name string, out *raw.EntryOut) raw.Status {
 	return f.make(opSymlink, cancel, h, 0, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Symlink(w, worktree.Node(h.NodeId), name, target, c)
 	})
 }
 
+// Link creates another name for a file.
 func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
 	return f.make(opLink, cancel, &in.InHeader, 0, name, out, func(w *waiter, _ worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Link(w, worktree.Node(in.Oldnodeid), worktree.Node(in.NodeId), name)
 	})
 }
 
-// make answers requests that create an entry.
+// make answers a request that creates an entry. do creates it, and make fills in the reply.
 func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask uint32, name string, out *raw.EntryOut,
 	do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
 	if len(name) > object.MaxNameLen {
@@ -97,14 +102,14 @@ func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask ui
 	return raw.OK
 }
 
-// cred returns the credentials of a request that creates an entry. Without access control lists the
-// kernel has applied the umask already.
+// cred returns the owner and the umask for a new entry. The umask matters only with access control lists; without
+// them the kernel has already applied it to the mode.
 func cred(h *raw.InHeader, umask uint32) worktree.Cred {
 	return worktree.Cred{UID: h.Uid, GID: h.Gid, Umask: umask}
 }
 
-// Tmpfile creates and opens a file without a name. This is the only open for which the kernel sends
-// a request; the reply has the flags that it uses for opens without one (fs/fuse/file.c,
+// Tmpfile creates and opens a file without a name (O_TMPFILE). This is the only open for which the kernel sends a
+// request, so the reply must contain the flags that the kernel assumes for all other opens (fs/fuse/file.c,
 // fuse_file_open).
 func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.CreateOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
@@ -118,22 +123,24 @@ func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.Cr
 	return raw.OK
 }
 
-// Release does nothing: files live until the kernel forgets them.
+// Release does nothing: there is no per-open state, and a file without a name lives until the kernel forgets it.
 func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) {}
 
+// Unlink removes an entry that is not a directory.
 func (f *writable) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
 	return f.fail(opUnlink, h, f.tree.Unlink(w, worktree.Node(h.NodeId), name))
 }
 
+// Rmdir removes an empty directory.
 func (f *writable) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
 	return f.fail(opRmdir, h, f.tree.Rmdir(w, worktree.Node(h.NodeId), name))
 }
 
-// Rename moves an entry, in the manner that renameat2(2) names in Flags.
+// Rename moves an entry. in.Flags are the flags of renameat2(2).
 func (f *writable) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
 	if len(newName) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)

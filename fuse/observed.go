@@ -6,8 +6,8 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// observed wraps the file system of a mount. It counts and times requests and reports them to
-// listeners (trace.go). Each request costs two reads of the clock and five atomic additions.
+// observed wraps the file system of a mount. It counts requests, measures how long they take, and reports them to the
+// listeners of Trace (trace.go). Each request costs two reads of the clock and five atomic additions.
 type observed struct {
 	raw.RawFileSystem
 	ops       *counters
@@ -21,10 +21,10 @@ var _ raw.RawFileSystem = (*observed)(nil)
 type observation struct {
 	op    op
 	start time.Time
-	event *event // nil: no listener
+	event *event // for the listeners of Trace; nil if there are none
 }
 
-// begin counts a request and starts its time. end must follow.
+// begin counts a request and records when it began. The caller must call end with the result.
 func (o *observed) begin(op op, h *raw.InHeader) observation {
 	s := observation{op: op, start: time.Now()}
 	o.ops.byKind[op].Add(1)
@@ -76,7 +76,7 @@ func (o *observed) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return status
 }
 
-// Forget has no reply: it is counted and timed, not traced.
+// Forget counts and times a FORGET. It is not reported to listeners, because a FORGET has no reply.
 func (o *observed) Forget(node, lookups uint64) {
 	start := time.Now()
 	o.ops.byKind[opForget].Add(1)

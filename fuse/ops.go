@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// op is a kind of request.
+// op is the kind of a FUSE request.
 type op int
 
 const (
@@ -44,6 +44,7 @@ const (
 	opLseek
 	opCopyFileRange
 	opTmpfile
+	// the number of kinds
 	ops
 )
 
@@ -56,8 +57,8 @@ var opNames = [ops]string{
 // String returns the kernel's name of the request, such as LOOKUP.
 func (o op) String() string { return opNames[o] }
 
-// ofData reports whether an operation is about contents. ENOENT is then no result for the caller,
-// which has the file open, but a fault of the daemon.
+// ofData reports whether a request is about the contents of an open file. For such a request ENOENT would be a wrong
+// answer, since the file is open: it means that the daemon has a fault.
 func (o op) ofData() bool {
 	switch o {
 	case opRead, opWrite, opFsync, opFallocate, opLseek, opCopyFileRange:
@@ -66,11 +67,11 @@ func (o op) ofData() bool {
 	return false
 }
 
-// Latencies measures how long requests of each kind took, of any number of mounts. The zero value
-// is ready.
+// Latencies has a histogram of durations for each kind of request. Several mounts may share one. The zero value is
+// ready to use.
 type Latencies [ops]metrics.Histogram
 
-// Each calls f for every kind of request that occurred, with the kernel's name for it.
+// Each calls f for every kind of request that occurred. op is the kernel's name of the kind, such as LOOKUP.
 func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
 	for o := range ops {
 		if l[o].Count() > 0 {
@@ -82,11 +83,11 @@ func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
 // counters counts the requests of one mount.
 type counters struct {
 	byKind  [ops]atomic.Uint64
-	pending atomic.Int64  // not answered yet
+	pending atomic.Int64  // requests that are not answered yet
 	fetched atomic.Uint64 // requests that waited for the remote
 }
 
-// snapshot returns the counts of the kinds of requests that occurred.
+// snapshot returns the number of requests of each kind that occurred, by the kernel's name of the kind.
 func (c *counters) snapshot() map[string]uint64 {
 	m := make(map[string]uint64)
 	for o := range ops {

@@ -12,18 +12,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A GETATTR does not contain its purpose. The process for which it is sent is blocked in a system
-// call, which /proc shows (proc(5), syscall). Many calls only check permissions, and must not wait
-// for a size that may have to be fetched. If the call cannot be read (a thread in a namespace that
-// hides it, a process that may not be traced, an io_uring), the request waits for the size. So does
-// one for another file system that is stacked on this one: in the same calls it may read attributes
-// to copy a file (overlayfs, copy up).
+// A GETATTR does not state what it is for. But the process that has caused it is blocked in a system call, which
+// /proc shows (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that
+// may have to be fetched. The functions below find out the purpose. The request waits for the size if the system call
+// cannot be read, because the thread is in a namespace that hides it, must not be traced, or uses io_uring. It also
+// waits if the attributes are for another file system that is stacked on this one: in a system call that seems to
+// need no size, that file system may read attributes to copy a file (overlayfs, copy up).
 
 // sysCall is a system call that a thread is blocked in.
 type sysCall proc.SystemCall
 
-// needsSize reports whether the thread for which the kernel requests the attributes of a file may
-// look at its size. mode is the file's.
+// needsSize reports whether the thread tid, for which the kernel requests the attributes of a file, may use the
+// file's size. mode is the mode of the file.
 func needsSize(tid, mode uint32) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
@@ -44,9 +44,9 @@ func needsSize(tid, mode uint32) bool {
 	return true
 }
 
-// asksForAttribute reports whether a thread is in a system call that reads an extended attribute.
-// In such a call the kernel requests the length of "security.capability" first, as it does before a
-// write (security/commoncap.c, cap_inode_getsecurity).
+// asksForAttribute reports whether a thread is in a system call that reads an extended attribute. There the kernel
+// requests the length of "security.capability" on behalf of the program (security/commoncap.c,
+// cap_inode_getsecurity), and not because of a write.
 func asksForAttribute(tid uint32) bool {
 	c, ok := blockedIn(proc.Of(int(tid)))
 	if !ok || c.Stack < 1<<32 {
@@ -59,8 +59,8 @@ func asksForAttribute(tid uint32) bool {
 	return false
 }
 
-// blockedIn returns the system call that a thread is blocked in. A thread that has just sent its
-// request may still be running, and is read again until it sleeps.
+// blockedIn returns the system call that a thread is blocked in, and false if it cannot be read. A thread that has
+// just sent its request may still be running; blockedIn then reads again until the thread sleeps, up to about 50 ms.
 func blockedIn(thread proc.Process) (sysCall, bool) {
 	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
 		c, running, ok := thread.SystemCall()
@@ -72,9 +72,9 @@ func blockedIn(thread proc.Process) (sysCall, bool) {
 	return sysCall{}, false
 }
 
-// checksPermission reports whether the kernel requests the attributes to check permissions, and not
-// for another file system. The thread's stack shows this, which only root may read. Other users see
-// only whether a file system that is stacked on others is mounted where the caller is.
+// checksPermission reports whether the kernel requests the attributes to check permissions, and not for another file
+// system that is stacked on this one. The kernel stack of the thread shows this, but only root may read it. Otherwise
+// checksPermission assumes it unless the thread's mount table lists a stacked file system.
 func checksPermission(thread proc.Process) bool {
 	stack, err := thread.Stack()
 	if err == nil {
@@ -84,41 +84,41 @@ func checksPermission(thread proc.Process) bool {
 	return err == nil && !stacks(mounts)
 }
 
-// stacks reports whether a mountinfo lists a file system that shows files of another one as its
-// own.
+// stacks reports whether a mount table (proc(5), mountinfo) lists a file system that shows the files of another file
+// system as its own.
 func stacks(mountinfo []byte) bool {
 	for line := range bytes.Lines(mountinfo) {
 		_, source, _ := bytes.Cut(line, []byte(" - "))
 		kind, _, _ := bytes.Cut(source, []byte(" "))
 		switch string(kind) {
-		case "overlay", "ecryptfs", "": // or it is no mountinfo
+		case "overlay", "ecryptfs", "": // "": the line has no type, so the format is unknown
 			return true
 		}
 	}
 	return false
 }
 
-// indifferent reports whether a program calls stat only to find out the kind of a file, before it
-// removes, moves, changes or overwrites it, and neither shows nor uses the size. mv and cp, when
-// they have to copy, call stat again on the open file, which waits. Without this exception rm would
-// fail while the remote is unreachable.
+// indifferent reports whether the program of a thread calls stat only to find out the kind of a file, before it
+// removes, moves, changes or overwrites the file, and neither prints nor uses the size. When mv and cp have to copy,
+// they call stat once more on the open file, and that stat waits for the size. Without this exception rm would fail
+// while the remote is unreachable.
 func indifferent(thread proc.Process, mode uint32) bool {
 	name, err := thread.Name()
 	if err != nil {
 		return false
 	}
 	switch name {
-	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // the system calls of touch and unlink are enough
+	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // not touch and unlink: their system calls show that they need no size
 		return true
-	case "rm": // the question that it prints, with an option or for a read-only file, depends on the size
+	case "rm": // not if rm may ask (option, read-only file): its question depends on the size
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
 	return false
 }
 
-// asks reports whether one of rm's arguments may be an option that makes it ask (-i, -I,
-// --interactive).
+// asks reports whether one of rm's arguments may be an option that makes rm ask before it removes a file (-i, -I,
+// --interactive). It may return true for other options.
 func asks(args []string) bool {
 	for _, arg := range args {
 		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg, "iI") {
@@ -128,21 +128,21 @@ func asks(args []string) bool {
 	return false
 }
 
-// use is the purpose for which a system call needs the attributes of a file.
+// use is the purpose for which a system call needs the attributes of a file, as far as its number and arguments show.
 type use int
 
 const (
-	useAny     use = iota // any attributes, perhaps the size
-	useNone               // attributes other than the size, by the mask of statx
-	useChange             // permissions
+	useAny     use = iota // unknown; it may need the size
+	useNone               // attributes without the size, as the mask of statx(2) shows
+	useChange             // only permissions, to open or change the file
 	useOpenHow            // depends on the flags in memory (openat2)
 	useStat               // depends on the program that calls stat
 )
 
-// use returns the purpose of a system call, by its number and arguments; useAny if it is not known.
+// use returns the purpose of a system call; useAny if it is not known.
 func (c sysCall) use() use {
-	// Programs of 32 bits have other numbers for their calls. Their stacks are below 4 GiB, those of
-	// 64-bit programs above.
+	// In 32-bit programs the same numbers mean other system calls. The stacks of such programs are below 4 GiB, those
+	// of 64-bit programs above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}
@@ -172,8 +172,8 @@ func (c sysCall) use() use {
 	return useAny
 }
 
-// openUse returns the purpose of an open(2) with these flags: a file that is opened for writing
-// needs no size yet.
+// openUse returns the purpose of an open(2) with these flags. An open for writing needs only permissions; the size is
+// requested later.
 func openUse(flags uint64) use {
 	if writes(flags) {
 		return useChange
@@ -181,8 +181,8 @@ func openUse(flags uint64) use {
 	return useAny
 }
 
-// statUse returns the purpose of a stat with these flags. A stat of an open file is not one that
-// only finds out the kind.
+// statUse returns the purpose of a stat with these flags. A program that calls stat on an open file (AT_EMPTY_PATH)
+// wants more than the kind of the file.
 func statUse(flags uint64) use {
 	if flags&unix.AT_EMPTY_PATH != 0 {
 		return useAny
@@ -190,14 +190,15 @@ func statUse(flags uint64) use {
 	return useStat
 }
 
-// writes reports whether an open needs no size: for writing alone, where each write requests the
-// size, or to empty the file. With O_RDWR a mapping may follow, for which the kernel does not
-// request it.
+// writes reports whether an open with these flags needs no size: it is for writing only, where each write requests
+// the size, or it empties the file. An open with O_RDWR does need it: the program may map the file next, and for a
+// mapping the kernel does not request the size.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_TRUNC != 0
 }
 
-// openHow reads the flags of an openat2(2), the first field of a struct open_how in the caller's memory.
+// openHow returns the flags of an openat2(2). They are the first field of the struct open_how at addr in the memory
+// of the thread. ok is false if that memory cannot be read.
 func openHow(thread proc.Process, addr uint64) (flags uint64, ok bool) {
 	mem, err := thread.Memory(os.O_RDONLY)
 	if err != nil {

@@ -4,7 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyUse knows the calls that only old architectures have, without a directory's descriptor.
+// legacyUse returns the purpose of the system calls that only old architectures have, such as open(2) without the
+// descriptor of a directory. For all other calls it returns useAny.
 func (c sysCall) legacyUse() use {
 	switch c.Number {
 	case unix.SYS_OPEN:

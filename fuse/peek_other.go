@@ -2,5 +2,5 @@
 
 package fuse
 
-// legacyUse: newer architectures have no old calls.
+// legacyUse returns useAny, because newer architectures do not have those system calls.
 func (c sysCall) legacyUse() use { return useAny }

@@ -10,14 +10,15 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Kernel describes the FUSE features of the kernel.
+// Kernel describes the FUSE implementation of the running kernel.
 type Kernel struct {
-	Major, Minor uint32 // of its protocol
-	Resend       bool   // a mount can be taken over: unanswered requests are resent (Linux 6.9)
-	Lacks        []string
+	Major, Minor uint32 // version of the FUSE protocol
+	Resend       bool   // the kernel can resend unanswered requests (Linux 6.9), so a mount can be taken over
+	// the optional features that the kernel does not have, as names for people
+	Lacks []string
 }
 
-// optionalFeatures are features without which a mount works, but is slower.
+// optionalFeatures lists the features without which a mount works, but slower.
 var optionalFeatures = []struct {
 	capability uint64
 	name       string
@@ -28,8 +29,8 @@ var optionalFeatures = []struct {
 	{raw.CAP_EXPLICIT_INVAL_DATA, "caches that we invalidate"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without asking for capabilities"},
 }
 
-// Probe mounts for a moment in a new directory below dir, to find out whether mounting works and
-// which features the kernel has. No request is answered there.
+// Probe mounts in a new directory below dir and unmounts again at once, to find out whether mounting works and which
+// features the kernel has. It answers no request in that mount.
 func Probe(dir string) (k Kernel, err error) {
 	at, err := os.MkdirTemp(dir, "artifactfs-probe-")
 	if err != nil {
@@ -49,8 +50,8 @@ func Probe(dir string) (k Kernel, err error) {
 	}
 	in, err := d.hello()
 	s := &Server{dir: at, device: d, ended: make(chan struct{})}
-	// The device is closed first: a process that looks at the directory at this moment gets an error
-	// and does not wait.
+	// The device is closed before the mount is removed, so that a process that uses the directory at this moment gets
+	// an error instead of waiting for an answer.
 	err = errors.Join(err, d.file.Close(), s.detach())
 	if err != nil {
 		return k, fmt.Errorf("probe fuse: %w", err)
@@ -64,7 +65,7 @@ func Probe(dir string) (k Kernel, err error) {
 	return k, nil
 }
 
-// String returns a short description.
+// String returns the protocol version and the features in one line, for people.
 func (k Kernel) String() string {
 	text := fmt.Sprintf("protocol %d.%d", k.Major, k.Minor)
 	if k.Resend {

@@ -6,9 +6,8 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// readOnly answers requests for changes with EROFS, and those that the kernel can do alone with
-// ENOSYS. The kernel sends no requests for changes on a read-only mount; this protects a mount that
-// was remounted writable.
+// readOnly answers requests for changes with EROFS, and requests for things that the kernel can do alone with ENOSYS.
+// On a read-only mount the kernel sends no requests for changes; EROFS protects a mount that was remounted writable.
 type readOnly struct {
 	raw.RawFileSystem
 }
@@ -65,9 +64,8 @@ func (readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, ra
 	return 0, raw.EROFS
 }
 
-// The methods below answer requests that the kernel sends once: after ENOSYS it works without them.
-// Access is checked by the kernel (default_permissions), and a read-only mount has nothing to write
-// back.
+// The methods below answer with ENOSYS, after which the kernel sends no more requests of the kind. The kernel itself
+// checks permissions (default_permissions), and a read-only mount has nothing to write back.
 
 func (readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
 	return raw.ENOSYS
@@ -90,5 +88,7 @@ func (readOnly) Lseek(<-chan struct{}, *raw.LseekIn, *raw.LseekOut) raw.Status {
 }
 
 func (readOnly) Ioctl(<-chan struct{}, *raw.IoctlIn, []byte, *raw.IoctlOut, []byte) raw.Status {
-	return raw.Status(syscall.ENOTTY) // after ENOSYS, programs that ask whether the file is a terminal would get a wrong error
+	// ENOTTY is what programs expect that use an ioctl to find out whether the file is a terminal; they would
+	// misunderstand ENOSYS.
+	return raw.Status(syscall.ENOTTY)
 }

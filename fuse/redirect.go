@@ -18,21 +18,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// redirects are directories over which something is mounted as soon as they are created, before any
-// process can enter them. The reply to the MKDIR forbids the kernel to cache the entry, so the
-// next use of the path sends a LOOKUP, which waits until the mount is in place. Only the thread
-// that mounts does not wait: its own path look-up sends a LOOKUP too.
+// redirects is the set of directories over which another directory is being mounted. This starts as soon as such a
+// directory is created, before any process can enter it. The reply to the MKDIR does not let the kernel cache the
+// entry, so the next use of the path sends a LOOKUP, and that LOOKUP waits until the mount is in place. A LOOKUP by
+// the thread that mounts does not wait, because mount(2) itself looks up the path.
 type redirects struct {
 	hook func(path string) (bind func() error, ok bool) // Options.Redirect
-	dir  string                                         // the mount point of the tree
+	dir  string                                         // the directory at which the tree is mounted
 	log  *zap.Logger
 
-	running atomic.Int32   // len of binding, so that most look-ups need no lock
-	binds   sync.WaitGroup // binds in progress
+	running atomic.Int32   // the length of binding; most look-ups read 0 here and need no lock
+	binds   sync.WaitGroup // counts the goroutines that mount
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// the directories that are being redirected, by name
 	binding map[place]*redirect
-	threads map[uint32]bool // threads that mount; several may mount at the same place
+	threads map[uint32]bool // threads that mount, whose look-ups do not wait
 }
 
 // place is a name in a directory.
@@ -41,25 +42,25 @@ type place struct {
 	name string
 }
 
-// redirect is a directory over which another one is being mounted.
+// redirect is one directory over which another one is being mounted.
 type redirect struct {
-	node     worktree.Node // the directory; guarded by redirects.mu
+	node     worktree.Node // the directory, once it is created; guarded by redirects.mu
 	once     sync.Once
 	lookedUp chan struct{} // closed by once when another process looks the name up
 	done     chan struct{} // closed when bind has returned
 }
 
 const (
-	// askAgain is the pause before bind is called again for a name that does not exist yet.
+	// askAgain is the pause before bind is called again after it has failed because the directory does not exist yet.
 	askAgain = time.Millisecond
-	// longestWait bounds how long a look-up waits for a directory that is being redirected. The
-	// kernel may hold locks for the look-up that mounting needs. Better that one process sees the
-	// bare directory than that all of them hang.
+	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. The kernel may
+	// hold locks for the look-up that mounting needs, so without a limit all processes that use the path could hang.
+	// With it, one process sees the directory before another one is mounted over it.
 	longestWait = 5 * time.Second
 )
 
-// bindFor reports whether a new directory is to be redirected, with its path from the root of the
-// tree and the function that mounts.
+// bindFor reports in ok whether the new directory name in dir is to be redirected. bind is the function that mounts,
+// and at is the directory's path, relative to the root of the tree.
 func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
 	if r.hook == nil {
 		return nil, "", false
@@ -73,8 +74,9 @@ func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (b
 	return bind, at, ok
 }
 
-// mkdirRedirected creates a directory and starts bind, which mounts another one over it. It does not
-// wait for the mount: the kernel must not cache the reply, and the next look-up waits instead.
+// mkdirRedirected creates a directory by calling mkdir, and starts bind, which mounts another directory over it. It
+// does not wait for bind, since the kernel holds the lock of the parent until the reply. The reply forbids the kernel
+// to cache the entry, so the next look-up is sent and waits for bind.
 func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut,
 	mkdir func(*waiter, worktree.Cred) (worktree.Attr, error), bind func() error, at string,
 ) raw.Status {
@@ -97,7 +99,8 @@ func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name
 	return raw.OK
 }
 
-// run calls bind and ends the redirect.
+// run calls bind once the kernel knows that the directory exists, and then ends the redirect. It returns the error of
+// bind.
 func (r *redirects) run(p place, d *redirect, bind func() error, at string) error {
 	defer r.end(p, d)
 	noted := r.afterMkdir(at)
@@ -107,8 +110,9 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	})
 }
 
-// exempt makes look-ups of a thread return at once until over is called. A thread that mounts at
-// the same place as another may wait for that one in the kernel, and must not wait here too.
+// exempt makes look-ups by a thread return without waiting for redirects, until over is called. Two threads may mount
+// at the same directory at once. One of them may then wait in the kernel until the other has mounted, so the look-up
+// of neither may wait here.
 func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,16 +127,17 @@ func (r *redirects) exempt(thread uint32) (over func()) {
 	}
 }
 
-// unfinished is a directory for which bind was not called, or did not return, before the previous
-// process ended.
+// unfinished is a directory for which bind had not been called, or had not returned, when the previous process ended.
 type unfinished struct {
 	place
 	*redirect
 	bind func() error
+	// relative to the root of the tree
 	path string
 }
 
-// remember makes look-ups of these directories wait from now on. The mount is not served yet.
+// remember records that the directories in list are being redirected, so that look-ups of them wait. It must be
+// called before this process serves the mount. The result is the argument of finish.
 func (r *redirects) remember(t *worktree.Tree, list []worktree.Place) (found []unfinished) {
 	for _, at := range list {
 		p := place{at.Dir, at.Name}
@@ -143,7 +148,7 @@ func (r *redirects) remember(t *worktree.Tree, list []worktree.Place) (found []u
 	return found
 }
 
-// finish redirects them in the background.
+// finish calls bind for each of the directories that remember returned, in the background. Errors are logged.
 func (r *redirects) finish(list []unfinished) {
 	for _, u := range list {
 		r.binds.Go(func() {
@@ -154,8 +159,8 @@ func (r *redirects) finish(list []unfinished) {
 	}
 }
 
-// Redirect calls bind for an existing directory and returns its result. Look-ups wait meanwhile as
-// they do for a new directory.
+// Redirect calls bind for an existing directory and returns its error. Until bind returns, look-ups of the directory
+// by other threads wait.
 func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	r, p := s.redirects, place{at.Dir, at.Name}
 	parent, err := s.fs.tree.Path(at.Dir)
@@ -168,10 +173,10 @@ func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	return <-done
 }
 
-// afterMkdir returns a channel that is closed when the kernel has seen the reply to a mkdir. Until
-// then it knows the name as absent and sends no look-ups. mkdir(2) holds the lock of the parent
-// meanwhile, as do look-ups of names there that the kernel does not know (fs/namei.c, lookup_slow):
-// so a look-up of a name that cannot exist waits for the mkdir.
+// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the
+// kernel has the name cached as absent and sends no look-up for it, so mounting there would fail. To find out,
+// afterMkdir looks up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent until it
+// has processed the reply, and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
 func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	done := make(chan struct{})
 	r.binds.Go(func() {
@@ -184,10 +189,10 @@ func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	return done
 }
 
-// bind mounts once the kernel has seen the reply to the mkdir, or looks the name up. That look-up
-// may belong to another mkdir(2) of the same name, which holds the lock of the parent until it is
-// answered, so waiting for the parent would never end. It may also have been sent before the reply;
-// the name is then not found yet.
+// bind calls the function bind once the kernel has processed the reply to the MKDIR (noted is closed), or as soon as
+// a process looks the name up. The latter is necessary because the look-up may belong to another mkdir(2) of the same
+// name, which holds the lock of the parent until its look-up is answered: noted would never be closed. If that
+// look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
 func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	select {
 	case <-noted:
@@ -207,7 +212,7 @@ func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	}
 }
 
-// begin records that the directory at p is being redirected, so that look-ups of it wait.
+// begin records that the directory p is being redirected, so that look-ups of p wait. The caller must call end.
 func (r *redirects) begin(p place) *redirect {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,19 +225,20 @@ func (r *redirects) begin(p place) *redirect {
 	return d
 }
 
-// end wakes the look-ups that wait for d.
+// end records that d is not being redirected any more and wakes the look-ups that wait for d.
 func (r *redirects) end(p place, d *redirect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.binding[p] == d { // not another one that was created since
+	if r.binding[p] == d { // p may have been created anew, with another redirect
 		delete(r.binding, p)
 	}
 	r.running.Store(int32(len(r.binding)))
 	close(d.done)
 }
 
-// wait waits until a name is not being redirected. For a thread that mounts there it returns true
-// at once: the kernel must not cache that reply for others.
+// wait returns when name in dir is not being redirected. For a thread that mounts it returns at once. mounting is
+// true if the redirect is still in progress, which happens for such a thread and after longestWait; the kernel must
+// then not cache the reply.
 func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bool, err error) {
 	var late <-chan time.Time
 	for r.running.Load() > 0 {
@@ -250,7 +256,7 @@ func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bo
 			late = timer.C
 		}
 		select {
-		case <-d.done: // another redirect may have begun since
+		case <-d.done: // check again: another redirect of the name may have begun
 		case <-late:
 			return true, nil
 		case <-w.Done():
@@ -260,8 +266,8 @@ func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bo
 	return false, nil
 }
 
-// busy reports whether a directory is being redirected, so that a listing must not show it to the
-// kernel.
+// busy reports whether a directory is being redirected. A listing must not contain the attributes of such a
+// directory.
 func (r *redirects) busy(n worktree.Node) bool {
 	if r.running.Load() == 0 {
 		return false
@@ -276,7 +282,7 @@ func (r *redirects) busy(n worktree.Node) bool {
 	return false
 }
 
-// idle waits until no directory is being redirected.
+// idle returns when no directory is being redirected, or with the error of ctx if that ends first.
 func (r *redirects) idle(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {

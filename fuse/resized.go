@@ -11,25 +11,25 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// resized holds the files whose size was reported wrong. With a writeback cache the kernel keeps
-// the size of a file that it knows, but a node with another generation is another file to it
-// (fs/fuse/inode.c, fuse_iget): it fetches that one's attributes, and processes that have the old
-// one open get EIO from then on. Until the kernel has looked up the new generation every READ
-// fails: after a failed READ the kernel tries again page by page, and would fill the excess of the
-// wrong size with zeros.
+// resized records the files whose size was reported wrongly to the kernel. With a writeback cache the kernel never
+// replaces a size that it knows, but it treats a node with another generation number as another file
+// (fs/fuse/inode.c, fuse_iget): it requests the attributes of the new file, and processes that have the old one open
+// get EIO. Until the kernel has looked up the new generation, every READ of the file must fail: after one failed READ
+// the kernel tries again page by page, and would fill the part behind the real end of the file with zeros.
 //
-// There are four generations, which repeat after four such changes of one file. This suffices to
-// distinguish one from the one before.
+// A generation has two bits, so it repeats after four wrong sizes of one file. This suffices, since the kernel must
+// only see a difference from the generation before.
 type resized struct {
 	tree *worktree.Tree
 
-	any atomic.Bool // whether there is any, which is rare
+	any atomic.Bool // true once any size was wrong, which is rare; saves taking mu
 
 	mu     sync.Mutex
 	hidden map[worktree.Node]bool // files whose new generation the kernel has not looked up yet
 }
 
-// generation returns the generation of a node for a reply to the kernel.
+// generation returns the generation of a node for a reply to a look-up. From this reply the kernel learns the current
+// generation, so READs of the file may succeed again.
 func (r *resized) generation(n worktree.Node) uint64 {
 	if n.Own() {
 		return 0
@@ -43,7 +43,7 @@ func (r *resized) generation(n worktree.Node) uint64 {
 	return uint64(w.Load() >> shift & generationBits >> generationShift)
 }
 
-// wrong reports whether the kernel still has the wrong size of a file.
+// wrong reports whether the kernel still has a wrong size of a file, because it has not looked up the new generation.
 func (r *resized) wrong(n worktree.Node) bool {
 	if !r.any.Load() {
 		return false
@@ -53,8 +53,8 @@ func (r *resized) wrong(n worktree.Node) bool {
 	return r.hidden[n]
 }
 
-// add marks a file whose size was reported wrong, and changes its generation, so that the kernel
-// takes the next look-up for another file.
+// add records that the size of a file was reported wrongly. It changes the file's generation, so that the kernel
+// treats the result of the next look-up as another file.
 func (r *resized) add(n worktree.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,9 +73,9 @@ func (r *resized) add(n worktree.Node) {
 	}
 }
 
-// lookUpAnew makes the kernel look up a file whose size was reported wrong. This happens after the
-// request that found it out: dropping an entry takes the directory's lock, whose holder may wait
-// for the page that the request is to fill.
+// lookUpAnew makes the kernel look up a file whose size was reported wrongly, by a notice that drops the file's
+// entry. The notice is sent in the background and not by the READ that has found the fault: dropping an entry takes
+// the lock of the directory, whose holder may wait for the page that this READ is to fill.
 func (f *writable) lookUpAnew(n worktree.Node) {
 	f.resized.add(n)
 	f.notices.Go(func() {

@@ -1,46 +1,48 @@
 // Package fuse serves a working tree to the kernel. It promises:
-//   - the kernel never requests the same fact twice: names, attributes, contents, link targets and
-//     listings stay in its caches, so that a warm read or walk sends no request;
-//   - a request that waits delays no other one, and its wait can be interrupted;
-//   - sizes in stat are right, and only callers that may see a size wait for it (size.go, peek.go);
-//   - each error has one number (errno.go); other errors are EIO and logged with their cause.
+//   - the kernel never requests the same thing twice: names, attributes, contents, link targets and listings stay in
+//     its caches, so that reading or walking through the same files a second time sends no request;
+//   - a request that waits does not delay other requests, and its wait can be interrupted;
+//   - the sizes that stat returns are right, and a system call waits for a size only if it may use the size (size.go,
+//     peek.go);
+//   - each known error has one errno (errno.go); all other errors become EIO and are logged with their cause.
 //
 // # The way of a READ
 //
-// A READ of a file that was not fetched calls straight down: observed.Read (observed.go),
-// writable.Read or fileSystem.Read (data.go, read.go), worktree.Tree.Read, then the contents of the
-// base tree through the daemon's source: fetch.View.Open, RawView.openStored, Pipeline.Wait. A
-// sender of the pipeline calls Store.sendBlobs, transport.Remote.Fetch and odb.Unpack, which
-// verifies and stores the blob and wakes the reader.
+// A READ of a file whose contents are missing on this host calls, in this order: observed.Read (observed.go),
+// writable.Read or fileSystem.Read (data.go, read.go), worktree.Tree.Read, then the daemon's source of contents of
+// the base tree: fetch.View.Open, RawView.openStored, Pipeline.Wait. A sender of the pipeline calls Store.sendBlobs,
+// transport.Remote.Fetch and odb.Unpack, which verifies and stores the blob and wakes the reader.
 //
 // # No state for open files
 //
-// OPEN and OPENDIR are answered with ENOSYS, after which the kernel opens without a request and
-// keeps pages and listings (fs/fuse/file.c, fuse_file_open). Offsets in a directory are therefore
-// positions that remain those of an entry, valid for any seek at any time, and a file without a
-// name lives until the kernel forgets it (FORGET). O_TRUNC is sent as a SETATTR, because
-// CAP_ATOMIC_O_TRUNC is not requested: with that it would be part of an OPEN that is never sent.
-// Locks are the kernel's own.
+// OPEN and OPENDIR are answered with ENOSYS, after which the kernel opens without a request and keeps pages and
+// listings (fs/fuse/file.c, fuse_file_open). There is no per-open state, which has three consequences. An offset in a
+// directory is a position that belongs to its entry for good, so a program may seek to it at any time. A file whose
+// last name was removed lives until the kernel forgets it (FORGET). O_TRUNC is sent as a SETATTR, because the mount
+// does not request CAP_ATOMIC_O_TRUNC, with which the truncation would be part of an OPEN that the kernel never
+// sends. File locks are handled by the kernel alone.
 //
 // # Writing
 //
-// A writable mount has a writeback cache: small writes go into pages and are sent when the file is
-// closed or later. From then on only the kernel knows the sizes and times of files in its cache; it
-// ignores those of replies (fs/fuse/inode.c, fuse_get_cache_mask) and sends its own by SETATTR. A
-// file created and written within one tick of the kernel's coarse clock needs none, because new
-// nodes get that clock's time. close(2) invalidates the number of blocks, and a READ the access
-// time, so the first stat after either is a GETATTR (fuse_flush, fuse_invalidate_atime). A
-// directory's attributes are requested after every change of its entries, with the next path that
-// leads through it (fuse_dir_changed).
+// A writable mount has a writeback cache: small writes go into pages of the kernel and are sent when the file is
+// closed or later. From the first write on, only the kernel knows the sizes and times of files in its cache; it
+// ignores those in replies (fs/fuse/inode.c, fuse_get_cache_mask) and sends its own by SETATTR. A file that is
+// created and written within one tick of the kernel's coarse clock needs no such SETATTR, because new nodes get that
+// clock's time. close(2) invalidates the cached number of blocks, and a READ the access time, so the first stat after
+// either of them sends a GETATTR (fuse_flush, fuse_invalidate_atime). The attributes of a directory are requested
+// after every change of its entries, when the next path that leads through the directory is looked up
+// (fuse_dir_changed).
 //
-// The only sign of a write into the cache of an open file is a GETXATTR (xattr.go). It is sent
-// once, and again after the kernel has fetched the file's attributes anew: Refresh makes it do so.
+// The only sign of a write into the cache of an open file is a GETXATTR (xattr.go). The kernel sends one with the
+// first write, and another with the first write after it has requested the file's attributes again, which Refresh
+// causes.
 //
-// WriteBack makes the kernel send the dirty pages of its cache (writeback.go), before the tree is
-// frozen.
+// WriteBack makes the kernel send the dirty pages of its cache (writeback.go). A checkpoint calls it before the tree
+// is frozen.
 //
-// A read-only mount is so for the kernel (MS_RDONLY), not only in replies: open(2) refuses to open
-// for writing, which sends no request, access(2) agrees, and reading keeps attributes cached.
+// A read-only mount is mounted with MS_RDONLY, so the kernel itself refuses changes. Replies with EROFS would not
+// suffice: an open for writing sends no request, and access(2) would allow writing. Also, on a mount with MS_RDONLY
+// reading does not invalidate cached attributes.
 package fuse
 
 import (
@@ -60,32 +62,32 @@ import (
 
 // Options configure a mount.
 type Options struct {
-	FsName     string      // the source that mount(8) and df(1) show; without secrets
+	FsName     string      // the source that mount(8) and df(1) show to every user, so without secrets
 	AllowOther bool        // other users may use the mount
-	ReadOnly   bool        // nothing can be changed through the mount
+	ReadOnly   bool        // mount with MS_RDONLY
 	ACL        bool        // POSIX access control lists apply; on writable mounts only
-	StatFS     string      // a path whose file system's space statfs reports; "" reports none
-	Log        *zap.Logger // Sampled; nil: no log
+	StatFS     string      // statfs(2) reports the free space of the file system of this path; "": no free space
+	Log        *zap.Logger // a log returned by Sampled; nil: no log
 
-	Latencies *Latencies // where the durations of requests are measured; nil: for this mount only
+	Latencies *Latencies // records the durations of requests; several mounts may share one; nil: one for this mount
 
-	// Through, if not "", is the path by which Attach mounts. Processes that use the ordinary path
-	// to the directory wait until the mount is announced (an automount), and this process must not.
+	// Through, if not "", is another path to the directory, at which Attach mounts. It is needed below an automount,
+	// where every process that uses the ordinary path waits until the mount is announced; this process must not wait
+	// for itself.
 	Through string
 
-	// Redirect, if not nil, is called with the path, relative to the root of the mount, of every
-	// directory that is created. If it returns ok, bind is called to mount something over the new
-	// directory, on a thread of its own, which alone can enter it until bind returns. If bind fails
-	// the directory is an ordinary one.
+	// Redirect, if not nil, is called with the path, relative to the root of the mount, of every directory that is
+	// created. If it returns ok, bind is called to mount something over the new directory. bind runs on its own
+	// thread, and until bind returns only that thread can enter the directory. If bind fails, the directory remains
+	// an ordinary one.
 	Redirect func(path string) (bind func() error, ok bool)
 
-	// Unbound are directories that a previous process has created without completing bind. No
-	// process sees one before bind was called again.
+	// Unbound lists the directories that a previous process created and for which bind had not returned when that
+	// process ended. Serve calls bind for each of them again; look-ups of these directories wait until bind returns.
 	Unbound []worktree.Place
 
-	// Await, if not nil, is called with every look-up of ".git" in the root until it returns true.
-	// It may wait; ctx ends when the look-up is interrupted. pid is the thread that looks the name
-	// up.
+	// Await, if not nil, is called for every look-up of ".git" in the root until it returns true. Await may wait; ctx
+	// ends when the look-up is interrupted. pid is the id of the thread that looks the name up.
 	Await func(ctx context.Context, pid uint32) (done bool)
 
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
@@ -94,7 +96,7 @@ type Options struct {
 // ErrNoFUSE means that this host has no /dev/fuse.
 var ErrNoFUSE = errors.New("no /dev/fuse on this host")
 
-// Server is one mount.
+// Server serves the requests of one mount.
 type Server struct {
 	dir        string
 	raw        *raw.Server
@@ -103,22 +105,23 @@ type Server struct {
 	device     *Device
 	writes     *writing
 	sending    chan struct{} // capacity 1: held during syncfs(2)
-	refreshing atomic.Bool   // see refreshInBackground
-	ended      chan struct{} // closed when the kernel has ended the mount and no request is in progress
+	refreshing atomic.Bool   // true while refreshInBackground runs
+	ended      chan struct{} // closed when the kernel has ended the mount and every request is answered
 }
 
 const (
-	// maxRequest bounds one READ or WRITE, in bytes. The kernel's limit, one mebibyte, is not
-	// faster, and each reader of the device of each mount holds resident memory for one request
+	// maxRequest is the maximum size of one READ or WRITE, in bytes. The kernel allows one mebibyte, which was not
+	// faster, and every thread that reads requests holds a buffer of this size in resident memory, for each mount
 	// (residentBuffers).
 	maxRequest = 128 << 10
-	// maxBackground bounds the READs of readahead that the kernel keeps in flight. Each may wait
-	// for the network; with the kernel's default of 12, a dozen slow files would delay the reading
-	// of all others.
+	// maxBackground is the maximum number of READs for readahead that the kernel keeps in flight. Each READ may wait
+	// for the network; with the kernel's default of 12, a dozen slow files would delay the reading of all other
+	// files.
 	maxBackground = 1024
 )
 
-// Mount mounts t at dir, an existing directory, and serves it until it is unmounted.
+// Mount mounts t at dir, an existing directory, and serves the mount until it is unmounted. It returns when the mount
+// can be used.
 func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 	d, err := Attach(dir, o)
 	if err != nil {
@@ -127,10 +130,10 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 	return Serve(t, dir, d, o)
 }
 
-// Serve serves t at dir, where the device is mounted, until it is unmounted. For a mount that
-// another process served, it also answers the requests that were left unanswered; t must then have
-// been opened with TakeOver, and o be the same. If a mount that was never served cannot be served,
-// Serve unmounts it.
+// Serve serves t at dir, where the device is mounted, until the mount ends. If another process has served the mount
+// before, Serve also answers the requests that this process left unanswered; t must then have been opened with
+// TakeOver, and o must be the same as before. If an error occurs with a mount that no process has served yet, Serve
+// unmounts it.
 func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -171,8 +174,8 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		return nil, err
 	}
 	if !first {
-		// Before this process reads: all requests that were read and not answered are resent,
-		// whichever process read them.
+		// This must happen before this process reads its first request: the kernel resends every request that was
+		// read and not answered, including those that this process has read.
 		err = d.resend()
 	}
 	go func() {
@@ -203,10 +206,10 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	return s, nil
 }
 
-// refusePoll makes the kernel know, by one poll of a name that go-fuse answers itself, that files
-// of the mount cannot be polled. Go's runtime registers every file that it opens with epoll, in a
-// system call during which the scheduler does not know that the thread waits; a request to this
-// same process could then stop the process forever.
+// refusePoll makes the kernel remember that files of the mount cannot be polled. To do so it polls one name that
+// go-fuse itself answers. Go's runtime registers every file that it opens with epoll, and the scheduler does not know
+// that a thread waits in that system call. If the kernel sent a poll request to this same process, the process could
+// stop forever.
 func (s *Server) refusePoll() error {
 	return WithoutDevice(func() error {
 		fd, err := unix.Open(filepath.Join(s.dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -214,65 +217,66 @@ func (s *Server) refusePoll() error {
 			return &fs.PathError{Op: "open", Path: s.dir, Err: err}
 		}
 		defer unix.Close(fd)
-		// The kernel remembers ENOSYS, which is no error of poll(2).
+		// The kernel remembers that the answer was ENOSYS. poll(2) does not report that as an error.
 		unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 		return nil
 	})
 }
 
-// pollName is a file in the root that the library reserves for polling (fuse/poll.go there).
+// pollName is a file in the root that go-fuse reserves for polling (its fuse/poll.go).
 const pollName = ".go-fuse-epoll-hack"
 
-// type of the file system in the table of mounts
+// The type of the file system, as the kernel's table of mounts shows it.
 const (
 	subtype = "artifactfs"
 	fsType  = "fuse." + subtype
 )
 
-// mountOptions returns the options of the library. The reply to INIT follows from them, and a
-// successor, perhaps of another version, can take a mount over only if it would reply the same
-// (Device.begin).
+// mountOptions returns go-fuse's options for a mount. go-fuse derives the reply to INIT from these options. A
+// successor, perhaps of another version, can take a mount over only if it would send the same reply (Device.begin).
 func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 	m := &raw.MountOptions{
 		MaxWrite:      maxRequest,
 		MaxBackground: maxBackground,
-		// CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS are among go-fuse's own. Not
-		// CAP_READDIRPLUS_AUTO: with it the kernel requests attributes only with the first buffer
-		// of a directory, and a find over 20,000 files sends 19,800 LOOKUPs; without it a bare ls
-		// -R costs half as much again. CAP_EXPORT_SUPPORT makes the kernel look up file handles
-		// (open_by_handle_at(2), NFS) by node, see find.
+		// go-fuse requests CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS by default. CAP_READDIRPLUS_AUTO is not
+		// requested: with it the kernel requests attributes only with the first buffer of a directory, so that a find
+		// over 20,000 files sends 19,800 LOOKUPs; the price is that a bare ls -R takes half as long again.
+		// CAP_EXPORT_SUPPORT makes the kernel look up file handles (open_by_handle_at(2), NFS) by node id (find in
+		// lookup.go).
 		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND | raw.CAP_EXPORT_SUPPORT,
 		EnableSymlinkCaching:     true,
-		ExplicitDataCacheControl: true, // no GETATTR to check whether a file was changed by another host
-		DisableSplice:            true, // READs are copied; without this go-fuse tries a pipe first, which costs three system calls
+		ExplicitDataCacheControl: true, // no GETATTR before reads to check whether another host has changed the file
+		DisableSplice:            true, // READs copy their data; else go-fuse tries a pipe first, at the cost of three system calls
 
 		Logger:       zap.NewStdLog(o.Log),
 		PanicHandler: f.panicked,
 	}
 	if o.ReadOnly {
-		m.DisableXAttrs = true  // ENOSYS once, then EOPNOTSUPP without a request
-		m.RememberInodes = true // nodes are never forgotten, FORGET means nothing
+		m.DisableXAttrs = true  // go-fuse answers ENOSYS once; then the kernel returns EOPNOTSUPP without a request
+		m.RememberInodes = true // the tree keeps all nodes, so FORGET is ignored
 	} else {
-		// Without CAP_HANDLE_KILLPRIV_V2 every write(2) would request "security.capability"
-		// (fs/fuse/inode.c, process_init_reply sets SB_NOSEC with it), and drop set-user-ID by a
-		// SETATTR of its own.
+		// Without CAP_HANDLE_KILLPRIV_V2 the kernel would request "security.capability" for every write(2)
+		// (fs/fuse/inode.c, process_init_reply sets SB_NOSEC only with it), and would send an additional SETATTR to
+		// drop set-user-ID.
 		m.ExtraCapabilities |= raw.CAP_WRITEBACK_CACHE | raw.CAP_HANDLE_KILLPRIV_V2
 		if m.EnableAcl = o.ACL; o.ACL {
-			// The umask is applied here, since a default list replaces it; requests say whether a
-			// list drops set-group-ID.
+			// With CAP_DONT_MASK the tree applies the umask, not the kernel, since a default access control list of
+			// the directory replaces the umask. With CAP_SETXATTR_EXT a SETXATTR states whether setting a list drops
+			// set-group-ID.
 			m.ExtraCapabilities |= raw.CAP_DONT_MASK | raw.CAP_SETXATTR_EXT
 		}
 	}
 	return m
 }
 
-// Wait returns when the mount has ended, for whatever reason, and every request is answered.
+// Wait blocks until the mount has ended, for any reason, and every request is answered.
 func (s *Server) Wait() { <-s.ended }
 
-// Stats returns the number of requests of each kind since the mount, by the kernel's name for it.
+// Stats returns the number of requests of each kind since Serve was called. The keys are the kernel's names, such as
+// LOOKUP.
 func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }
 
-// Pending returns the number of requests that are not answered yet, and Fetched the number of those
-// that waited for the remote.
+// Pending returns the number of requests that are not answered yet. Fetched returns the number of requests since
+// Serve was called that waited for data from the remote.
 func (s *Server) Pending() int64  { return s.fs.ops.pending.Load() }
 func (s *Server) Fetched() uint64 { return s.fs.ops.fetched.Load() }

@@ -10,57 +10,57 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// sizes records which files of the base tree the kernel has the size of.
+// sizes records for which files of the base tree the kernel knows the size.
 //
-// A LOOKUP must not wait for a size: the kernel holds the directory meanwhile (fs/namei.c,
-// lookup_slow), and a process that wants to remove, rename or overwrite the file does not need the
-// size. So the reply to a LOOKUP of a file of unknown size has size 0 and attributes that are
-// already invalid. A process that needs the size makes the kernel request it: by stat, by opening
-// for reading (fs/fuse/dir.c, fuse_permission), by reading and by writing (fs/fuse/file.c,
-// fuse_cache_read_iter, fuse_cache_write_iter). That GETATTR waits.
+// A LOOKUP must not wait for a size: the kernel holds the lock of the directory until the reply (fs/namei.c,
+// lookup_slow), and a process that wants to remove, rename or overwrite the file does not need the size. So the reply
+// to a LOOKUP of a file of unknown size has size 0, and attributes that are already invalid. If a process needs the
+// size, the kernel requests it with a GETATTR: for stat, for an open for reading (fs/fuse/dir.c, fuse_permission),
+// for a read and for a write (fs/fuse/file.c, fuse_cache_read_iter, fuse_cache_write_iter). That GETATTR waits for
+// the size.
 //
-// With a writeback cache the kernel keeps its own size of a file, whatever the reply contains
-// (fs/fuse/inode.c, fuse_change_attributes). The size has to be grown by storing the last byte of
-// the file into the page cache, which moves the end of the file (fuse_notify_store). The kernel
-// still reads that page as a whole, unless the byte is the only one in it: then the page counts as
-// read, and the byte must be the right one.
+// With a writeback cache the kernel does not take a new size from a reply, but keeps its own (fs/fuse/inode.c,
+// fuse_change_attributes). Its size can be grown only by a notice that stores the last byte of the file in the page
+// cache, which moves the end of the file (fuse_notify_store). The kernel still reads the page of that byte as a
+// whole, unless the byte is the only one in the page. In this case the page counts as read, so the stored byte must
+// be the right one; otherwise any byte will do.
 //
-// The first reply that shows a file decides, for as long as the mount exists, whether the size is
-// stored this way, even if the kernel forgets the file in between. If replies of both kinds were in
-// flight at the same time, the kernel would keep the wrong half of each.
+// The first reply that contains a file decides whether the file's size is stored by such a notice. The decision holds
+// as long as the mount exists, even if the kernel forgets the file in between: if replies with the size and replies
+// with size 0 were in flight at the same time, the kernel could combine parts of both.
 //
-// A statx(2) for cached attributes (AT_STATX_DONT_SYNC) sends no request and shows size 0.
+// One case remains wrong: a statx(2) that asks for cached attributes (AT_STATX_DONT_SYNC) sends no request and
+// returns size 0.
 //
-// Storing makes the reply to the GETATTR itself out of date (fuse_write_update_attr raises the
-// version of the attributes), so the kernel sends another one; the first reply is used for the stat
-// that it answers.
+// The notice makes the reply to the GETATTR outdated in the kernel's view (fuse_write_update_attr raises the version
+// of the attributes). So the kernel does not cache that reply and sends another GETATTR later. The stat that caused
+// the first GETATTR still returns its reply.
 //
-// The state survives a takeover: it is stored in the bits that a Tree has for it
-// (worktree.Tree.Shown), of which the lower two are a sizeState and the upper two the generation
-// (resized).
+// The state survives a takeover, because it is stored in four bits that a Tree keeps for each node
+// (worktree.Tree.Shown): the lower two are a sizeState, the upper two the generation (see the type resized).
 type sizes struct {
 	tree    *worktree.Tree
-	sending [64]sync.Mutex // by node: held while a size is stored in the kernel
+	sending [64]sync.Mutex // by node id modulo 64: held while a size is stored in the kernel
 }
 
 const (
-	// Bits of worktree.Tree.Shown.
+	// Masks for the bits of a node that worktree.Tree.Shown returns.
 	sizeBits       = 3
 	generationBits = 3 << generationShift
 
 	generationShift = 2
 )
 
-// sizeState is the kernel's knowledge of the size of a node.
+// sizeState states whether the kernel knows the size of a node.
 type sizeState uint32
 
 const (
-	sizeUnseen  sizeState = iota // no answer has shown the file
-	sizeUnknown                  // the kernel has 0, or will have
-	sizeKnown
+	sizeUnseen  sizeState = iota // no reply has contained the file
+	sizeUnknown                  // the kernel believes that the size is 0, or soon will
+	sizeKnown                    // the kernel knows the size
 )
 
-// state returns the kernel's knowledge of a node's size.
+// state returns whether the kernel knows a node's size.
 func (s *sizes) state(n worktree.Node) sizeState {
 	if n.Own() {
 		return sizeKnown // the size of an overlay file is always known
@@ -69,8 +69,8 @@ func (s *sizes) state(n worktree.Node) sizeState {
 	return sizeState(w.Load() >> shift & sizeBits)
 }
 
-// set moves a node from one state to the next. It returns false if the node was not in the state
-// from.
+// set changes the state of a node to the second argument if it is the first one. It returns false, and changes
+// nothing, if the node was in another state.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	w, shift := s.tree.Shown(n)
 	for {
@@ -84,8 +84,8 @@ func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	}
 }
 
-// hidesSize reports whether a reply must show a file without its size. The first reply decides: known
-// is true if it has the size.
+// hidesSize reports whether a reply must contain size 0 for a file. known is true if the caller knows the size. The
+// first call for a file decides: later calls return the same, unless markKnown was called in between.
 func (s *sizes) hidesSize(n worktree.Node, known bool) bool {
 	if n.Own() {
 		return false
@@ -98,14 +98,14 @@ func (s *sizes) hidesSize(n worktree.Node, known bool) bool {
 	return s.state(n) == sizeUnknown
 }
 
-// markKnown records that the kernel has the size of a file.
+// markKnown records that the kernel knows the size of a file.
 func (s *sizes) markKnown(n worktree.Node) {
 	if !n.Own() && !s.set(n, sizeUnknown, sizeKnown) {
 		s.set(n, sizeUnseen, sizeKnown)
 	}
 }
 
-// sendSize waits for a file's size and stores it in the kernel. It returns the attributes with that
+// sendSize waits for a file's size, stores the size in the kernel by a notice, and returns the attributes with that
 // size.
 func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 	return f.tree.Told(w, n, func(size int64, last func() (byte, error)) error {
@@ -113,7 +113,7 @@ func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 		lock.Lock()
 		defer lock.Unlock()
 		if f.sizes.state(n) == sizeKnown {
-			return nil // by another request, and before it was answered
+			return nil // another request has stored the size
 		}
 		if size > 0 {
 			var end [1]byte
@@ -123,8 +123,9 @@ func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 					return err
 				}
 			}
-			// No READ that waits can have locked the page, since the kernel reads nothing behind the end
-			// of a file. ENOENT is not expected, since the caller of the request holds the inode.
+			// The notice cannot wait for a page that a READ in progress has locked, since the kernel never reads
+			// behind the end of a file, which is 0 so far. ENOENT is not expected, since the kernel keeps the inode
+			// while the request is in progress.
 			if status := f.server.InodeNotifyStoreCache(uint64(n), size-1, end[:]); status != raw.OK {
 				return fmt.Errorf("tell size: %w", syscall.Errno(status))
 			}

@@ -13,41 +13,42 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// WithoutDevice runs f on a thread of its own that has none of the process's open files except
-// standard input, output, error and the files with which Go's runtime polls; in particular not
-// /dev/fuse.
+// WithoutDevice runs f on a new thread and returns the error of f. The thread has its own file descriptor table, in
+// which only standard input, output and error are open, and the files with which Go's runtime polls. In particular,
+// /dev/fuse is not open there. Use WithoutDevice for every system call that may wait for a mount of this process.
 //
-// A thread that waits in the kernel for a reply of its own process cannot be killed once the
-// request was read, and until it dies it keeps the files of the process open. With the device, the
-// mount would hang forever, alive and without a process that serves it (fs/fuse/dev.c,
-// request_wait_answer); with a lock, a successor could not start. With a table of its own the
+// A thread that waits in the kernel for a reply of its own process cannot be killed once the request was read, and
+// until that thread ends it keeps the files of its descriptor table open. If the device were among them, the kernel
+// would keep the mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c,
+// request_wait_answer). If a lock file were among them, a successor could not start. With a table of its own the
 // thread keeps only harmless files open.
 func WithoutDevice(f func() error) error { return withFiles(nil, f) }
 
-// tellKernel sends a notice to the kernel that may wait for locks of the mount, whose holders may
-// wait for replies. The thread that sends it has only the device, so that a successor can start and
-// answer them: the supervisor has the device as well.
+// tellKernel calls tell, which sends a notice to the kernel, and returns its status. Some notices wait for locks of
+// the mount, whose holders may wait for replies of this process. So tell runs on a thread that has no other open file
+// than the device: if this process is killed, a successor can still start and send those replies. The supervisor
+// holds the device open anyway, so the thread's copy is harmless.
 func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 	err := withFiles([]int{d.served}, func() error {
 		status = tell()
 		return nil
 	})
-	if err != nil { // no thread can be created
+	if err != nil { // the thread could not be prepared
 		status = tell()
 	}
 	return status
 }
 
-// withFiles runs f on a new thread that has only the open files of keep, and those of Go's poller.
-// It returns the error of f.
+// withFiles runs f on a new thread and returns its error. The thread's descriptor table has only standard input,
+// output and error, the descriptors in keep, and those of Go's poller.
 func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and no other goroutine gets its files
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, so no other goroutine runs with this descriptor table
 		if unix.Gettid() == os.Getpid() {
-			// Go never ends the main thread. It would keep a copy of every open file, and be the
-			// one that /proc/self/fd shows. While this goroutine occupies it, the next one gets
-			// another thread.
+			// This is the main thread, which Go never ends. It would keep a copy of every open file, and its
+			// descriptors are the ones that /proc/self/fd shows. While this goroutine occupies the main thread, the
+			// next goroutine gets another one.
 			defer runtime.UnlockOSThread()
 			done <- withFiles(keep, f)
 			return
@@ -61,8 +62,8 @@ func withFiles(keep []int, f func() error) error {
 	return <-done
 }
 
-// closeAllBut creates a file table for this thread alone, in which only standard input, output and
-// error and the files of keep, in ascending order, are open.
+// closeAllBut gives the calling thread a descriptor table of its own, in which it closes everything except standard
+// input, output and error and the descriptors in keep. keep must be in ascending order.
 func closeAllBut(keep []int) error {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return os.NewSyscallError("unshare", err)
@@ -79,11 +80,11 @@ func closeAllBut(keep []int) error {
 	return nil
 }
 
-// pollFiles are the descriptors with which the runtime itself waits. Any thread that allocates or
-// returns from a system call may start a garbage collection or look for work, and then polls; if it
-// cannot, it ends the process ("netpoll failed").
+// pollFiles returns the descriptors with which Go's runtime itself waits for events. They must stay open in every
+// thread: any thread that allocates memory or returns from a system call may start a garbage collection or look for
+// goroutines to run, and then polls. If polling fails, the runtime ends the process ("netpoll failed").
 var pollFiles = sync.OnceValue(func() []int {
-	if r, w, err := os.Pipe(); err == nil { // the first file that can be polled makes the runtime create them
+	if r, w, err := os.Pipe(); err == nil { // opening the first pollable file makes the runtime create its descriptors
 		r.Close()
 		w.Close()
 	}

@@ -14,24 +14,25 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Event is one answered request, for listeners of Trace.
+// Event describes one answered request to the listeners of Trace.
 type Event struct {
 	Time    time.Time // when the request was read
 	Took    time.Duration
 	Op      string // the kernel's name of the request
-	PID     int    // of the process that made it; 0: the kernel, which wrote back
-	Command string // its name; "" if the process has ended
-	Path    string // relative to the mount's root; "" is the root itself
-	To      string // new path of a rename
+	PID     int    // id of the process that made the request; 0: the kernel itself, writing back its cache
+	Command string // name of that process; "" if it has ended
+	Path    string // relative to the root of the mount; "" is the root itself
+	To      string // new path of a renamed entry; otherwise ""
 	Offset  int64  // of the range that was read or written, in bytes
 	Size    int64  // of the range that was read or written, in bytes
 	Status  raw.Status
 
-	Source       metrics.Source // where missing data came from
+	Source       metrics.Source // the sources that missing data was fetched from
 	Blobs, Bytes int64          // blobs requested, and bytes received, for this request
 }
 
-// event is an Event in progress. begin and the goroutine of the request write it, end reads it.
+// event is the Event of a request in progress. tracer.begin and the goroutine that handles the request write it;
+// tracer.end completes it.
 type event struct {
 	Event
 	unique    uint64
@@ -42,9 +43,10 @@ type event struct {
 	cost      metrics.Cost
 }
 
-// tracer reports requests to listeners. Without listeners a request costs one atomic load.
+// tracer reports requests to listeners. Without listeners it costs each request one or two atomic loads.
 type tracer struct {
-	tree     *worktree.Tree
+	tree *worktree.Tree
+	// whether there are listeners
 	listened atomic.Bool
 	open     sync.Map // unique id of a request -> *event
 
@@ -52,8 +54,8 @@ type tracer struct {
 	listeners map[*func(Event)]struct{}
 }
 
-// Trace calls listen with each request that begins from now on, just before it is answered, until
-// stop is called. listen is called from many goroutines, and delays the caller of the request.
+// Trace calls listen for each request that begins from now on, just before the request is answered, until stop is
+// called. Many goroutines call listen concurrently, and each request waits until listen returns.
 func (s *Server) Trace(listen func(Event)) (stop func()) {
 	t := &s.fs.tracer
 	t.mu.Lock()
@@ -71,14 +73,14 @@ func (s *Server) Trace(listen func(Event)) (stop func()) {
 	}
 }
 
-// begin starts the event of a request, and makes it available to cost.
+// begin returns the event of a request that begins, and stores it so that cost finds it.
 func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
 	e := &event{Event: Event{Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
 	t.open.Store(h.Unique, e)
 	return e
 }
 
-// cost returns where the cost of a request is counted; nil without listeners.
+// cost returns the Cost in the event of a request; nil without listeners.
 func (t *tracer) cost(h *raw.InHeader) *metrics.Cost {
 	if !t.listened.Load() {
 		return nil
@@ -89,7 +91,8 @@ func (t *tracer) cost(h *raw.InHeader) *metrics.Cost {
 	return nil
 }
 
-// end reports a request. Its process still waits for the reply, so /proc has it.
+// end completes the event of a request and reports it to the listeners. The process that made the request still waits
+// for the reply, so its name can be read from /proc.
 func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	t.open.Delete(e.unique)
 	e.Took, e.Status = took, status
@@ -108,8 +111,8 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	}
 }
 
-// path returns a node's path, or that of a name in it. A node without a name is shown by its
-// number.
+// path returns the path of name in the directory node, or of the node itself if name is "". A node without a path is
+// written as its inode number.
 func (t *tracer) path(node uint64, name string) string {
 	at, err := t.tree.Path(worktree.Node(node))
 	if err != nil {
@@ -118,8 +121,8 @@ func (t *tracer) path(node uint64, name string) string {
 	return path.Join(at, name)
 }
 
-// process returns the process of a thread and its name (proc(5), status). The command line is not
-// shown, since it may hold a secret.
+// process returns the id and name of the process to which a thread belongs (proc(5), status). It does not return the
+// command line, which may contain a secret. If the process cannot be read, pid is the id of the thread.
 func process(tid uint64) (pid int, command string) {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil || status.PID == 0 {

@@ -12,17 +12,17 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// ErrBusy means that files of the mount are in use.
+// ErrBusy means that processes use files or directories of the mount, so it cannot be unmounted.
 var ErrBusy = errors.New("files or directories of the mount are in use")
 
-// busyFor is how long a busy mount is retried: a process that has just ended may still hold its
-// files for a moment.
+// busyFor is how long Unmount repeats its attempt if the mount is in use: a process that has just ended may hold its
+// files open for a moment longer.
 const busyFor = 200 * time.Millisecond
 
-// Unmount unmounts and returns when the mount has ended. If the mount is in use, the error is
-// ErrBusy and the mount remains.
+// Unmount unmounts and returns when the kernel has ended the mount and every request is answered. If the mount is in
+// use, the error is ErrBusy and the mount continues.
 func (s *Server) Unmount(ctx context.Context) error {
-	if s.redirects != nil { // wait for redirects in progress, whose mounts would otherwise be lost
+	if s.redirects != nil { // else a redirect in progress would mount over a directory that disappears
 		if err := s.redirects.idle(ctx); err != nil {
 			return fmt.Errorf("unmount %s: wait for redirected directories: %w", s.dir, err)
 		}
@@ -51,11 +51,11 @@ func (s *Server) Unmount(ctx context.Context) error {
 	}
 }
 
-// Detach removes the mount from the directory tree although it is in use. Open files work until
-// they are closed; Wait waits for that.
+// Detach removes the mount from the directory tree even if it is in use (MNT_DETACH). Open files work until they are
+// closed; Wait returns after that.
 func (s *Server) Detach() error { return s.detach() }
 
-// detach is Detach, which Probe uses on a Server that serves nothing.
+// detach is Detach. Probe calls it on a Server that has only dir, device and ended set.
 func (s *Server) detach() error {
 	if err := s.umount(context.Background(), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach %s: %w", s.dir, err)
@@ -63,18 +63,19 @@ func (s *Server) detach() error {
 	return nil
 }
 
-// umount unmounts with the flags of umount(2), through fusermount3 if the process is not root. It
-// returns nil if the mount does not exist any more.
+// umount unmounts with the flags of umount(2). If the process is not root, it calls fusermount3. It returns nil if
+// the mount does not exist any more, and ErrBusy if it is in use.
 func (s *Server) umount(ctx context.Context, flags int) error {
 	select {
 	case <-s.ended:
-		return nil // another process has unmounted it
+		return nil // the mount has ended already
 	default:
 	}
 	if os.Geteuid() != 0 {
 		return s.fusermount(ctx, flags)
 	}
-	// The kernel sends WRITE requests for dirty pages while umount(2) waits.
+	// umount(2) waits until this process has answered the WRITEs for dirty pages, so it needs a thread without the
+	// device.
 	err := WithoutDevice(func() error { return unix.Unmount(s.dir, flags|unix.UMOUNT_NOFOLLOW) })
 	switch {
 	case errors.Is(err, unix.EBUSY):

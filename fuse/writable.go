@@ -14,10 +14,11 @@ type writable struct {
 	sizes     sizes
 	resized   resized
 	redirects redirects
-	writes    *writing
-	acl       bool // access control lists apply
+	// the WRITEs in progress
+	writes *writing
+	acl    bool // POSIX access control lists apply (Options.ACL)
 
-	notices sync.WaitGroup // notices to the kernel for which a request must not wait
+	notices sync.WaitGroup // counts notices to the kernel that are sent in the background
 }
 
 var (
@@ -25,8 +26,8 @@ var (
 	_ raw.RawFileSystem = (*writable)(nil)
 )
 
-// fillEntry fills in a node that the kernel counts: the look-up count is increased before the reply
-// is sent, because the kernel may forget the node as soon as it has the reply.
+// fillEntry sets a reply that contains an entry, for which the kernel counts a look-up of the node. The tree's lookup
+// count is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply.
 func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	f.tree.Remember(a.Node)
 	a, until := f.shown(a)
@@ -37,23 +38,24 @@ func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	}
 }
 
-// shown returns a node's attributes for a reply, and whether the kernel may cache them.
+// shown returns a node's attributes as a reply is to contain them, with size 0 if the kernel must not get the size
+// yet (see the type sizes). keep reports whether the kernel may cache them.
 func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 	if !isFile(a.Mode) {
-		return a, a.Size >= 0 // the kernel accepts a symbolic link's size at any time
+		return a, a.Size >= 0 // the kernel takes the size of anything but a regular file from any reply
 	}
 	if f.sizes.hidesSize(a.Node, a.Size >= 0) {
 		a.Size = 0
 		return a, false
 	}
-	if a.Size < 0 { // read before the size was known; another request was quicker
+	if a.Size < 0 { // a was read before another request found out the size
 		a, keep = f.tree.KnownAttr(a.Node)
 		return a, keep
 	}
 	return a, true
 }
 
-// fillAttr is fillEntry without a count.
+// fillAttr sets a reply that contains only attributes. Unlike fillEntry it counts no look-up.
 func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
 	a, keep := f.shown(a)
 	if keep {
@@ -62,12 +64,12 @@ func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
 	fillAttr(&out.Attr, a)
 }
 
-// Forget decreases the lookup count of a node.
+// Forget decreases the lookup count of a node by lookups.
 func (f *writable) Forget(node, lookups uint64) {
 	f.tree.Forget(worktree.Node(node), lookups)
 }
 
-// OnUnmount ends the waits of requests and returns when no notice to the kernel is in flight.
+// OnUnmount ends the waits of all requests and returns when every notice to the kernel has been sent.
 func (f *writable) OnUnmount() {
 	f.fileSystem.OnUnmount()
 	f.notices.Wait()

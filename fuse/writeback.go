@@ -16,22 +16,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// errCovered means that something else is mounted over the mount.
+// errCovered means that another file system is mounted over the mount, so the mount cannot be reached by its path.
 var errCovered = errors.New("something else is mounted there")
 
-// WriteBack returns when the tree has all data that programs had written into the kernel's cache
-// before the call. It must not be called while answering a request. If ctx ends it returns, and the
-// kernel continues.
+// WriteBack returns when the tree has received all data that programs had written into the kernel's cache before the
+// call. It must not be called while answering a request. If ctx ends, WriteBack returns its cause, and the kernel
+// continues to write back.
 //
-// The kernel reports writes only for some files (again after Refresh), and none for files that are
-// mapped, so all files are written back: syncfs(2) visits only those with dirty pages. It sends
-// these, and times, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes leaves
-// fuse out). Requests are read in the order in which they were sent, so the arrival of a request of
-// our own shows that they have arrived, except for those that the kernel holds back because too
-// many are in flight: then it is repeated.
+// All files are written back, since the kernel does not report every write: it reports only the first write to a file
+// since the last Refresh, and no writes through mappings. syncfs(2) visits only the files with dirty pages. It sends
+// their pages and times, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes leaves fuse out). This
+// process reads requests in the order in which the kernel sent them. So once a request that was caused after
+// syncfs(2) arrives, the WRITEs have arrived, except those that the kernel holds back because too many are in flight.
+// If there were that many, WriteBack starts again.
 func (s *Server) WriteBack(ctx context.Context) error {
 	if s.redirects == nil {
-		return nil // read-only: there are no writes
+		return nil // a read-only mount has no writes
 	}
 	if nodes := s.fs.tree.Writers(); len(nodes) <= maxRefreshNow {
 		s.Refresh(nodes)
@@ -57,9 +57,9 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	}
 }
 
-// refreshInBackground is Refresh for very many files, in the background: nearly all of them are closed. A
-// write to one of them before its turn is not reported, so everything is written back once more at
-// the end.
+// refreshInBackground calls Refresh in the background, for so many files that it takes long; nearly all of them have
+// been closed. The kernel does not report a write to a file that is not refreshed yet, so at the end everything is
+// written back once more. While an earlier call still runs, refreshInBackground calls Refresh itself.
 func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	if !s.refreshing.CompareAndSwap(false, true) {
 		s.Refresh(nodes)
@@ -76,14 +76,14 @@ func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	}()
 }
 
-// maxRefreshNow is the number of files above which Refresh runs in the background.
+// maxRefreshNow is the number of files above which WriteBack runs Refresh in the background.
 const maxRefreshNow = 500
 
-// heldBack is the pause before the next check whether the kernel still holds requests back.
+// heldBack is the pause before WriteBack starts again because the kernel may have held requests back.
 const heldBack = 10 * time.Millisecond
 
-// sendAll makes the kernel send all dirty pages, and waits until they have arrived. One thread at a
-// time does so: if it hangs, no others do.
+// sendAll makes the kernel send all dirty pages and returns when their WRITEs have arrived. Only one thread at a time
+// calls syncfs(2), so that at most one can hang. If ctx ends, sendAll returns and the thread continues.
 func (s *Server) sendAll(ctx context.Context) error {
 	select {
 	case s.sending <- struct{}{}:
@@ -104,7 +104,7 @@ func (s *Server) sendAll(ctx context.Context) error {
 	}
 }
 
-// syncfs makes the kernel write back the mount, and then sends requests of its own, which follow
+// syncfs makes the kernel write back the mount, and then causes requests, statfs(2) and stat(2), that arrive after
 // the WRITEs. It returns errCovered if another file system is mounted over this one.
 func (s *Server) syncfs() error {
 	fd, err := unix.Open(s.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -122,7 +122,7 @@ func (s *Server) syncfs() error {
 	if _, err := retryEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
 		return err
 	}
-	if err := unix.Fstatfs(fd, &st); err != nil { // the request that follows them
+	if err := unix.Fstatfs(fd, &st); err != nil { // sends a STATFS, which arrives after the WRITEs
 		return err
 	}
 	var root unix.Stat_t
@@ -133,18 +133,18 @@ func (s *Server) syncfs() error {
 	return nil
 }
 
-// A request that one thread has read before another thread read the request after it may not have
-// been started when that one is answered. settleTime bounds the wait for it, settleLook is the
-// interval of the checks, and settleBlind is the wait where nothing can be checked.
+// Several threads read requests. When a request is answered, another thread may have read an earlier request without
+// having started on it. settleTime bounds the wait until it has, settleLook is the interval of the checks, and
+// settleBlind is how long to wait where the number of requests cannot be read.
 const (
 	settleTime  = 20 * time.Millisecond
 	settleLook  = 50 * time.Microsecond
 	settleBlind = 2 * time.Millisecond
 )
 
-// settle waits until every request that the kernel has sent is in progress here. The file `waiting`
-// shows how many there are (fs/fuse/control.c); it exists where fusectl is mounted. In a mount with
-// a constant stream of requests this may take all of settleTime.
+// settle waits until every request that the kernel has sent is counted in ops.pending. The file at path waiting
+// contains the number of requests that the kernel has sent (fs/fuse/control.c); it exists where fusectl is mounted.
+// In a mount with a constant stream of requests settle may wait for all of settleTime.
 func (s *Server) settle(waiting string) {
 	for until := time.Now().Add(settleTime); time.Now().Before(until); time.Sleep(settleLook) {
 		before := s.fs.ops.pending.Load()
@@ -160,15 +160,15 @@ func (s *Server) settle(waiting string) {
 	}
 }
 
-// writing counts the WRITEs that are being answered.
+// writing counts the WRITEs in progress, so that WriteBack can wait for those that began before a certain moment.
 type writing struct {
 	mu      sync.Mutex
-	round   uint64         // current round; each call of wait starts another one
-	inRound map[uint64]int // number of WRITEs that began in each round and are not answered
-	ended   chan struct{}  // closed when the last WRITE of a round ends; nil: no call of wait
+	round   uint64         // number of the current round; each call of wait starts a new round
+	inRound map[uint64]int // by round: number of WRITEs that began in it and are in progress
+	ended   chan struct{}  // closed when the last WRITE of any round ends; nil if no call of wait needs it
 }
 
-// begin records a WRITE; its result is for end.
+// begin records that a WRITE begins. The caller must pass the result to end.
 func (w *writing) begin() (round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,8 +179,7 @@ func (w *writing) begin() (round uint64) {
 	return w.round
 }
 
-// end records that a WRITE of a round has been answered, and wakes wait if it was the last of its
-// round.
+// end records that a WRITE of a round has ended. If it was the last one of the round, end wakes the callers of wait.
 func (w *writing) end(round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,7 +193,7 @@ func (w *writing) end(round uint64) {
 	}
 }
 
-// wait returns when the WRITEs that have begun are answered.
+// wait returns when all WRITEs that began before the call have ended. If ctx ends first, wait returns its cause.
 func (w *writing) wait(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,7 +215,7 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
-// before reports whether a WRITE of an earlier round is being answered. It needs mu.
+// before reports whether a WRITE of an earlier round than round is in progress. The caller holds mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {

@@ -10,20 +10,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
-// capability is the attribute whose length the kernel requests before a write
-// (security/commoncap.c, cap_inode_need_killpriv). execve(2) requests its value, programs request
-// both (asksForAttribute).
+// capability is the name of the extended attribute whose length the kernel requests before a write
+// (security/commoncap.c, cap_inode_need_killpriv). A request for its length may also come from a program that calls
+// getxattr(2) (asksForAttribute); execve(2) requests its value.
 const capability = "security.capability"
 
-// GetXAttr is sent for "security.capability" with the first write to a file, and again after each
-// refresh of its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC). With a
-// writeback cache it is the only sign of a write before the file is closed.
+// GetXAttr returns an extended attribute. The kernel requests the length of "security.capability" with the first
+// write to a file, and again with the first write after each refresh of the file's attributes (fs/fuse/inode.c,
+// fuse_change_attributes_common clears S_NOSEC). With a writeback cache this request is the only sign of a write
+// before the file is closed, so GetXAttr records the write.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
 	if acl.IsName(name) && !f.acl {
 		return 0, raw.Status(syscall.EOPNOTSUPP)
 	}
 	n := worktree.Node(h.NodeId)
-	// Without an effect if the write is recorded already; most such files were just created.
+	// OnRecord is checked first, because it is cheap and saves reading /proc. It is true for most of these files,
+	// which were just created; Written then has no effect.
 	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
 		f.tree.Written(n)
 	}
@@ -34,8 +36,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	return copyValue(dest, string(value))
 }
 
-// ListXAttr returns the names of the extended attributes, each with a zero byte behind it. Access
-// control lists are left out where they do not apply.
+// ListXAttr returns the names of the extended attributes, each followed by a zero byte. It leaves out access control
+// lists if the mount does not support them.
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
 	names, err := f.tree.ListXattr(worktree.Node(h.NodeId))
 	if err != nil {
@@ -52,8 +54,8 @@ func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (u
 	return copyValue(dest, list.String())
 }
 
-// copyValue copies a value into a buffer. It returns ERANGE with the length if the buffer is too small,
-// also if only the length was requested (go-fuse handles that).
+// copyValue copies value to dest and returns its length. If dest is too small, the status is ERANGE. A caller that
+// wants only the length has an empty dest; go-fuse turns ERANGE into success for it.
 func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	if len(value) > len(dest) {
 		return uint32(len(value)), raw.ERANGE
@@ -61,8 +63,8 @@ func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	return uint32(copy(dest, value)), raw.OK
 }
 
-// SetXAttr sets an extended attribute. It returns EOPNOTSUPP for access control lists where they do
-// not apply.
+// SetXAttr sets an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support
+// them.
 func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)
@@ -76,7 +78,8 @@ func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name str
 	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, flags))
 }
 
-// RemoveXAttr removes an extended attribute.
+// RemoveXAttr removes an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not
+// support them.
 func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)
