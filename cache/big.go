@@ -16,23 +16,23 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// bigFile is the index entry of contents in a file of their own.
+// bigFile is the index entry of a blob that has a file of its own.
 type bigFile struct {
+	// of the contents, in bytes
 	size     int64
 	used     atomic.Int64 // time of last use, Unix nanoseconds
 	stamped  atomic.Int64 // time of use that was last written to the file's mtime
-	verified uint64       // inode whose contents this process has verified; guarded by Blobs.mu
+	verified uint64       // number of the inode whose contents this process has verified; guarded by Blobs.mu
 }
 
-// bigPath returns the path of a blob that has a file of its own. The first two hexadecimal digits
-// are the directory.
+// bigPath returns the path of the file for a large blob: big/ab/<hex>, where ab are the first two digits of the id.
 func (b *Blobs) bigPath(id object.ID) string {
 	hex := id.String()
 	return filepath.Join(b.dir, "big", hex[:2], hex)
 }
 
-// readBigHeader reads the header at the end of a big file and compares it with the file's name and
-// length.
+// readBigHeader reads the header at the end of a big file, and the file's attributes. It returns false if the header
+// is invalid, or does not match the id or the size of the file.
 func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Size < headerSize || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -46,9 +46,8 @@ func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	return h, st, ok && h.id == id && h.size == st.Size-headerSize
 }
 
-// openBig opens contents that have a file of their own, including those that another process
-// stored. It returns nil if there are none. The first time it reads all of the contents to verify
-// them.
+// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is none. The
+// first time that this process opens the file, openBig reads all of the contents to verify them.
 func (b *Blobs) openBig(id object.ID) *Content {
 	b.mu.RLock()
 	closed := b.closed
@@ -56,7 +55,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	if closed || id.IsZero() {
 		return nil
 	}
-	// Other processes store big files without notice, so the file system is asked each time.
+	// The index need not be complete, since other processes store big files too. So the file system decides.
 	f, err := os.Open(b.bigPath(id))
 	if err != nil {
 		b.forgetBig(id)
@@ -73,7 +72,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 		checkBuffers.Put(buf)
 		good = err == nil && crc == h.crc
 	}
-	// The file is damaged, or incomplete after a crash: the blob is fetched again.
+	// The file is damaged, or incomplete after a crash. It is removed, so that the blob will be fetched again.
 	if !good {
 		f.Close()
 		os.Remove(b.bigPath(id))
@@ -86,8 +85,8 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	return &Content{file: f, size: h.size}
 }
 
-// enterBig adds a file to the index. verified is the inode of the file whose contents were
-// verified; 0: none was.
+// enterBig adds a big file to the index, if the index does not have it, and returns its entry. verified is the inode
+// number of the file if its contents were verified, otherwise 0.
 func (b *Blobs) enterBig(id object.ID, size int64, used time.Time, verified uint64) *bigFile {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +107,7 @@ func (b *Blobs) enterBig(id object.ID, size int64, used time.Time, verified uint
 	return f
 }
 
-// forgetBig removes a blob from the index and returns the bytes that it occupied.
+// forgetBig removes a big file from the index and returns its size on disk, in bytes; 0 if it was not in the index.
 func (b *Blobs) forgetBig(id object.ID) (freed int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,8 +120,7 @@ func (b *Blobs) forgetBig(id object.ID) (freed int64) {
 	return f.size + headerSize
 }
 
-// evictBig removes the file of a blob and returns the bytes freed. Open files of readers stay
-// readable.
+// evictBig deletes a big file and returns the number of bytes freed. A Content that has the file open stays readable.
 func (b *Blobs) evictBig(id object.ID) int64 {
 	if err := os.Remove(b.bigPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
@@ -130,8 +128,8 @@ func (b *Blobs) evictBig(id object.ID) int64 {
 	return b.forgetBig(id)
 }
 
-// listBig indexes the big files on disk and removes those that a crash truncated or damaged. It
-// needs look.
+// listBig adds all big files on disk to the index, and deletes those that are incomplete or damaged, as after a
+// crash. The caller holds b.look.
 func (b *Blobs) listBig() error {
 	root := filepath.Join(b.dir, "big")
 	dirs, err := os.ReadDir(root)
@@ -144,11 +142,11 @@ func (b *Blobs) listBig() error {
 	for _, d := range dirs {
 		files, err := os.ReadDir(filepath.Join(root, d.Name()))
 		if err != nil {
-			continue // it is not part of the cache
+			continue // this is not a directory of the cache
 		}
 		for _, file := range files {
 			id, err := object.ParseID(file.Name())
-			// A file that a user or another program put there is not touched.
+			// Leave files alone that do not belong to the cache.
 			if err != nil || filepath.Join(root, d.Name(), file.Name()) != b.bigPath(id) {
 				continue
 			}
@@ -167,14 +165,14 @@ func (b *Blobs) listBig() error {
 	return nil
 }
 
-// putBig stores large contents from memory.
+// putBig stores large contents that are in memory.
 func (b *Blobs) putBig(id object.ID, data []byte) error {
 	f, err := b.Spool(int64(len(data)))
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteAt(data, 0)
-	// The file system may be full although Spool found room: other programs write to it too.
+	// The disk may be full although Spool found enough space, since other programs write to it too.
 	if isFull(err) && b.makeRoom(int64(len(data))) {
 		_, err = f.WriteAt(data, 0)
 	}
@@ -185,13 +183,13 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 	return b.PutFile(id, f, int64(len(data)))
 }
 
-// Spool creates a temporary file, on the file system of the cache, for contents of about size
-// bytes. If the file is closed without PutFile, it vanishes at once where the file system supports
-// unnamed files, and otherwise with the next OpenBlobs or Collect. If the disk has too little room,
-// other contents are evicted first; the error wraps unix.ENOSPC if that is not enough.
+// Spool creates a temporary file, on the file system of the cache, for contents of about size bytes. The caller
+// writes to it and then calls PutFile. If the caller closes the file instead, it is deleted: at once where the file
+// system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk has too little space, Spool
+// evicts other contents first; if that does not suffice, the error wraps unix.ENOSPC.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.temp()
-	if errors.Is(err, fs.ErrNotExist) { // the directory was deleted by another process
+	if errors.Is(err, fs.ErrNotExist) { // another process has deleted the directory
 		if err = b.makeDirs(); err == nil {
 			f, err = b.temp()
 		}
@@ -207,15 +205,15 @@ func (b *Blobs) Spool(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// ensureFree evicts until the disk has size bytes free. The remote may have sent a wrong size, so
-// nothing is evicted for contents that could not fit anyway.
+// ensureFree evicts contents until the disk has size bytes free. If that is impossible it returns unix.ENOSPC and
+// evicts nothing, because the size comes from the remote and may be wrong.
 func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return fmt.Errorf("read free space: %w", err)
 	}
 	free := int64(st.Bavail) * st.Bsize
-	if st.Blocks == 0 || size <= free { // or the file system does not report its size
+	if st.Blocks == 0 || size <= free { // 0 blocks: the file system does not report its size
 		return nil
 	}
 	b.mu.RLock()
@@ -227,8 +225,8 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	return nil
 }
 
-// temp creates an empty temporary file: unnamed (O_TMPFILE) if the file system supports it,
-// otherwise with a name and a lock, by which clearTemp recognizes files in use.
+// temp creates an empty temporary file. It is unnamed (O_TMPFILE) if the file system supports that. Otherwise it has
+// a name and a flock, by which clearTemp recognizes that the file is in use.
 func (b *Blobs) temp() (*os.File, error) {
 	if b.unnamed {
 		fd, err := unix.Open(b.tmpDir(), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -237,7 +235,7 @@ func (b *Blobs) temp() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), filepath.Join(b.tmpDir(), "unnamed")), nil
 	}
-	// Another process may clear the file before it is locked. Another attempt follows then.
+	// Another process may remove the file (clearTemp) before it is locked. If so, try again.
 	for {
 		f, err := os.CreateTemp(b.tmpDir(), "spool-*")
 		if err != nil {
@@ -250,11 +248,11 @@ func (b *Blobs) temp() (*os.File, error) {
 		if _, ok := linked(f); ok {
 			return f, nil
 		}
-		f.Close() // another process cleared it away before it was locked
+		f.Close() // another process has removed it
 	}
 }
 
-// discard closes a temporary file and removes its temporary name.
+// discard closes a temporary file and removes its temporary name, if it has one.
 func (b *Blobs) discard(f *os.File) {
 	if !b.unnamed {
 		os.Remove(f.Name())
@@ -262,7 +260,7 @@ func (b *Blobs) discard(f *os.File) {
 	f.Close()
 }
 
-// probeUnnamed reports whether the file system can make files without a name and give them one
+// probeUnnamed reports whether the file system can create files without a name (O_TMPFILE) and link them to a name
 // later.
 func (b *Blobs) probeUnnamed() bool {
 	b.unnamed = true
@@ -278,7 +276,7 @@ func (b *Blobs) probeUnnamed() bool {
 	return os.Remove(name) == nil
 }
 
-// link gives an unnamed file a name. It fails with EEXIST if the name is taken.
+// link links an unnamed file to a path. It fails with EEXIST if the path exists.
 func link(f *os.File, path string) error {
 	err := unix.Linkat(unix.AT_FDCWD, proc.FDPath(f), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {
@@ -287,7 +285,8 @@ func link(f *os.File, path string) error {
 	return nil
 }
 
-// clearTemp removes temporary files whose process has ended: their locks are free.
+// clearTemp removes the temporary files of processes that have ended. It recognizes these files because their flock
+// is free.
 func (b *Blobs) clearTemp() {
 	names, err := os.ReadDir(b.tmpDir())
 	if err != nil {
@@ -305,8 +304,8 @@ func (b *Blobs) clearTemp() {
 	}
 }
 
-// PutFile keeps the first size bytes of a file from Spool, which the caller has verified. It closes
-// f in any case.
+// PutFile stores the first size bytes of f, a file that Spool returned, as the contents of blob id. The caller has
+// verified the contents. PutFile closes f, even if it returns an error.
 func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
 	defer b.discard(f)
 	if _, ok := b.knownSize(id); ok {
@@ -319,7 +318,8 @@ func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
 	return nil
 }
 
-// adopt appends the header to a spool file and gives the file its name.
+// adopt truncates a temporary file to size bytes, appends the header, links the file to its final path and adds it to
+// the index.
 func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	b.mu.RLock()
 	closed := b.closed
@@ -330,8 +330,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	case id.IsZero():
 		return errNoID
 	}
-	// The number of bytes in the file is checked, since a wrong size in the header would make the
-	// contents look damaged later.
+	// If the file were shorter than the size in the header, its contents would look damaged later.
 	if have, _ := linked(f); have < size {
 		return fmt.Errorf("file has %d bytes, want %d", have, size)
 	}
@@ -342,7 +341,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 		return err
 	}
 	head := header{id, size, crc}.encode()
-	// The caller may have written more than size bytes.
+	// The file may have more than size bytes.
 	if err := f.Truncate(size); err != nil {
 		return err
 	}
@@ -360,10 +359,10 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	return nil
 }
 
-// name gives a temporary file its final name. It replaces a file that has that name.
+// name moves a temporary file to its final path. It replaces a file that is there.
 func (b *Blobs) name(f *os.File, path string) error {
-	// Three further attempts cover a directory that was deleted and a file that another process put
-	// in place meanwhile.
+	// Up to three more attempts: the directory may not exist, and another process may store the same file at the same
+	// time.
 	for try := 0; ; try++ {
 		var err error
 		if b.unnamed {

@@ -3,35 +3,34 @@
 //
 // # Blobs
 //
-// Blobs promises: Get returns exactly the bytes that were Put under an id, or nothing; contents
-// stay readable until they are released; the bytes on disk stay near the quota; any process may
-// delete anything in the directory at any moment. It does not promise durability: there is no
-// fsync, a crash may lose contents, and damaged contents are dropped. It never returns wrong bytes:
-// all contents have a checksum, which is verified when a process first reads them.
+// Blobs promises the following. Get returns exactly the bytes that were Put under an id, or nothing. Contents stay
+// readable until they are released. The bytes on disk stay near the quota. Any process may delete any file in the
+// directory at any moment. Blobs does not promise durability: it never calls fsync, a crash may lose contents, and
+// damaged contents are dropped. But it never returns wrong bytes: all contents have a checksum, which each process
+// verifies when it first reads them.
 //
-// Contents up to 1 MiB are appended to segments, because a file for each would cost 30-50 us and a
-// block of disk; larger ones are files of their own. Layout of the directory:
+// Contents up to 1 MiB are appended as records to large files, the segments, because a file for each blob would cost
+// 30-50 us and a block of disk. Larger contents have a file of their own (a big file). Layout of the directory:
 //
 //	seg/<age>-<random>.seg   records, see record.go
 //	seg/<age>-<random>.idx   sidecar: the offsets of the records
 //	big/ab/<hex>             one blob, followed by its header
 //	tmp/                     files that are being written
 //
-// Several processes share a directory. One process at a time appends to a segment, under flock;
-// others notice after a miss that it grew, and that there are new segments. Bytes of a whole record
-// are never written again, so readers need no lock; only an incomplete record at the end, which no
-// process can have read, is truncated. Whole segments and big files are evicted, least recently
-// used first, but never a segment that a process appends to. The time of use is the file's mtime,
-// updated once a minute.
+// Several processes share a directory. Only one process at a time appends to a segment, under flock; the other
+// processes notice after a miss that a segment has grown or that there are new segments. The bytes of a complete
+// record are never written again, so readers need no lock. Only an incomplete record at the end, which no process can
+// have read, is truncated. Whole segments and big files are evicted, least recently used first, except segments that
+// a process appends to. The time of last use is the mtime of the file, which is updated once a minute.
 //
-// Lock order: append > look > mu. append and look are held across disk operations, but only by
-// goroutines that store, evict or index other processes' records. A Get that finds its contents
+// Lock order: append before look before mu. The locks append and look are held across disk operations, but only by
+// goroutines that store or evict contents or index the records of other processes. A Get that finds its contents
 // acquires only mu, for reading, and mu is never held across a system call.
 //
 // # Sizes, Memory
 //
-// Sizes is an append-only table of records with checksums, shared in the same manner. Memory is a
-// ristretto cache.
+// Sizes stores the sizes of blobs in an append-only table of records with checksums. Several processes share the
+// table, as they share segments. Memory is a ristretto cache.
 package cache
 
 import (
@@ -53,66 +52,68 @@ import (
 // ErrClosed means that the cache was closed.
 var ErrClosed = errors.New("cache is closed")
 
-// housekeeping is how often an otherwise idle process checks whether others have evicted files that
-// it holds open: only then does the disk get the space back.
+// housekeeping is the interval at which an otherwise idle process checks whether other processes have evicted
+// segments that it holds open. The disk gets the space back only when every process has closed the file.
 const housekeeping = 2 * time.Second
 
-// Blobs keeps verified contents on disk within a quota. Its methods may be called from any
-// goroutine.
+// Blobs stores verified contents of blobs on disk, within a quota. Its methods may be called from any goroutine.
 type Blobs struct {
 	dir     string
 	started time.Time
-	unnamed bool // the file system supports unnamed files (O_TMPFILE), which vanish with their process
+	unnamed bool // the file system supports unnamed files (O_TMPFILE), which the kernel deletes when their process ends
 
 	stop chan struct{}
 	wg   sync.WaitGroup
 
-	nextLook atomic.Int64 // time of the next look, in nanoseconds since started
-	damaged  atomic.Int64
+	nextLook atomic.Int64 // earliest time of the next lookAround, in nanoseconds since started
+	// number of contents found damaged since opening
+	damaged atomic.Int64
 
 	append struct { // held by goroutines that store small contents
 		sync.Mutex
-		active *segment // nil before the first Put
-		file   *os.File // file of active, opened for writing; holds the lock
-		end    int64    // offset behind the last record of active
+		active *segment // the segment that this process appends to; nil if there is none
+		file   *os.File // file of active, opened for writing; holds the flock
+		end    int64    // offset of the end of the last record of active
 		noted  int      // number of records in the sidecar of active
 		limit  int64    // size, in bytes, at which active is full
 	}
 	look struct { // held by goroutines that evict or index other processes' records
 		sync.Mutex
-		listed time.Time // mtime of seg/ when it was read, if that was settled
+		listed time.Time // mtime of seg/ when it was last listed; zero if that was too recent to rely on
 		next   int       // index at which the next round of growth checks starts
 	}
 
-	mu       sync.RWMutex
-	closed   bool
-	quota    int64
-	evictAt  int64 // bytes above which a Put evicts
-	bytes    int64 // size of all indexed segments and big files
+	mu      sync.RWMutex
+	closed  bool
+	quota   int64
+	evictAt int64 // a Put evicts when bytes exceeds evictAt; usually the quota
+	bytes   int64 // total size of all indexed segments and big files
+	// by slot; slot 0 is never used
 	segments []*segment
 	unused   []uint16 // free indexes of segments
-	byName   map[string]*segment
-	index    refs // slot<<16 | entry
-	big      map[object.ID]*bigFile
+	// segments by file name
+	byName map[string]*segment
+	index  refs // references are slot<<16 | index in the segment's entries
+	big    map[object.ID]*bigFile
 }
 
 // Usage describes the contents of a cache.
 type Usage struct {
-	Blobs   int   // contents that can be read
-	Bytes   int64 // on disk, framing and forgotten contents included
+	Blobs   int   // number of blobs that can be read
+	Bytes   int64 // bytes on disk, including headers and contents that are not readable any more
 	Quota   int64 // bytes
-	Damaged int64 // contents found damaged since opening, and forgotten
+	Damaged int64 // number of blobs that were found damaged since opening, and dropped
 }
 
-// OpenBlobs opens the cache in dir, creating it if needed, and evicts until it has at most quota
-// bytes.
+// OpenBlobs opens the cache in dir, creating it if needed, and evicts until it has at most quota bytes. The caller
+// must call Close.
 func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	b := &Blobs{
 		dir: dir, started: time.Now(), stop: make(chan struct{}),
 		quota: quota, evictAt: quota, segments: []*segment{nil}, byName: map[string]*segment{}, big: map[object.ID]*bigFile{},
 	}
 	b.index.hash = func(ref uint32) uint64 { return hashSum(b.entry(ref).idBytes()) }
-	if err := b.makeDirs(); err != nil && !isFull(err) { // a full disk: they are created when they are needed
+	if err := b.makeDirs(); err != nil && !isFull(err) { // on a full disk the directories are created later, when they are needed
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
 	b.unnamed = b.probeUnnamed()
@@ -135,8 +136,8 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 // segDir returns the directory of segments and their sidecars.
 func (b *Blobs) segDir() string { return filepath.Join(b.dir, "seg") }
 
-// tmpDir returns the directory of files that are being written. It is on the file system of the
-// others, so that files can be renamed.
+// tmpDir returns the directory of files that are being written. It is on the same file system as the others, so that
+// files can be renamed into those.
 func (b *Blobs) tmpDir() string { return filepath.Join(b.dir, "tmp") }
 
 // makeDirs creates the directories of the cache that do not exist.
@@ -149,8 +150,8 @@ func (b *Blobs) makeDirs() error {
 	return nil
 }
 
-// keepHouse indexes the records of other processes and updates the sidecar of the active segment, at
-// intervals, until Close.
+// keepHouse indexes the records of other processes and updates the sidecar of the active segment, every housekeeping
+// interval, until Close.
 func (b *Blobs) keepHouse() {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
@@ -165,7 +166,7 @@ func (b *Blobs) keepHouse() {
 	}
 }
 
-// Close ends the use of the cache. Contents that are held stay readable.
+// Close closes the cache. Contents that were not released yet stay readable. Further calls do nothing.
 func (b *Blobs) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -185,7 +186,7 @@ func (b *Blobs) Close() error {
 	return nil
 }
 
-// releaseAll empties the index and releases its files. Contents that are in use stay readable.
+// releaseAll empties the index and ends its holds on segments. Contents that were not released yet stay readable.
 func (b *Blobs) releaseAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,10 +198,11 @@ func (b *Blobs) releaseAll() {
 	b.index = refs{hash: b.index.hash}
 }
 
-// Get returns contents, after verifying them if this process has not done so. Damaged contents are
-// removed and count as missing.
+// Get returns the contents of a blob, and false if the cache does not have them. It verifies contents that this
+// process has not verified before; damaged contents are removed and count as missing. The caller must release the
+// result.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
-	for range 2 { // the second pass follows a look at other processes' records
+	for range 2 { // the second pass runs after the records of other processes were indexed
 		s, ref, e, ok := b.holdSmall(id)
 		if ok {
 			if c := b.openSmall(s, ref, e, id); c != nil {
@@ -218,8 +220,8 @@ func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	return nil, false
 }
 
-// Size returns the size of a blob, in bytes, if it is in the cache. It reads from disk only for
-// records that other processes appended lately.
+// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It reads from disk only to
+// find records that other processes have appended lately.
 func (b *Blobs) Size(id object.ID) (int64, bool) {
 	if size, ok := b.knownSize(id); ok {
 		return size, true
@@ -244,17 +246,17 @@ func (b *Blobs) knownSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// Usage returns the current counts. It does not access the disk.
+// Usage returns the current size of the cache. It does not access the disk.
 func (b *Blobs) Usage() Usage {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return Usage{Blobs: b.index.n + len(b.big), Bytes: b.bytes, Quota: b.quota, Damaged: b.damaged.Load()}
 }
 
-// entry returns the entry that a reference names. It needs mu.
+// entry returns the entry that a reference of the index stands for. The caller holds mu.
 func (b *Blobs) entry(ref uint32) *entry { return &b.segments[ref>>16].entries[ref&0xffff] }
 
-// findLocked returns a copy of an id's entry; it needs mu for reading.
+// findLocked returns the reference and a copy of the entry of an id. The caller holds mu, at least for reading.
 func (b *Blobs) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	at, ok := b.placeLocked(id)
 	if !ok {
@@ -269,13 +271,14 @@ func (b *Blobs) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	return ref, e, true
 }
 
-// placeLocked returns the slot of an id in the index of small contents. It needs mu for reading.
+// placeLocked returns the slot of an id in the index of small contents. The caller holds mu, at least for reading.
 func (b *Blobs) placeLocked(id object.ID) (at int, ok bool) {
 	sum := id.Bytes()
 	return b.index.find(hashSum(sum), func(ref uint32) bool { return string(b.entry(ref).idBytes()) == string(sum) })
 }
 
-// holdSmall finds small contents and keeps their segment from being closed.
+// holdSmall looks up small contents in the index and holds their segment, so that its file is not closed. The caller
+// must release the segment.
 func (b *Blobs) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -288,10 +291,11 @@ func (b *Blobs) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 	return s, ref, e, true
 }
 
+// checkBuffers recycles the buffers through which contents are read to verify them.
 var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// openSmall converts a hold on a segment to a Content. It returns nil if the contents are damaged
-// or the segment was evicted.
+// openSmall returns the Content of a record whose segment the caller holds; the Content takes over that hold. If the
+// contents are damaged or the segment was evicted, openSmall returns nil and releases the segment.
 func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Content {
 	f, err := s.open(b.segDir())
 	if err != nil {
@@ -317,7 +321,7 @@ func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Conten
 	return &Content{file: f, segment: s, off: int64(e.off) + headerSize, size: size}
 }
 
-// setMeta sets a flag of an entry, unless the entry was replaced meanwhile.
+// setMeta sets a flag in the entry that ref stands for, unless s was dropped and another segment uses its slot.
 func (b *Blobs) setMeta(s *segment, ref uint32, flag uint32) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -340,8 +344,8 @@ func (b *Blobs) forget(s *segment, ref uint32, id object.ID) {
 	}
 }
 
-// addLocked indexes entries of one segment, in the order of the file; it needs mu. Of two records
-// of one id the one that was verified stays, else the later.
+// addLocked adds entries of one segment to the index, in the order of the file. Of two records of the same id the
+// index keeps the old one if this process has verified it, otherwise the new one. The caller holds mu.
 func (b *Blobs) addLocked(s *segment, entries []entry) {
 	if s.dropped || b.closed {
 		return
@@ -370,7 +374,7 @@ func (b *Blobs) addLocked(s *segment, entries []entry) {
 	}
 }
 
-// enterLocked assigns a segment a slot in the index. It returns false if none is left. It needs mu.
+// enterLocked assigns a free slot to a segment. It returns false if all slots are used. The caller holds mu.
 func (b *Blobs) enterLocked(s *segment) bool {
 	if n := len(b.unused); n > 0 {
 		s.slot, b.unused = b.unused[n-1], b.unused[:n-1]
@@ -385,8 +389,8 @@ func (b *Blobs) enterLocked(s *segment) bool {
 	return true
 }
 
-// drop removes a segment from the index. Contents that were opened before stay readable. It
-// releases the lock in between, since a full segment takes milliseconds.
+// drop removes a segment from the index. Contents that were opened before stay readable. Removing the entries of a
+// full segment takes milliseconds, so drop releases mu for a moment after every 1024 entries.
 func (b *Blobs) drop(s *segment) {
 	b.mu.Lock()
 	if s.dropped || b.closed {

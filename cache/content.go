@@ -7,20 +7,22 @@ import (
 	"sync/atomic"
 )
 
-// Content is the contents of one blob. They stay readable until Release, even if they are evicted.
+// Content provides the contents of one blob. The contents stay readable until Release, even if the cache evicts the
+// blob.
 type Content struct {
 	file *os.File
-	// segment is held until Release, so that its file stays open.
-	segment  *segment // nil: the file is this content's own
-	off      int64    // of the content in file
+	// segment is the segment that contains the blob. It is held until Release, so that its file stays open.
+	segment *segment // nil if the blob has a file of its own
+	off     int64    // offset of the contents in file, in bytes
+	// in bytes
 	size     int64
 	released atomic.Bool
 }
 
 var _ io.ReaderAt = (*Content)(nil)
 
-// ReadAt implements io.ReaderAt. It returns io.ErrUnexpectedEOF if another program has truncated
-// the file.
+// ReadAt reads contents from offset off on, as io.ReaderAt requires. It returns io.ErrUnexpectedEOF if another
+// program has truncated the file.
 func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read content: offset %d", off)
@@ -28,7 +30,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off >= c.size {
 		return 0, io.EOF
 	}
-	// io.ReaderAt requires an error if fewer bytes are returned than were asked for.
+	// io.ReaderAt requires an error if ReadAt returns fewer than len(p) bytes.
 	short := int64(len(p)) > c.size-off
 	if short {
 		p = p[:c.size-off]
@@ -49,9 +51,9 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 // Size returns the size of the contents in bytes.
 func (c *Content) Size() int64 { return c.size }
 
-// Release ends the use of the content. Further calls do nothing.
+// Release ends the use of c. c must not be read afterwards. Further calls of Release do nothing.
 func (c *Content) Release() {
-	// A second Release would close the segment's file below other readers.
+	// Without this check, a second Release could close the file of a segment that others still read.
 	if !c.released.CompareAndSwap(false, true) {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// SetQuota changes the quota, in bytes, and evicts what exceeds it.
+// SetQuota changes the quota, in bytes, and evicts contents until the cache fits.
 func (b *Blobs) SetQuota(quota int64) {
 	b.mu.Lock()
 	b.quota, b.evictAt = quota, quota
@@ -20,9 +20,8 @@ func (b *Blobs) SetQuota(quota int64) {
 	b.evictOver(object.ID{})
 }
 
-// Collect evicts, least recently used first, until at most keep bytes are left, including the
-// active segment. Segments that other processes append to are kept. It returns the number of bytes
-// freed.
+// Collect evicts contents, least recently used first, until at most keep bytes are left, and returns the number of
+// bytes freed. It may evict the active segment, but no segment that another process appends to.
 func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	b.clearTemp()
 	b.look.Lock()
@@ -50,8 +49,8 @@ func (b *Blobs) over(limit int64) bool {
 	return b.bytes > limit
 }
 
-// evictOver evicts if the quota is exceeded. It keeps the blob that was just stored, even if that
-// alone exceeds the quota: a reader waits for it.
+// evictOver evicts contents if the quota is exceeded. It never evicts the big file of blob spare, which was just
+// stored: a reader waits for it, even if that blob alone exceeds the quota.
 func (b *Blobs) evictOver(spare object.ID) {
 	b.mu.RLock()
 	quota, over := b.quota, b.bytes > b.evictAt
@@ -62,26 +61,27 @@ func (b *Blobs) evictOver(spare object.ID) {
 	b.evictTo(quota, spare)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// If others hold the rest, trying again with every Put would be in vain.
+	// If the cache is still over its quota, other processes append to the remaining segments. Another attempt with
+	// every Put would be in vain, so the next one follows after minSegment/4 more bytes.
 	b.evictAt = max(b.quota, b.bytes+minSegment/4)
 	if b.bytes <= b.quota {
 		b.evictAt = b.quota
 	}
 }
 
-// makeRoom evicts on a full disk so that need bytes fit. It returns false if there was nothing to
-// evict.
+// makeRoom evicts contents because the disk is full, so that need more bytes fit. It returns false if it could not
+// evict anything.
 func (b *Blobs) makeRoom(need int64) bool {
 	b.append.Lock()
 	defer b.append.Unlock()
 	return b.makeRoomLocked(need)
 }
 
-// makeRoomLocked is makeRoom for a caller that holds append. It evicts the active segment only if
-// there is nothing else.
+// makeRoomLocked is makeRoom for a caller that holds b.append. It evicts the active segment only if nothing else can
+// be evicted.
 func (b *Blobs) makeRoomLocked(need int64) bool {
 	b.mu.RLock()
-	// Twice the bytes are freed, so that not every Put on a full disk evicts again.
+	// Free twice as many bytes as needed, so that not every Put on a full disk has to evict.
 	target := max(0, b.bytes-2*need)
 	b.mu.RUnlock()
 	if b.evictTo(target, object.ID{}) > 0 {
@@ -91,14 +91,17 @@ func (b *Blobs) makeRoomLocked(need int64) bool {
 	return b.evictTo(target, object.ID{}) > 0
 }
 
-// victim is a segment or a big file that can be evicted.
+// victim is a segment or a big file that may be evicted.
 type victim struct {
-	used    int64 // Unix nanoseconds
+	used int64 // time of last use, Unix nanoseconds
+	// nil if the victim is a big file
 	segment *segment
-	big     object.ID
+	// the blob of the big file
+	big object.ID
 }
 
-// evictTo removes segments and big files until at most limit bytes are left or nothing more can go.
+// evictTo evicts segments and big files until at most limit bytes are left or no more can be evicted. It never evicts
+// the big file of blob spare. It returns the number of bytes freed.
 func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -116,13 +119,13 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	return freed
 }
 
-// victims returns all candidates, least recently used first. Use by other processes is visible in
-// the mtimes.
+// victims returns all segments and big files except the active segment, least recently used first. It takes the later
+// of the time in memory and the file's mtime, to which other processes write when they use the file.
 func (b *Blobs) victims() []victim {
 	var list []victim
 	b.mu.RLock()
 	for _, s := range b.byName {
-		// This process appends to its own segment, which cannot be evicted before retire.
+		// The active segment can be evicted only after retire.
 		if !s.own {
 			list = append(list, victim{used: s.used.Load(), segment: s})
 		}
@@ -139,8 +142,7 @@ func (b *Blobs) victims() []victim {
 		} else {
 			path = b.bigPath(v.big)
 		}
-		// A file that has vanished keeps the time that is in memory. It is dropped when its turn to
-		// be evicted arrives.
+		// For a file that was deleted, the time in memory is used. Its entry is dropped once it is to be evicted.
 		if info, err := os.Stat(path); err == nil {
 			v.used = max(v.used, info.ModTime().UnixNano())
 		}
@@ -149,9 +151,9 @@ func (b *Blobs) victims() []victim {
 	return list
 }
 
-// evictSegment removes a segment unless a process appends to it. Its lock keeps other processes
-// from taking the segment over. The sidecar is removed first: without its segment it would stay
-// forever. It needs look.
+// evictSegment deletes a segment, unless a process appends to it, and returns the number of bytes freed. It holds the
+// flock of the segment, so that no other process starts to append to it. It removes the sidecar first: if this
+// process dies in between, a sidecar without its segment would never be removed. The caller holds b.look.
 func (b *Blobs) evictSegment(s *segment) int64 {
 	path := filepath.Join(b.segDir(), s.name)
 	f, err := os.Open(path)
@@ -166,8 +168,8 @@ func (b *Blobs) evictSegment(s *segment) int64 {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
 	}
-	// Another process may have removed the file: the bytes are free, and the index has to forget
-	// the segment in either case.
+	// The file may have been removed by another process. In this case too the bytes are free, and the segment must be
+	// dropped from the index.
 	b.mu.RLock()
 	size := s.size
 	b.mu.RUnlock()

@@ -9,34 +9,36 @@ import (
 )
 
 const (
-	// lookEvery is how often misses look for records of other processes.
+	// lookEvery is the minimum interval at which misses look for records of other processes.
 	lookEvery = time.Millisecond
-	// growthChecks is the number of unfinished segments whose size one look checks.
+	// growthChecks is the number of unfinished segments whose size one call of lookAround checks.
 	growthChecks = 8
-	// settled is how old a directory's mtime must be to prove that nothing was added later: clocks
-	// of file systems tick as slowly as every 10 ms.
+	// settled is the age from which on a directory's mtime proves that nothing was added after it was listed. A
+	// younger mtime does not: the clocks of file systems tick as slowly as every 10 ms, so a later addition may have
+	// the same mtime.
 	settled = 100 * time.Millisecond
 )
 
-// lookAround indexes the records that other processes have stored since the last time, and drops
-// those that they evicted, unless this was done within the last millisecond or is being done. It
-// reports whether anything was found.
+// lookAround indexes the records that other processes have stored since the last call, and drops the segments that
+// they have evicted. It reports whether it found any. It does nothing and returns false if a call was made within the
+// last millisecond or is in progress.
 func (b *Blobs) lookAround() bool {
 	now, next := int64(time.Since(b.started)), b.nextLook.Load()
-	// Of all goroutines that miss within a millisecond one looks around. The others count as a
-	// miss.
+	// Of all goroutines that do not find their blob within one millisecond, only one continues here. The others
+	// return a miss at once.
 	if now < next || !b.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !b.look.TryLock() {
 		return false
 	}
 	defer b.look.Unlock()
 	listed, err := b.listChanged()
 	if err != nil {
-		return false // a miss; the error is reported when something is stored
+		return false // treated as a miss; the next Put will report the error
 	}
 	return b.readGrowth() || listed
 }
 
-// listChanged lists the segments if the directory changed since it was last read; it needs look.
+// listChanged calls listSegments if the directory of segments has changed since it was last listed, and reports
+// whether it did. The caller holds b.look.
 func (b *Blobs) listChanged() (bool, error) {
 	info, err := os.Stat(b.segDir())
 	if err == nil && info.ModTime().Equal(b.look.listed) {
@@ -48,8 +50,8 @@ func (b *Blobs) listChanged() (bool, error) {
 	return true, b.listSegments()
 }
 
-// listSegments makes the index match the segments on disk: it adds new ones and drops those that
-// were removed. It needs look.
+// listSegments adds the segments that are new on disk to the index, and drops those that do not exist any more. The
+// caller holds b.look.
 func (b *Blobs) listSegments() error {
 	begun := time.Now()
 	names := map[string]bool{}
@@ -67,7 +69,7 @@ func (b *Blobs) listSegments() error {
 			return err
 		}
 		for _, name := range list {
-			// Sidecars and foreign files are in the map with false, and are not read as segments.
+			// Sidecars and other files have the value false, so that they are not read as segments.
 			names[name] = isSegmentName(name)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -91,16 +93,16 @@ func (b *Blobs) listSegments() error {
 		}
 	}
 	b.look.listed = time.Time{}
-	// A file that is added within one tick of the clock does not change the mtime. The directory is
-	// listed again until its mtime is old enough.
+	// If a file is added within the same tick of the clock, the mtime does not change. So the mtime is relied upon
+	// only if it was old when the listing began; otherwise the next call lists the directory again.
 	if begun.Sub(changed) > settled {
 		b.look.listed = changed
 	}
 	return nil
 }
 
-// readSegment indexes a segment for the first time. A segment that cannot be read is ignored. It
-// needs look.
+// readSegment adds a segment to the index that is not in it. A segment that cannot be read is ignored. The caller
+// holds b.look.
 func (b *Blobs) readSegment(name string) {
 	f, err := os.Open(filepath.Join(b.segDir(), name))
 	if err != nil {
@@ -114,15 +116,15 @@ func (b *Blobs) readSegment(name string) {
 	s := newSegment(name, info.ModTime())
 	var covered int64
 	var entries []entry
-	// The sidecar has the entries of the first `covered` bytes. The records after them are read one
-	// by one.
+	// The sidecar lists the records in the first covered bytes of the segment. The headers of later records are read
+	// one by one below.
 	if text, err := os.ReadFile(filepath.Join(b.segDir(), sidecarName(name))); err == nil {
 		covered, entries, _ = parseSidecar(text, info.Size())
 	}
 	b.mu.Lock()
 	ok := !b.closed && b.enterLocked(s)
 	if ok {
-		// One growth of the table is cheaper than one for each doubling.
+		// Growing the index once is cheaper than growing it in several steps.
 		b.index.reserve(b.index.n + len(entries))
 		b.addLocked(s, entries)
 		s.scanned = covered
@@ -133,8 +135,9 @@ func (b *Blobs) readSegment(name string) {
 	}
 }
 
-// readRecords indexes the complete records of a segment from the end of the last reading to size,
-// which the caller has read before. It needs look.
+// readRecords indexes the complete records of a segment that lie between s.scanned and size. The caller must have
+// read size, the size of the file f, before the call, and holds b.look. The result describes what follows the last
+// complete record.
 func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
@@ -148,7 +151,7 @@ func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.addLocked(s, found)
-	// An evicted segment's bytes were subtracted when it was dropped.
+	// The bytes of a dropped segment were subtracted when it was dropped.
 	if !s.dropped {
 		b.bytes += size - s.size
 		s.size = size
@@ -156,8 +159,9 @@ func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	return how
 }
 
-// readGrowth indexes records appended to other processes' segments, a few segments in turn. It
-// needs look.
+// readGrowth indexes the records that other processes have appended to segments. Each call checks a few unfinished
+// segments, and the next call continues with the ones after them. It reports whether it found records. The caller
+// holds b.look.
 func (b *Blobs) readGrowth() bool {
 	var check []*segment
 	b.mu.RLock()
@@ -181,8 +185,8 @@ func (b *Blobs) readGrowth() bool {
 	return grown
 }
 
-// readMore indexes records appended to one segment of another process, and drops a segment that was
-// evicted. It needs look.
+// readMore indexes the records that another process has appended to s, and reports whether there were any. It drops s
+// if it was evicted. The caller holds b.look.
 func (b *Blobs) readMore(s *segment) bool {
 	f, err := s.open(b.segDir())
 	if errors.Is(err, fs.ErrNotExist) {

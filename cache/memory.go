@@ -11,26 +11,27 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Memory caches parsed trees and small contents in memory, up to a limit in bytes. It refuses items
-// that were used less often than those that they would replace. Items are added asynchronously: one
-// that was Put may be visible a moment later, or never.
+// Memory caches parsed trees and small contents in memory, up to a limit in bytes. It refuses a new item that was
+// used less often than those that it would replace. It stores items asynchronously, so an item may be found only some
+// time after it was put, or never.
 type Memory struct {
 	max int64
 
-	mu     sync.RWMutex // Close excludes the rest: ristretto panics when it is used while it closes
+	mu     sync.RWMutex // held for writing by Close, since ristretto panics if it is used while it closes
 	closed bool
 	cache  *ristretto.Cache[uint64, remembered]
 }
 
-// remembered is a tree or contents. A key is only a part of an id, so the item holds the whole id.
+// remembered is one item: the entries of a tree, or contents. Its key in the cache is only a part of the id, so the
+// item has the whole id.
 type remembered struct {
 	id      object.ID
 	entries []object.TreeEntry
 	content []byte
 }
 
-// meanItem is the size in bytes that the number of frequency counters is laid out for; ristretto
-// wants ten counters an item.
+// meanItem is the assumed mean size of an item, in bytes. It determines the number of frequency counters, of which
+// ristretto recommends ten per item.
 const meanItem = 4 << 10
 
 // NewMemory returns an empty cache of about maxBytes.
@@ -46,15 +47,15 @@ func NewMemory(maxBytes int64) (*Memory, error) {
 	return &Memory{max: maxBytes, cache: c}, nil
 }
 
-// memoryKey returns the first eight bytes of an id. Ids are hashes, so different ones rarely share
-// them, and get compares the whole id.
+// memoryKey returns the first eight bytes of an id. Since ids are hashes, two of them rarely have the same key; get
+// compares the whole id.
 func memoryKey(id object.ID) uint64 {
 	var b [8]byte
 	copy(b[:], id.Bytes())
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// get returns the item of an id, and false if the item under its key is that of another id.
+// get returns the item of an id, and false if there is none.
 func (m *Memory) get(id object.ID) (remembered, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -65,7 +66,7 @@ func (m *Memory) get(id object.ID) (remembered, bool) {
 	return r, ok && r.id == id
 }
 
-// put adds an item unless it takes more than an eighth of the cache.
+// put adds an item of cost bytes, unless that is more than an eighth of the cache.
 func (m *Memory) put(r remembered, cost int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -74,32 +75,33 @@ func (m *Memory) put(r remembered, cost int64) {
 	}
 }
 
-// Tree returns a tree's entries, which the caller must not change.
+// Tree returns the entries of a tree, and false if they are not in the cache. The caller must not change the entries.
 func (m *Memory) Tree(id object.ID) ([]object.TreeEntry, bool) {
 	r, ok := m.get(id)
 	return r.entries, ok && r.entries != nil
 }
 
-// PutTree stores a tree's entries, which must not be changed any more.
+// PutTree stores the entries of a tree. The caller must not change them any more.
 func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	if entries == nil {
 		entries = []object.TreeEntry{}
 	}
-	// ristretto does not know the memory behind a slice, so the cost includes it.
+	// The cost is the memory of the slice and its strings, which ristretto cannot measure.
 	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
 	for i := range entries {
-		cost += int64(len(entries[i].Name)+15) &^ 15 // size class of the allocator
+		cost += int64(len(entries[i].Name)+15) &^ 15 // rounded up, about as Go's allocator does
 	}
 	m.put(remembered{id: id, entries: entries}, cost)
 }
 
-// Content returns small contents, which the caller must not change.
+// Content returns the contents of a small blob, and false if they are not in the cache. The caller must not change
+// them.
 func (m *Memory) Content(id object.ID) ([]byte, bool) {
 	r, ok := m.get(id)
 	return r.content, ok && r.content != nil
 }
 
-// PutContent stores small contents, which must not be changed any more.
+// PutContent stores the contents of a small blob. The caller must not change them any more.
 func (m *Memory) PutContent(id object.ID, data []byte) {
 	if data == nil {
 		data = []byte{}
@@ -107,7 +109,7 @@ func (m *Memory) PutContent(id object.ID, data []byte) {
 	m.put(remembered{id: id, content: data}, int64(cap(data)))
 }
 
-// Close frees the memory. Later calls return and store nothing.
+// Close frees the memory. After Close the other methods find and store nothing.
 func (m *Memory) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

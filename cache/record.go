@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A record is a header and contents. In a segment the header precedes the contents; in a file of
-// its own it follows them, so that a file that was written before can be used as it is.
+// A record consists of a header and contents. In a segment the header precedes the contents. In a big file the header
+// follows the contents, so that a file to which the contents were already written can be kept as it is.
 //
 //	bytes  0-3   "AFSb"
 //	       4     length of the id: 20 or 32
@@ -31,16 +31,18 @@ const (
 	maxSmall = 1 << 20
 )
 
+// castagnoli is the table for the checksums of this package (CRC-32C).
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// header is a record's header.
+// header is the decoded header of a record.
 type header struct {
-	id   object.ID
+	id object.ID
+	// of the contents, in bytes
 	size int64
 	crc  uint32 // CRC-32C of the contents
 }
 
-// encode returns the header as it is stored.
+// encode returns the headerSize bytes of the header as they are stored.
 func (h header) encode() []byte {
 	b := make([]byte, headerSize)
 	copy(b, headerMagic)
@@ -52,7 +54,8 @@ func (h header) encode() []byte {
 	return b
 }
 
-// parseHeader parses a header. It returns false if the bytes are not a header, or damaged.
+// parseHeader decodes the header at the beginning of b. It returns false if these bytes are not a header or are
+// damaged.
 func parseHeader(b []byte) (header, bool) {
 	var h header
 	if len(b) < headerSize || string(b[:4]) != headerMagic || binary.LittleEndian.Uint32(b[52:]) != crc32.Checksum(b[:52], castagnoli) {
@@ -68,18 +71,18 @@ func parseHeader(b []byte) (header, bool) {
 	return h, true
 }
 
-// entry is the index entry of small contents: 40 bytes.
+// entry is the index entry of small contents. It takes 40 bytes of memory, and many entries exist.
 type entry struct {
 	sum  [32]byte // id, padded with zeros
 	off  uint32   // offset of the record in its segment, in bytes
-	meta uint32   // size and flags; changed atomically
+	meta uint32   // size of the contents and flags; read and changed atomically
 }
 
 const (
 	metaSize     = 1<<21 - 1 // bits that hold the size
-	metaGone     = 1 << 29   // the contents are damaged and never returned again
+	metaGone     = 1 << 29   // the contents were found damaged, so they are not returned any more
 	metaSHA256   = 1 << 30   // the id has 32 bytes
-	metaVerified = 1 << 31   // the contents were verified since the segment was opened
+	metaVerified = 1 << 31   // this process has verified the contents
 )
 
 // makeEntry returns the index entry of a record at offset off.
@@ -91,7 +94,7 @@ func makeEntry(h header, off int64) entry {
 	return e
 }
 
-// idBytes returns the 20 or 32 bytes of the id.
+// idBytes returns the 20 or 32 bytes of the id. The result shares memory with e.
 func (e *entry) idBytes() []byte {
 	if atomic.LoadUint32(&e.meta)&metaSHA256 != 0 {
 		return e.sum[:]
@@ -99,28 +102,28 @@ func (e *entry) idBytes() []byte {
 	return e.sum[:20]
 }
 
-// end returns the offset behind the record.
+// end returns the offset of the first byte after the record, in its segment.
 func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&metaSize) }
 
-// ending describes the end of a segment.
+// ending describes what a segment ends with.
 type ending uint8
 
 const (
 	whole  ending = iota // a complete record
-	torn                 // an incomplete record: its writer died, or is writing it
+	torn                 // an incomplete record, whose writer has died or is still writing
 	broken               // bytes that are not a record
 )
 
-// scanRecords reads the headers of the complete records in the first size bytes of r, starting at
-// from, and passes each to emit, which returns false to stop. end is the end of the last complete
-// record. It reads about one block for each record.
+// scanRecords reads the headers of the complete records among the first size bytes of r, starting at offset from. It
+// passes each header and the record's offset to emit, which returns false to stop. end is the offset after the last
+// complete record; how describes the bytes there. scanRecords reads about one disk block for each record.
 //
-// The caller must have read size before the call: then a record that is still being written cannot
-// appear complete.
+// The caller must have read the size of the file before the call. A record that lies within that size was complete
+// then, because its bytes are written in order.
 func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how ending, err error) {
 	const window = 4096
 	buf := make([]byte, window)
-	var have []byte // bytes of r at off
+	var have []byte // bytes of r from offset off on
 	for off := from; ; {
 		if off == size {
 			return off, whole, nil
@@ -154,8 +157,8 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 	}
 }
 
-// checkRecord reads the record of id at off and reports whether it is valid: the right id and size,
-// and contents that match their checksum. An error means that the record could not be read.
+// checkRecord reads the record at offset off and reports whether it is valid: it has this id and size, and contents
+// that match their checksum. buf is used for reading. An error means that the record could not be read.
 func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	n := min(int64(len(buf)), headerSize+size)
 	if _, err := r.ReadAt(buf[:n], off); err != nil {
@@ -170,7 +173,7 @@ func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte)
 	return rest == h.crc, err
 }
 
-// checksum continues a CRC-32C over n bytes of r at off.
+// checksum returns the CRC-32C that results from adding n bytes of r, from offset off on, to crc. buf is used for reading.
 func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, error) {
 	for n > 0 {
 		part := buf[:min(int64(len(buf)), n)]
@@ -183,7 +186,8 @@ func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, erro
 	return crc, nil
 }
 
-// A sidecar lists the records of the first bytes of a segment, so that opening it needs no scan:
+// A sidecar lists the records in the first part of a segment, so that a process that opens the segment need not read
+// all of their headers:
 //
 //	bytes 0-7    "AFSidx1\n"
 //	      8-15   number of bytes of the segment that it covers
@@ -191,14 +195,15 @@ func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, erro
 //	      then for each record: id padded to 32 bytes, offset (4), size and flag as in entry.meta (4)
 //	      last 4 CRC-32C of all before
 //
-// It is a hint: each entry is checked against the record before its contents are returned.
+// A sidecar is not trusted: each entry is compared with the record before its contents are returned.
 const (
 	sidecarMagic = "AFSidx1\n"
 	sidecarHead  = 20
 	sidecarEntry = 40
 )
 
-// encodeSidecar returns the bytes of a sidecar. Readers may set flags of the entries meanwhile.
+// encodeSidecar returns the bytes of a sidecar for entries, which are the records in the first covered bytes of a
+// segment. Other goroutines may set flags of the entries during the call.
 func encodeSidecar(covered int64, entries []entry) []byte {
 	var b bytes.Buffer
 	b.Grow(sidecarHead + sidecarEntry*len(entries) + 4)
@@ -206,7 +211,7 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	var n [12]byte
 	binary.LittleEndian.PutUint64(n[:8], uint64(covered))
 	b.Write(n[:8])
-	b.Write(n[8:12]) // the count, known at the end
+	b.Write(n[8:12]) // reserves four bytes for the number of records, which is known at the end
 	count := uint32(0)
 	for i := range entries {
 		e := &entries[i]
@@ -225,8 +230,8 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// parseSidecar parses the sidecar of a segment that is size bytes long. It returns false if the
-// sidecar is damaged or belongs to another segment.
+// parseSidecar decodes the sidecar of a segment that is size bytes long. covered is the number of bytes of the
+// segment that the entries cover. ok is false if the sidecar is damaged or cannot belong to this segment.
 func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool) {
 	if len(b) < sidecarHead+4 || string(b[:8]) != sidecarMagic {
 		return 0, nil, false

@@ -5,19 +5,20 @@ import (
 	"math/bits"
 )
 
-// refs is a hash table of references to entries that are stored elsewhere: 5 to 8 bytes of memory
-// for each, where a Go map of ids would take over 60. It uses open addressing with linear probing.
-// Keys are hashed with a random seed, so that ids cannot be made to collide. A reference is never
-// 0.
+// refs is a hash table of references to entries that are stored elsewhere. It needs 5 to 8 bytes of memory for each
+// reference, where a Go map with ids as keys would need over 60. It uses open addressing with linear probing. Ids are
+// hashed with a random seed, so that a remote cannot choose ids that collide. A reference is never 0.
 //
-// The caller supplies the keys: hash computes the key of a reference when entries move, and
-// look-ups compare keys.
+// The table does not store keys. The function hash computes the hash of the entry that a reference stands for, and
+// the caller of find compares keys.
 type refs struct {
-	slots []uint32 // 0 is free
-	n     int
-	hash  func(ref uint32) uint64
+	slots []uint32 // 0: the slot is free
+	// number of references
+	n    int
+	hash func(ref uint32) uint64
 }
 
+// minSlots is the number of slots of the smallest table that is not empty.
 const minSlots = 64
 
 var hashSeed = maphash.MakeSeed()
@@ -25,13 +26,13 @@ var hashSeed = maphash.MakeSeed()
 // hashSum hashes the bytes of an id.
 func hashSum(sum []byte) uint64 { return maphash.Bytes(hashSeed, sum) }
 
-// home returns the preferred slot of a key with hash h.
+// home returns the slot at which the search for a key with hash h begins.
 func (t *refs) home(h uint64) int {
 	hi, _ := bits.Mul64(h, uint64(len(t.slots)))
 	return int(hi)
 }
 
-// next returns the slot after i; the first one follows the last.
+// next returns the slot after slot i. After the last slot it returns the first.
 func (t *refs) next(i int) int {
 	if i++; i == len(t.slots) {
 		return 0
@@ -39,8 +40,8 @@ func (t *refs) next(i int) int {
 	return i
 }
 
-// find returns the position of the reference for which is returns true. ok is false if there is
-// none.
+// find returns the slot of the reference to a key with hash h. is must report whether a reference is the one that is
+// searched for. ok is false if there is no such reference.
 func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	if t.n == 0 {
 		return 0, false
@@ -53,7 +54,7 @@ func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	return 0, false
 }
 
-// add adds a reference whose key is not in the table.
+// add adds a reference to a key with hash h. The key must not be in the table yet.
 func (t *refs) add(h uint64, ref uint32) {
 	if 4*(t.n+1) > 3*len(t.slots) {
 		t.resize(max(minSlots, len(t.slots)*3/2))
@@ -62,7 +63,7 @@ func (t *refs) add(h uint64, ref uint32) {
 	t.n++
 }
 
-// place puts a reference into the first free slot from its home on.
+// place stores a reference in the first free slot from home(h) on.
 func (t *refs) place(h uint64, ref uint32) {
 	at := t.home(h)
 	for t.slots[at] != 0 {
@@ -71,14 +72,14 @@ func (t *refs) place(h uint64, ref uint32) {
 	t.slots[at] = ref
 }
 
-// reserve grows the table so that it has room for n references in all.
+// reserve grows the table so that it has room for n references in total.
 func (t *refs) reserve(n int) {
 	if want := n*4/3 + 1; want > len(t.slots) {
 		t.resize(max(minSlots, want))
 	}
 }
 
-// resize moves all references to a table with this number of slots.
+// resize moves all references to a new table with the given number of slots.
 func (t *refs) resize(slots int) {
 	old := t.slots
 	t.slots = make([]uint32, slots)
@@ -89,7 +90,8 @@ func (t *refs) resize(slots int) {
 	}
 }
 
-// remove empties a slot and closes the gap, so that no search ends early at it.
+// remove removes the reference in slot at. It moves later references forward, because a search would end at an empty
+// slot before them.
 func (t *refs) remove(at int) {
 	t.n--
 	for gap, i := at, t.next(at); ; i = t.next(i) {
@@ -98,7 +100,7 @@ func (t *refs) remove(at int) {
 			t.slots[gap] = 0
 			return
 		}
-		// An entry may move back into the gap unless its home position is after the gap.
+		// The reference may move to the gap, unless a search for it begins after the gap.
 		home := t.home(t.hash(ref))
 		if gap <= i && (home <= gap || home > i) || gap > i && home <= gap && home > i {
 			t.slots[gap] = ref

@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// maxSegment is the size, in bytes, at which a segment is full. Its last record may extend beyond.
+	// maxSegment is the size, in bytes, at which a segment is full at the latest. Its last record may extend beyond.
 	maxSegment = 64 << 20
-	// minSegment is the minimal capacity of a segment, however small the quota is.
+	// minSegment is the size, in bytes, below which a segment is never full, even if the quota is small.
 	minSegment = 1 << 20
-	// maxEntries and maxSegments are limits of a reference of 32 bits.
+	// maxEntries and maxSegments follow from the references in the index, which have 16 bits for the segment and 16
+	// for the entry.
 	maxEntries  = 1 << 16
 	maxSegments = 1 << 16
 
 	segmentSuffix = ".seg"
 	sidecarSuffix = ".idx"
 
-	// stampEvery is how often the time of last use is written to a file's mtime, where other
-	// processes and successors find it.
+	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime, where other
+	// processes and later ones read it.
 	stampEvery = time.Minute
 )
 
@@ -36,20 +37,21 @@ type segment struct {
 	slot uint16 // index in Blobs.segments
 
 	file    atomic.Pointer[os.File] // opened when first needed
-	holders atomic.Int32            // number of holds of the index and of Contents; the last release closes file
+	holders atomic.Int32            // number of holds: one of the index, one of each Content; the last release closes file
 	used    atomic.Int64            // time of last use, Unix nanoseconds
 	stamped atomic.Int64            // time of use that was last written to the file's mtime
 
-	// Guarded by Blobs.mu; flags of entries are also set under its read lock, atomically.
+	// The following fields are guarded by Blobs.mu. Flags of entries may also be set atomically while it is held for
+	// reading.
 	entries []entry
 	size    int64 // known size of the file, in bytes
 	own     bool  // whether this process appends to it
-	dropped bool  // whether it was evicted or has vanished; its entries are being removed from the index
+	dropped bool  // whether the segment was evicted or deleted, so that its entries are being removed from the index
 
-	scanned int64 // offset behind the last indexed record; guarded by Blobs.look, and not updated while own
+	scanned int64 // offset of the end of the last indexed record; guarded by Blobs.look, and not updated while own is true
 }
 
-// newSegment returns a segment that the index holds: its number of holders is one.
+// newSegment returns a segment with one hold, which belongs to the index. used is the time of last use.
 func newSegment(name string, used time.Time) *segment {
 	s := &segment{name: name}
 	s.holders.Store(1)
@@ -63,17 +65,18 @@ func newSegmentName() string {
 	return fmt.Sprintf("%016x-%08x%s", time.Now().UnixNano(), rand.Uint32(), segmentSuffix)
 }
 
-// isSegmentName reports whether a file name is one of newSegmentName.
+// isSegmentName reports whether a file name has the form that newSegmentName returns.
 func isSegmentName(name string) bool {
 	return len(name) == 16+1+8+len(segmentSuffix) && strings.HasSuffix(name, segmentSuffix) && name[16] == '-'
 }
 
-// sidecarName returns the name of the file with the index of a segment.
+// sidecarName returns the name of the sidecar of a segment, the file that lists its records.
 func sidecarName(segment string) string {
 	return strings.TrimSuffix(segment, segmentSuffix) + sidecarSuffix
 }
 
-// open returns the segment's file for reading. The caller must be a holder.
+// open returns the segment's file, opened for reading. dir is the directory of segments. The caller must hold the
+// segment (hold), and must not close the file.
 func (s *segment) open(dir string) (*os.File, error) {
 	if f := s.file.Load(); f != nil {
 		return f, nil
@@ -84,15 +87,16 @@ func (s *segment) open(dir string) (*os.File, error) {
 	}
 	// Two readers may open the file at the same time; both use the one that was stored first.
 	if !s.file.CompareAndSwap(nil, f) {
-		f.Close() // another reader was faster
+		f.Close() // another goroutine has stored its file first
 	}
 	return s.file.Load(), nil
 }
 
-// hold keeps the file open until release. The caller holds Blobs.mu, or holds the segment already.
+// hold keeps the segment's file open until release is called. The caller holds Blobs.mu, or already has another hold
+// on the segment.
 func (s *segment) hold() { s.holders.Add(1) }
 
-// release ends one hold. The last one closes the file.
+// release ends one hold. When the last hold ends, release closes the file.
 func (s *segment) release() {
 	if s.holders.Add(-1) > 0 {
 		return
@@ -102,22 +106,23 @@ func (s *segment) release() {
 	}
 }
 
-// touch records a use. From time to time it updates the file's mtime, without holding a lock.
+// touch records that a file is used now. If stampEvery has passed since the last update, it also updates the file's
+// mtime. It needs no lock.
 func touch(used, stamped *atomic.Int64, f *os.File) {
 	now := time.Now()
 	used.Store(now.UnixNano())
 	last := stamped.Load()
-	// Of several readers that find the stamp old, one updates it.
+	// If several readers find that the mtime is old, only one of them updates it.
 	if now.UnixNano()-last < int64(stampEvery) || !stamped.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
 	tv := []unix.Timeval{unix.NsecToTimeval(now.UnixNano()), unix.NsecToTimeval(now.UnixNano())}
-	// A stamp that cannot be written makes eviction choose worse, no more.
+	// An error is ignored: eviction would only choose worse with an old mtime.
 	_ = unix.Futimes(int(f.Fd()), tv)
 }
 
-// lock acquires the lock of the process that appends to a file. It belongs to the open file, so the
-// kernel releases it when the process dies. It returns false if another process has it.
+// lock acquires the flock that a process holds while it appends to f. It returns false, without waiting, if another
+// process has the lock. The lock belongs to the open file, so the kernel releases it when the process dies.
 func lock(f *os.File) (bool, error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -132,10 +137,10 @@ func lock(f *os.File) (bool, error) {
 	}
 }
 
-// unlock releases the lock. Errors are ignored: closing the file releases it too.
+// unlock releases the flock of f. Errors are ignored, since closing the file releases the lock too.
 func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
-// linked reports whether an open file still has a name, and how long it is.
+// linked returns the size of an open file, in bytes, and whether the file still has a name.
 func linked(f *os.File) (size int64, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

@@ -16,62 +16,62 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A table of sizes is a file with a head of 16 bytes ("AFSsize1", the length of an id, seven zeros)
-// and records of one length, so that a damaged record affects no other:
+// A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros) and records.
+// All records have the same length, so that a damaged record does not affect the others:
 //
 //	id    20 or 32 bytes
 //	size  6 bytes, little-endian
 //	crc   CRC-32C of the above, 4 bytes, little-endian
 //
-// Of two records of one id the later counts. A process that appends holds flock, and first
-// truncates the incomplete record of a dead writer, which no process can have read.
+// If several records have the same id, the last one counts. A process that appends holds flock. It first truncates an
+// incomplete record at the end, which is left when a writer dies and which no process can have read.
 const (
 	sizesMagic = "AFSsize1"
 	sizesHead  = 16
 	sizeBytes  = 6
 	maxSize    = 1<<(8*sizeBytes) - 1
 
-	// flushAfter is the time that a size waits for others, which are written with it.
+	// flushAfter is how long a new size waits in memory, so that further sizes are written together with it.
 	flushAfter = 500 * time.Millisecond
-	// sizesLookEvery is the shortest interval at which misses look for records of other processes.
+	// sizesLookEvery is the minimum interval at which misses read the records that other processes have appended.
 	sizesLookEvery = 10 * time.Millisecond
-	// rowsPerChunk is the number of rows by which memory grows.
+	// rowsPerChunk is the number of rows for which memory is allocated at once.
 	rowsPerChunk = 4096
 )
 
-// Sizes is a persistent table id -> size in bytes, shared by the mounts of one remote, in several
-// processes. It takes 31 to 34 bytes of memory an entry with SHA-1, 43 to 46 with SHA-256. Methods
-// may be called from any goroutine.
+// Sizes is a persistent table of the sizes of blobs in bytes, by id. The mounts of one remote share it, in several
+// processes. An entry takes 31 to 34 bytes of memory with SHA-1 ids, 43 to 46 with SHA-256. The methods may be called
+// from any goroutine.
 //
-// Lock order: io > mu. A Get that finds its id takes mu alone.
+// Lock order: io before mu. A Get that finds its id acquires only mu.
 type Sizes struct {
 	format   object.Format
 	started  time.Time
-	nextLook atomic.Int64 // time of the next look, in nanoseconds since started
+	nextLook atomic.Int64 // earliest time of the next reading by a miss, in nanoseconds since started
 
-	dirty chan struct{} // holds one token while sizes wait to be written
+	dirty chan struct{} // capacity 1: has an element while sizes wait to be written
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
 	io struct { // held while the file is read or written
 		sync.Mutex
 		file *os.File
-		// read is the length, in bytes, of the part of file that is in memory.
+		// read is the number of bytes at the beginning of file that are already in memory.
 		read int64
 	}
 
 	mu     sync.RWMutex
 	closed bool
-	rows   [][]byte // chunks of rowsPerChunk rows of id and size
+	rows   [][]byte // chunks of rowsPerChunk rows; a row is an id and a size
 	// n is the number of rows in use.
 	n     int
 	index refs // references are row numbers plus one
-	// pending lists the rows that are not in the file yet.
+	// pending has references to the rows that are not in the file yet.
 	pending []uint32
 }
 
-// OpenSizes opens or creates the table in the file path for ids of format f. A file of another kind
-// is replaced.
+// OpenSizes opens the table in the file path, for ids of format f, and creates the file if needed. A file with
+// another header is replaced. The caller must call Close.
 func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s := &Sizes{format: f, started: time.Now(), dirty: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.index.hash = func(ref uint32) uint64 { return hashSum(s.row(ref)[:s.format.Size()]) }
@@ -80,7 +80,7 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 		return nil, fmt.Errorf("open sizes: %w", err)
 	}
 	s.io.file, s.io.read = file, sizesHead
-	// The whole table is read once; later reads continue from io.read.
+	// This reads the whole table; later calls of readNew read only what was appended.
 	if err := s.readNew(); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("open sizes: %w", err)
@@ -89,7 +89,7 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	return s, nil
 }
 
-// sizesHeader returns the first 16 bytes of the file.
+// sizesHeader returns the header of the file, its first 16 bytes.
 func sizesHeader(f object.Format) []byte {
 	head := make([]byte, sizesHead)
 	copy(head, sizesMagic)
@@ -97,8 +97,8 @@ func sizesHeader(f object.Format) []byte {
 	return head
 }
 
-// openSizesFile opens the file, writes the header of a new one, and replaces a file of another
-// kind.
+// openSizesFile opens or creates the file. It writes the header of a new file, and replaces a file that has another
+// header.
 func openSizesFile(path string, f object.Format) (*os.File, error) {
 	for try := 0; ; try++ {
 		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -111,7 +111,7 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 		}
 		file.Close()
 		if err == nil && try < 3 {
-			err = os.Remove(path) // the sizes can be requested again
+			err = os.Remove(path) // nothing is lost: the sizes can be requested from the remote again
 		}
 		if err != nil {
 			return nil, err
@@ -122,8 +122,8 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 	}
 }
 
-// checkSizesHead reports whether file is a table for ids of format f. It writes the head of an
-// empty file, under the lock, since several processes may create the file at the same time.
+// checkSizesHead reports whether file is a table for ids of format f. It writes the header of a new file. It holds
+// the flock, since several processes may create the file at the same time.
 func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	if err := lockWait(file); err != nil {
 		return false, err
@@ -135,7 +135,7 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 		return false, err
 	}
 	want := sizesHeader(f)
-	if n < sizesHead && string(head[:n]) == string(want[:n]) { // new, or its maker died
+	if n < sizesHead && string(head[:n]) == string(want[:n]) { // new, or the process that created it died while it wrote the header
 		if _, err := file.WriteAt(want, 0); err != nil {
 			return false, err
 		}
@@ -144,7 +144,8 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	return string(head[:]) == string(want), nil
 }
 
-// lockWait waits for the lock on a file, whose holder only appends a few records.
+// lockWait acquires the flock of a file, and waits for another process that has it. The wait is short, since a
+// process holds the lock only while it appends a few records.
 func lockWait(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -157,13 +158,13 @@ func lockWait(f *os.File) error {
 	}
 }
 
-// rowSize returns the length, in bytes, of an id and a size in memory.
+// rowSize returns the length of a row in memory, in bytes: an id and a size.
 func (s *Sizes) rowSize() int { return s.format.Size() + sizeBytes }
 
-// recordSize returns the length, in bytes, of a record in the file: a row and its checksum.
+// recordSize returns the length of a record in the file, in bytes: a row and its checksum.
 func (s *Sizes) recordSize() int { return s.rowSize() + 4 }
 
-// row returns the id and size that a reference names. It needs mu.
+// row returns the row, an id and a size, that a reference stands for. The caller holds mu.
 func (s *Sizes) row(ref uint32) []byte {
 	i, n := int(ref-1), s.rowSize()
 	return s.rows[i/rowsPerChunk][i%rowsPerChunk*n:][:n:n]
@@ -180,26 +181,27 @@ func putSize(b []byte, size int64) {
 	binary.LittleEndian.PutUint16(b[4:], uint16(size>>32))
 }
 
-// Get returns the size of a blob, in bytes. A miss may read records of other processes.
+// Get returns the size of a blob in bytes, and false if it is not in the table. Before it returns false, it may read
+// the records that other processes have appended.
 func (s *Sizes) Get(id object.ID) (int64, bool) {
 	if size, ok := s.find(id); ok {
 		return size, true
 	}
 	now, next := int64(time.Since(s.started)), s.nextLook.Load()
-	// Of all goroutines that miss within sizesLookEvery one reads the file. The others count as a
-	// miss, and so does one that would wait for a writer.
+	// Of all goroutines whose id is missing within sizesLookEvery, only one reads the file. The others return a miss
+	// at once, and so does one that would have to wait for the lock.
 	if now < next || !s.nextLook.CompareAndSwap(next, now+int64(sizesLookEvery)) || !s.io.TryLock() {
 		return 0, false
 	}
 	err := s.readNew()
 	s.io.Unlock()
 	if err != nil {
-		return 0, false // a miss: the caller has other ways to find the size
+		return 0, false // treated as a miss: the caller has other ways to find out the size
 	}
 	return s.find(id)
 }
 
-// find returns the size of an id from memory.
+// find returns the size of an id if it is in memory.
 func (s *Sizes) find(id object.ID) (int64, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -210,13 +212,14 @@ func (s *Sizes) find(id object.ID) (int64, bool) {
 	return getSize(s.row(s.index.slots[at])[s.format.Size():]), true
 }
 
-// placeLocked returns the slot of the index at which an id is. It needs mu.
+// placeLocked returns the slot of an id in the index, and false if the index does not have the id. The caller holds
+// mu, at least for reading.
 func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	n := s.format.Size()
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
 }
 
-// setLocked adds or changes a row. changed is false if the row had this size already. It needs mu.
+// setLocked adds a row or changes its size. changed is false if the row already had this size. The caller holds mu.
 func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	n := s.format.Size()
 	if at, ok := s.placeLocked(sum); ok {
@@ -238,8 +241,8 @@ func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	return ref, true
 }
 
-// Put records a size, in bytes, which is written to the file within about a second. It ignores ids
-// of another format.
+// Put records the size of a blob in bytes. It is written to the file within about a second. Put ignores ids of
+// another format, and sizes that six bytes cannot express.
 func (s *Sizes) Put(id object.ID, size int64) {
 	if len(id.Bytes()) != s.format.Size() || size < 0 || size > maxSize {
 		return
@@ -251,7 +254,7 @@ func (s *Sizes) Put(id object.ID, size int64) {
 	}
 	s.mu.Unlock()
 	if changed {
-		// dirty holds one token: a flush that is due writes this size too.
+		// If dirty has an element already, a flush follows that writes this size too.
 		select {
 		case s.dirty <- struct{}{}:
 		default:
@@ -268,7 +271,7 @@ func (s *Sizes) Close() error {
 	if closed {
 		return nil
 	}
-	// Further sizes may be Put meanwhile, but flush below is the last one.
+	// Sizes that other goroutines Put after the flush below are not written.
 	close(s.stop)
 	s.wg.Wait()
 	err := s.flush()
@@ -280,7 +283,7 @@ func (s *Sizes) Close() error {
 	return nil
 }
 
-// flushLoop flushes the pending sizes, flushAfter after the first of them. It ends when stop is
+// flushLoop writes the pending sizes to the file, flushAfter after the first of them was Put. It returns when stop is
 // closed.
 func (s *Sizes) flushLoop() {
 	timer := time.NewTimer(flushAfter)
@@ -297,12 +300,12 @@ func (s *Sizes) flushLoop() {
 			return
 		case <-timer.C:
 		}
-		// On an error, such as a full disk, the sizes stay in memory and go with the next ones.
+		// After an error, such as a full disk, the sizes remain pending and are written with the next ones.
 		_ = s.flush()
 	}
 }
 
-// flush appends the pending records with one write, after complete records only.
+// flush appends the records of all pending sizes to the file, with one write.
 func (s *Sizes) flush() error {
 	s.mu.RLock()
 	pending := s.pending
@@ -321,14 +324,15 @@ func (s *Sizes) flush() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Sizes that were Put during the write are kept for the next flush.
+	// Sizes that were Put during the write remain pending.
 	if s.pending = s.pending[len(pending):]; len(s.pending) == 0 {
 		s.pending = nil
 	}
 	return nil
 }
 
-// appendRecords appends whole records to the file, under its lock. A failed write is cut off.
+// appendRecords appends complete records to the file, under its flock. If writing fails, it truncates the file to its
+// previous size. The caller must not hold io.
 func (s *Sizes) appendRecords(buf []byte) error {
 	s.io.Lock()
 	defer s.io.Unlock()
@@ -345,7 +349,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if end < sizesHead {
 		return fmt.Errorf("%s was cut to %d bytes by others", f.Name(), end)
 	}
-	// An incomplete record at the end is that of a process that died while it wrote.
+	// An incomplete record at the end was left by a process that died while it wrote.
 	if rest := (end - sizesHead) % int64(s.recordSize()); rest != 0 {
 		end -= rest
 		if err := f.Truncate(end); err != nil {
@@ -355,15 +359,16 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if _, err := f.WriteAt(buf, end); err != nil {
 		return errors.Join(err, f.Truncate(end))
 	}
-	// If others have appended meanwhile, readNew reads this part of the file together with theirs.
+	// If other processes have appended records that are not in memory yet, readNew will read these records together
+	// with them.
 	if s.io.read == end {
-		s.io.read += int64(len(buf)) // no need to read back our own
+		s.io.read += int64(len(buf)) // our own records need not be read back
 	}
 	return nil
 }
 
-// readNew reads the records that were appended to the file since the last read. It needs io, or a
-// table that no other goroutine uses yet.
+// readNew reads the records that were appended to the file since the last call into memory. The caller holds io,
+// unless no other goroutine uses the table yet.
 func (s *Sizes) readNew() error {
 	info, err := s.io.file.Stat()
 	if err != nil {
@@ -385,7 +390,7 @@ func (s *Sizes) readNew() error {
 	return nil
 }
 
-// takeIn adds complete records to memory. It skips those whose checksum is wrong.
+// takeIn adds records from the file to the rows in memory. It skips records whose checksum is wrong.
 func (s *Sizes) takeIn(records []byte) {
 	row, rec := s.rowSize(), s.recordSize()
 	s.mu.Lock()

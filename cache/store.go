@@ -16,11 +16,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// errNoID is returned for the zero id, which names no blob.
+// errNoID is the error for the zero id, which never identifies a blob.
 var errNoID = errors.New("the id is null")
 
-// Put stores contents that the caller has verified. On a full disk it evicts and tries once more;
-// the error then wraps unix.ENOSPC or unix.EDQUOT, and nothing of the contents is left.
+// Put stores the contents of blob id, which the caller has verified. If the disk is full, Put evicts other contents
+// and tries once more. If that fails too, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing is stored.
 func (b *Blobs) Put(id object.ID, data []byte) error {
 	if _, ok := b.knownSize(id); ok {
 		return nil
@@ -41,8 +41,8 @@ func (b *Blobs) Put(id object.ID, data []byte) error {
 	return nil
 }
 
-// putSmall appends contents of at most maxSmall bytes to the active segment. On a full disk it
-// evicts and tries once more.
+// putSmall appends contents of at most maxSmall bytes to the active segment. If the disk is full, putSmall evicts
+// other contents and tries once more.
 func (b *Blobs) putSmall(id object.ID, data []byte) error {
 	b.append.Lock()
 	defer b.append.Unlock()
@@ -53,10 +53,11 @@ func (b *Blobs) putSmall(id object.ID, data []byte) error {
 	return err
 }
 
-// appendRecord appends contents to the active segment and indexes them. It needs append.
+// appendRecord appends a record with the contents to the active segment and adds it to the index. The caller holds
+// b.append.
 func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	if _, ok := b.knownSize(id); ok {
-		return nil // another Put was faster
+		return nil // another goroutine has stored the blob
 	}
 	if err := b.openActive(); err != nil {
 		return err
@@ -64,16 +65,16 @@ func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	h := header{id, int64(len(data)), crc32.Checksum(data, castagnoli)}
 	a := &b.append
 	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
-		// The record is cut off again, so that the next one follows a complete record.
+		// Remove the incomplete record, so that the next record follows a complete one.
 		if err := a.file.Truncate(a.end); err != nil {
-			b.retire() // an incomplete record stays at its end forever
+			b.retire() // the segment ends with an incomplete record, so append to another one
 		}
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := headerSize + int64(len(data))
-	// The record becomes visible to readers after it was written completely.
+	// Readers find the record only now that it is written completely.
 	b.addLocked(a.active, []entry{makeEntry(h, a.end)})
 	a.end += n
 	if !a.active.dropped {
@@ -83,7 +84,7 @@ func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	return nil
 }
 
-// writeFull writes head and data at off with one system call, if the kernel takes it all.
+// writeFull writes head and data to f at offset off. It uses one system call unless the kernel writes only a part.
 func writeFull(f *os.File, off int64, head, data []byte) error {
 	for parts := [][]byte{head, data}; ; {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
@@ -103,7 +104,8 @@ func writeFull(f *os.File, off int64, head, data []byte) error {
 	}
 }
 
-// openActive ensures that there is an active segment with room. It needs append.
+// openActive ensures that there is an active segment with room for a record: it keeps the present one, continues an
+// unfinished one, or creates one. The caller holds b.append.
 func (b *Blobs) openActive() error {
 	b.mu.RLock()
 	closed, quota, a := b.closed, b.quota, b.append.active
@@ -116,10 +118,11 @@ func (b *Blobs) openActive() error {
 		return nil
 	}
 	b.retire()
-	// Sixteen segments share the quota, so that evicting one frees a small part of it.
+	// At most a sixteenth of the quota goes into one segment, so that evicting a segment loses only a small part of
+	// the cache.
 	b.append.limit = min(max(quota/16, minSegment), maxSegment)
 	var st unix.Statfs_t
-	if err := unix.Statfs(b.dir, &st); err == nil { // on a nearly full disk eviction must have small pieces
+	if err := unix.Statfs(b.dir, &st); err == nil { // on a nearly full disk, segments must be small for eviction to be gradual
 		b.append.limit = max(minSegment, min(b.append.limit, int64(st.Bavail)*st.Bsize/8))
 	}
 	if b.resume() {
@@ -134,8 +137,8 @@ func (b *Blobs) openActive() error {
 	return err
 }
 
-// create starts a segment. It holds look while the file is new, so that a concurrent look does not
-// drop the segment as one that vanished. It needs append.
+// create makes a new segment the active one. It holds b.look until the segment is in the index, so that a concurrent
+// listing does not take it for a segment that was deleted. The caller holds b.append.
 func (b *Blobs) create() error {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -151,7 +154,7 @@ func (b *Blobs) create() error {
 			f.Close()
 			return err
 		}
-		if _, ok := linked(f); !locked || !ok { // another process found it unlocked and evicted it
+		if _, ok := linked(f); !locked || !ok { // another process evicted the file before it was locked
 			f.Close()
 			continue
 		}
@@ -170,8 +173,8 @@ func (b *Blobs) create() error {
 	}
 }
 
-// resume continues an unfinished segment, so that short-lived processes do not create one small
-// segment each. It needs append.
+// resume makes an unfinished segment the active one, so that short-lived processes do not create one small segment
+// each. It returns false if there is no suitable segment. The caller holds b.append.
 func (b *Blobs) resume() bool {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -183,7 +186,7 @@ func (b *Blobs) resume() bool {
 		}
 	}
 	b.mu.RUnlock()
-	// The most recently used segment is first: it is the least likely to be evicted soon.
+	// Try the most recently used segment first, because it is the least likely to be evicted soon.
 	slices.SortFunc(candidates, func(x, y *segment) int { return cmp.Compare(y.used.Load(), x.used.Load()) })
 	const tries = 8
 	for _, s := range candidates[:min(tries, len(candidates))] {
@@ -199,15 +202,15 @@ func (b *Blobs) resume() bool {
 	return false
 }
 
-// takeOver makes s the active segment if no process has it and it ends with a complete or an
-// incomplete record. The incomplete record is truncated: it was never complete, so no process can
-// have indexed it. After bytes that are no record nothing is appended, because other processes may
-// have indexed records there before the damage. It needs append and look.
+// takeOver makes s the active segment unless another process appends to it or it is damaged; f is its open file. It
+// returns false if s cannot be used. An incomplete record at the end is truncated: since it was never complete, no
+// process can have indexed it. If other bytes that are not a record follow the last record, s is not used, because
+// other processes may have indexed records there before the damage. The caller holds b.append and b.look.
 func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false
 	}
-	// The segment may have been evicted between the listing and the lock.
+	// Another process may have evicted the segment before this one locked it.
 	size, ok := linked(f)
 	if !ok {
 		return false
@@ -215,7 +218,7 @@ func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	switch how := b.readRecords(s, f, size); {
 	case how == broken:
 		return false
-	// The last writer died while it wrote the record.
+	// The last process that appended died while it wrote the record.
 	case how == torn:
 		if err := f.Truncate(s.scanned); err != nil {
 			return false
@@ -232,8 +235,8 @@ func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	return true
 }
 
-// retire stops appending to the active segment, if there is one, and releases it for other
-// processes. It needs append.
+// retire stops appending to the active segment, if there is one, so that other processes can append to it or evict
+// it. The caller holds b.append.
 func (b *Blobs) retire() {
 	s, f := b.append.active, b.append.file
 	if s == nil {
@@ -244,14 +247,13 @@ func (b *Blobs) retire() {
 	entries, dropped := s.entries, s.dropped
 	b.mu.RUnlock()
 	if !dropped {
-		// Without its sidecar a segment is scanned when it is opened, so a failure is not returned.
+		// A failure is ignored: a process that finds no sidecar reads the segment's records instead.
 		_ = b.writeSidecar(s.name, encodeSidecar(b.append.end, entries))
 	}
 	b.look.Lock()
 	b.mu.Lock()
 	s.scanned, s.own = b.append.end, false
-	// The entries grew by append; the copy drops the spare capacity for the rest of the segment's
-	// life.
+	// The slice grew by append; the copy has no spare capacity, which a finished segment does not need.
 	if !s.dropped {
 		s.entries = slices.Clip(slices.Clone(s.entries))
 	}
@@ -260,12 +262,13 @@ func (b *Blobs) retire() {
 	f.Close() // releases the lock
 }
 
-// leastNoted is how many records are read one by one rather than from a sidecar: about 3 us each.
+// leastNoted is the number of new records from which on rewriting the sidecar is worthwhile. A successor reads
+// records that are not in the sidecar one by one, which takes about 3 us each.
 const leastNoted = 256
 
-// noteActive writes the sidecar of the active segment when a good part of the segment is new. A
-// process that is killed writes none, and its successor would first have to read the header of
-// every record.
+// noteActive writes the sidecar of the active segment if at least leastNoted records, and an eighth of those in the
+// sidecar, are new. A process that is killed cannot write the sidecar, and without one its successor would have to
+// read the header of every record.
 func (b *Blobs) noteActive() {
 	b.append.Lock()
 	defer b.append.Unlock()
@@ -284,8 +287,8 @@ func (b *Blobs) noteActive() {
 	}
 }
 
-// writeSidecar writes the sidecar of a segment. It replaces the old one at once, by a rename, so
-// that readers see one of the two.
+// writeSidecar writes the sidecar of a segment. It replaces the old one atomically, by a rename, so that readers
+// never see a partly written sidecar.
 func (b *Blobs) writeSidecar(segment string, content []byte) error {
 	f, err := os.CreateTemp(b.tmpDir(), "idx-*")
 	if err != nil {

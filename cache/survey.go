@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Excess returns the bytes that Collect with the same limit would free now, and the number of blobs
-// that could not be read any more.
+// Excess returns the number of bytes that Collect with the same limit would free now, and the number of blobs that
+// the cache would lose by it. It evicts nothing.
 func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -29,8 +29,8 @@ func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	return freed, blobs
 }
 
-// weigh returns the bytes and blobs that evicting a victim would free; 0 if a process appends to
-// it.
+// weigh returns the number of bytes that evicting v would free, and the number of blobs that would be lost. Both are
+// 0 if a process appends to the segment, because it cannot be evicted then.
 func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	if v.segment == nil {
 		b.mu.RLock()
@@ -40,8 +40,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 		}
 		return 0, 0
 	}
-	// The lock is only probed: a process that appends to the segment holds it, and evictTo would
-	// skip the segment.
+	// A process that appends to the segment holds its flock, and evictTo would skip the segment. So the lock is
+	// acquired only as a test and released at once.
 	f, err := os.Open(filepath.Join(b.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
@@ -54,18 +54,17 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	// A blob may be stored in several segments. Only the record that the index names counts as
-	// lost.
+	// A blob may have records in several segments. It is lost only if the index refers to the record in this one.
 	for i := range v.segment.entries {
 		ref := uint32(v.segment.slot)<<16 | uint32(i)
 		if at, ok := b.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
-			blobs++ // it is the one that would be read
+			blobs++ // reads of the blob use this record
 		}
 	}
 	return v.segment.size, blobs
 }
 
-// Each calls each once with every size of the table. each must not call methods of the table.
+// Each calls each once for every id in the table, with its size in bytes. each must not call methods of s.
 func (s *Sizes) Each(each func(id object.ID, size int64)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
