@@ -18,8 +18,7 @@ import (
 
 // bigFile is the index entry of a blob that has a file of its own.
 type bigFile struct {
-	// of the contents, in bytes
-	size     int64
+	size     int64        // of the contents, in bytes
 	used     atomic.Int64 // time of last use, Unix nanoseconds
 	stamped  atomic.Int64 // time of use that was last written to the file's mtime
 	verified uint64       // number of the inode whose contents this process has verified; guarded by Blobs.mu

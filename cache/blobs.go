@@ -66,8 +66,7 @@ type Blobs struct {
 	wg   sync.WaitGroup
 
 	nextLook atomic.Int64 // earliest time of the next lookAround, in nanoseconds since started
-	// number of contents found damaged since opening
-	damaged atomic.Int64
+	damaged  atomic.Int64 // number of contents found damaged since opening
 
 	append struct { // held by goroutines that store small contents
 		sync.Mutex
@@ -83,18 +82,16 @@ type Blobs struct {
 		next   int       // index at which the next round of growth checks starts
 	}
 
-	mu      sync.RWMutex
-	closed  bool
-	quota   int64
-	evictAt int64 // a Put evicts when bytes exceeds evictAt; usually the quota
-	bytes   int64 // total size of all indexed segments and big files
-	// by slot; slot 0 is never used
-	segments []*segment
-	unused   []uint16 // free indexes of segments
-	// segments by file name
-	byName map[string]*segment
-	index  refs // references are slot<<16 | index in the segment's entries
-	big    map[object.ID]*bigFile
+	mu       sync.RWMutex
+	closed   bool
+	quota    int64
+	evictAt  int64               // a Put evicts when bytes exceeds evictAt; usually the quota
+	bytes    int64               // total size of all indexed segments and big files
+	segments []*segment          // by slot; slot 0 is never used
+	unused   []uint16            // free indexes of segments
+	byName   map[string]*segment // segments by file name
+	index    refs                // references are slot<<16 | index in the segment's entries
+	big      map[object.ID]*bigFile
 }
 
 // Usage describes the contents of a cache.

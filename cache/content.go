@@ -12,10 +12,9 @@ import (
 type Content struct {
 	file *os.File
 	// segment is the segment that contains the blob. It is held until Release, so that its file stays open.
-	segment *segment // nil if the blob has a file of its own
-	off     int64    // offset of the contents in file, in bytes
-	// in bytes
-	size     int64
+	segment  *segment // nil if the blob has a file of its own
+	off      int64    // offset of the contents in file, in bytes
+	size     int64    // in bytes
 	released atomic.Bool
 }
 

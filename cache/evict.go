@@ -93,11 +93,9 @@ func (b *Blobs) makeRoomLocked(need int64) bool {
 
 // victim is a segment or a big file that may be evicted.
 type victim struct {
-	used int64 // time of last use, Unix nanoseconds
-	// nil if the victim is a big file
-	segment *segment
-	// the blob of the big file
-	big object.ID
+	used    int64     // time of last use, Unix nanoseconds
+	segment *segment  // nil if the victim is a big file
+	big     object.ID // the blob of the big file
 }
 
 // evictTo evicts segments and big files until at most limit bytes are left or no more can be evicted. It never evicts

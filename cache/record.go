@@ -36,9 +36,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // header is the decoded header of a record.
 type header struct {
-	id object.ID
-	// of the contents, in bytes
-	size int64
+	id   object.ID
+	size int64  // of the contents, in bytes
 	crc  uint32 // CRC-32C of the contents
 }
 

@@ -13,9 +13,8 @@ import (
 // the caller of find compares keys.
 type refs struct {
 	slots []uint32 // 0: the slot is free
-	// number of references
-	n    int
-	hash func(ref uint32) uint64
+	n     int      // number of references
+	hash  func(ref uint32) uint64
 }
 
 // minSlots is the number of slots of the smallest table that is not empty.

@@ -20,9 +20,8 @@ import (
 // keeps the mount as long as any process has the device open, and resends the requests that were read and not
 // answered (FUSE_NOTIFY_RESEND).
 type Device struct {
-	file *os.File
-	// the INIT request, as read from the device
-	init   []byte
+	file   *os.File
+	init   []byte // the INIT request, as read from the device
 	answer []byte // the reply to INIT; empty before the first Serve
 	served int    // go-fuse's own descriptor of the device, valid while it serves
 }

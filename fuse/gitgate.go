@@ -22,11 +22,9 @@ const gitName = ".git"
 // once, and answers without waiting, before any other process can use the mount (known). If memory pressure makes the
 // kernel forget the name while a look-up waits, changes of the root's entries wait too.
 type gitGate struct {
-	// Options.Await; nil: no look-up waits
-	await func(ctx context.Context, pid uint32) (done bool)
-	// true once await has returned true
-	open  atomic.Bool
-	first atomic.Uint32 // the thread that makes the first look-up (known); 0 afterwards
+	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
+	open  atomic.Bool                                       // true once await has returned true
+	first atomic.Uint32                                     // the thread that makes the first look-up (known); 0 afterwards
 }
 
 // guards reports whether name in dir is ".git" in the root and look-ups of it still have to wait.

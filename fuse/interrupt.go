@@ -21,12 +21,9 @@ import (
 // these calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR
 // for an I/O error. So an interrupt ends the wait only once a signal is pending that is to stop the process.
 type waiter struct {
-	// closed by go-fuse when the kernel reports an interrupt
-	cancel <-chan struct{}
-	// closed when the mount has ended
-	gone <-chan struct{}
-	// the thread that made the request
-	pid     uint32
+	cancel  <-chan struct{} // closed by go-fuse when the kernel reports an interrupt
+	gone    <-chan struct{} // closed when the mount has ended
+	pid     uint32          // the thread that made the request
 	request worktree.Request
 
 	ops    *counters
@@ -37,8 +34,7 @@ type waiter struct {
 	done chan struct{} // created by the first call of Done; closed when the context is done
 	err  error
 
-	// closed by finish, so that watch returns
-	finished chan struct{}
+	finished chan struct{} // closed by finish, so that watch returns
 	watcher  sync.WaitGroup
 }
 

@@ -44,8 +44,7 @@ const (
 	opLseek
 	opCopyFileRange
 	opTmpfile
-	// the number of kinds
-	ops
+	ops // the number of kinds
 )
 
 var opNames = [ops]string{

@@ -12,10 +12,9 @@ import (
 
 // Kernel describes the FUSE implementation of the running kernel.
 type Kernel struct {
-	Major, Minor uint32 // version of the FUSE protocol
-	Resend       bool   // the kernel can resend unanswered requests (Linux 6.9), so a mount can be taken over
-	// the optional features that the kernel does not have, as names for people
-	Lacks []string
+	Major, Minor uint32   // version of the FUSE protocol
+	Resend       bool     // the kernel can resend unanswered requests (Linux 6.9), so a mount can be taken over
+	Lacks        []string // the optional features that the kernel does not have, as names for people
 }
 
 // optionalFeatures lists the features without which a mount works, but slower.

@@ -132,8 +132,7 @@ type unfinished struct {
 	place
 	*redirect
 	bind func() error
-	// relative to the root of the tree
-	path string
+	path string // relative to the root of the tree
 }
 
 // remember records that the directories in list are being redirected, so that look-ups of them wait. It must be

@@ -45,10 +45,9 @@ type event struct {
 
 // tracer reports requests to listeners. Without listeners it costs each request one or two atomic loads.
 type tracer struct {
-	tree *worktree.Tree
-	// whether there are listeners
-	listened atomic.Bool
-	open     sync.Map // unique id of a request -> *event
+	tree     *worktree.Tree
+	listened atomic.Bool // whether there are listeners
+	open     sync.Map    // unique id of a request -> *event
 
 	mu        sync.RWMutex
 	listeners map[*func(Event)]struct{}

@@ -14,9 +14,8 @@ type writable struct {
 	sizes     sizes
 	resized   resized
 	redirects redirects
-	// the WRITEs in progress
-	writes *writing
-	acl    bool // POSIX access control lists apply (Options.ACL)
+	writes    *writing // the WRITEs in progress
+	acl       bool     // POSIX access control lists apply (Options.ACL)
 
 	notices sync.WaitGroup // counts notices to the kernel that are sent in the background
 }
