@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Limits of git: it ignores longer lines and larger files, with a warning.
+// git ignores lines and files of these lengths or more, with a warning.
 const (
-	maxLine = 2048      // in bytes, without the line's end
+	maxLine = 2048      // in bytes, without the line end
 	maxFile = 100 << 20 // in bytes
 )
 
-// attr identifies an attribute; those from macroBase on are macros that the root's file defines.
+// attr identifies an attribute. Numbers from macroBase on are macros that the file in the root directory defines.
 type attr int32
 
 const (
@@ -25,10 +25,10 @@ const (
 	attrBinary = numValues // git's built-in macro; files may redefine it
 	macroBase  = attrBinary + 1
 
-	attrNamed attr = -1 // none of the above: the name is looked up in the root's macros
+	attrNamed attr = -1 // none of the above: the name may be that of a macro of the root's file
 )
 
-// attrOf returns the attribute with a name, or attrNamed.
+// attrOf returns the attribute with the given name, or attrNamed if it is not one of the constants.
 func attrOf(name string) attr {
 	switch name {
 	case "text":
@@ -49,8 +49,9 @@ func attrOf(name string) attr {
 	return attrNamed
 }
 
-// inert reports whether name is an attribute of git or of a forge that does not affect conversion. A file that sets only
-// such attributes need not be kept, although a root file could define a macro with one of these names.
+// inert reports whether name is an attribute, of git or of a hosting service, that does not affect conversion. A file
+// that sets only such attributes is not kept. The case that a root file defines a macro with one of these names is
+// disregarded.
 func inert(name string) bool {
 	switch name {
 	case "diff", "merge", "whitespace", "export-ignore", "export-subst", "delta", "encoding",
@@ -60,57 +61,59 @@ func inert(name string) bool {
 	return strings.HasPrefix(name, "linguist-") || strings.HasPrefix(name, "gitlab-")
 }
 
-// state is the state of an attribute for a path (gitattributes(5)).
+// state is the state that attributes files give to an attribute of a path (gitattributes(5)).
 type state uint8
 
 const (
-	undecided   state = iota
-	unspecified       // "!text": as if no earlier line had set it
-	set
-	unset
-	valued
+	undecided   state = iota // no line has mentioned the attribute
+	unspecified              // "!text": as if no line had mentioned the attribute
+	set                      // "text"
+	unset                    // "-text"
+	valued                   // "text=auto"
 )
 
 // value is an attribute's state and, if it is valued, its text.
 type value struct {
 	state state
-	text  string // value of a valued attribute
+	text  string // the part after "="; only if state is valued
 }
 
-// assignment is one attribute behind a pattern or a macro's name.
+// assignment is one attribute in a line, after the pattern or the name of a macro.
 type assignment struct {
 	attr  attr
-	name  string // only for attrNamed
+	name  string // the name; only if attr is attrNamed
 	value value
 }
 
-// rule is one line of a file: a pattern and the attributes of matching paths.
+// rule is one line of an attributes file: a pattern, and the attributes of the paths that match.
 type rule struct {
 	pattern pattern
-	assigns []assignment // in the order of the line; the last one of an attribute wins
+	assigns []assignment // in the order of the line; for each attribute the last assignment counts
 }
 
 // File is a parsed attributes file.
 //
-// The root's file has names and macros resolved when it is parsed. Files of other directories keep attributes that may
-// be macros by name (attrNamed), because the same file may be used below different root files.
+// In the file of the root directory, the names of macros are resolved when the file is parsed. Files of other
+// directories store an attribute that may be a macro by its name (attrNamed), because the same File may be used with
+// different root files.
 type File struct {
 	rules []rule
-	// Attributes that each macro sets, by attr; empty for an attribute that is no macro. Only in the root's file.
+	// Attributes that each macro sets, indexed by attr; empty for an attribute that is not a macro. Only in the file
+	// of the root directory.
 	macros [][]assignment
-	names  map[string]attr // macros from macroBase on, by name
+	names  map[string]attr // the macros from macroBase on, by name; only in the file of the root directory
 }
 
-// builtin contains the macros that git defines without any file.
+// builtin contains only the macros that git itself defines. It stands for a missing file in the root directory.
 var builtin = Parse(nil, true)
 
-// Parse is Settings.Parse for a user without attribute settings.
+// Parse is Settings.Parse with the zero Settings.
 func Parse(content []byte, root bool) *File { return Settings{}.Parse(content, root) }
 
-// Parse parses a .gitattributes file; root states that it is in the root directory, where macros may be defined. Like
-// git it accepts every file: it ignores bad lines, a NUL ends the file, and a byte order mark is part of the first
-// pattern. When git checks out a commit, it ignores the mode of .gitattributes, so callers must pass a symbolic link's
-// target as its content.
+// Parse parses the contents of a .gitattributes file. root is true for the file in the root directory, which may
+// define macros. Like git, Parse accepts every file: it ignores invalid lines, a NUL byte ends the file, and a byte
+// order mark is part of the first pattern. When git checks out a commit, it ignores the mode of .gitattributes. So if
+// it is a symbolic link, callers must pass the target of the link as the contents.
 func (s Settings) Parse(content []byte, root bool) *File {
 	f := &File{}
 	p := parser{macrosMay: root, fold: s.IgnoreCase}
@@ -131,7 +134,8 @@ func (s Settings) Parse(content []byte, root bool) *File {
 	return f
 }
 
-// define adds the macros that affect a conversion, directly or through another macro.
+// define sets the macros of f, the file of the root directory, to those of defs that may affect a conversion,
+// directly or through another macro.
 func (f *File) define(defs map[string][]assignment) {
 	f.names = map[string]attr{}
 	f.macros = make([][]assignment, macroBase)
@@ -166,7 +170,8 @@ func (f *File) define(defs map[string][]assignment) {
 	}
 }
 
-// resolve removes from as, in place, the attributes that neither affect a conversion nor are macros of the root file f.
+// resolve replaces the names of macros in as by their numbers. It removes, in place, the attributes that neither
+// affect a conversion nor are macros of f, the file of the root directory.
 func (f *File) resolve(as []assignment) []assignment {
 	keep := as[:0]
 	for _, a := range as {
@@ -182,13 +187,13 @@ func (f *File) resolve(as []assignment) []assignment {
 	return keep
 }
 
-// Matters reports whether the file can affect a conversion. If not, Decide returns the same without the file. Attributes
-// that git itself defines are assumed not to be redefined as macros.
+// Matters reports whether the file can affect a conversion. If not, Decide returns the same rules without the file.
+// Matters assumes that no root file defines a macro with the name of an attribute that inert knows.
 func (f *File) Matters() bool {
 	if f == nil {
 		return false
 	}
-	if f.macros != nil { // root: define and resolve kept only what affects a conversion
+	if f.macros != nil { // the root's file: Parse kept only rules that affect a conversion
 		return len(f.rules) > 0 || len(f.names) > 0 || f.redefines()
 	}
 	for _, r := range f.rules {
@@ -201,7 +206,8 @@ func (f *File) Matters() bool {
 	return false
 }
 
-// redefines reports whether the file makes a macro of an attribute that affects conversion, or redefines binary.
+// redefines reports whether the file defines a macro with the name of an attribute that affects conversion, or
+// redefines the macro binary.
 func (f *File) redefines() bool {
 	for id := range numValues {
 		if len(f.macros[id]) > 0 {
@@ -212,18 +218,18 @@ func (f *File) redefines() bool {
 	return len(b) != 1 || b[0] != assignment{attrText, "", value{state: unset}}
 }
 
-// walk is the state of one lookup of a path's attributes. A new walk is created for each path; it allocates only if the
-// root file defines more than about 250 macros.
+// walk is the state of one look-up of the attributes of a path. Every look-up uses a new walk. It needs an allocation
+// only if the root's file defines more than about 250 macros.
 type walk struct {
 	values [numValues]value
-	open   uint8     // bit set of the attributes still sought
-	few    [4]uint64 // bit set of the decided attributes below 256
-	more   []uint64  // bit set of the others
+	open   uint8     // bit set of the sought attributes that are not decided yet
+	few    [4]uint64 // bit set of the decided attributes with numbers below 256
+	more   []uint64  // bit set of the decided attributes from 256 on
 	// root is the file that defines the macros.
 	root *File
 }
 
-// decide marks id as decided, and reports whether it was undecided until then.
+// decide marks an attribute as decided, and reports whether it was undecided before the call.
 func (w *walk) decide(id attr) bool {
 	word, bit := int(id/64), uint64(1)<<(id%64)
 	p := &w.few[word%len(w.few)]
@@ -237,10 +243,13 @@ func (w *walk) decide(id attr) bool {
 	return true
 }
 
-// collect returns the values that the files assign to path, at least those of the attributes whose bits are in sought.
-// The order is git's: the git directory's info/attributes, then the files of the tree from the deepest up, then the
-// user's and the machine's file; in each file the last matching line first, and in a line the last attribute first. A
-// decided attribute keeps its value, and a macro's attributes follow directly when the macro is decided to be set.
+// collect returns the values that the files assign to the attributes of path. The result is complete only for the
+// attributes whose bits are set in sought.
+//
+// As in git, the first value that is found for an attribute counts. The files are searched in this order: the git
+// directory's info/attributes, then the files of the tree from the deepest directory up, then the user's and the
+// machine's file. A file is searched from its last matching line to its first, and a line from its last attribute to
+// its first. If a macro is found to be set, its attributes are searched next.
 func (s Settings) collect(files []*File, path string, sought uint8) [numValues]value {
 	w := walk{open: sought, root: builtin}
 	switch {
@@ -278,7 +287,8 @@ func (s Settings) collect(files []*File, path string, sought uint8) [numValues]v
 	return w.values
 }
 
-// file applies the rules of one file, which may be nil. It reports whether no attribute is sought any more.
+// file applies the rules of one file, which may be nil. path is relative to the directory of the file, and base is
+// its last element. file reports whether all sought attributes are decided.
 func (w *walk) file(f *File, path, base string) bool {
 	if f == nil {
 		return false
@@ -294,8 +304,9 @@ func (w *walk) file(f *File, path, base string) bool {
 	return false
 }
 
-// fill decides the attributes of as that are undecided. It uses its own stack instead of recursion: a file may chain
-// millions of macros. as is read from its end, because within a line the last assignment of an attribute wins.
+// fill decides those attributes of as that are undecided. It uses a stack of its own instead of recursion, because a
+// file may define millions of macros, each of which sets the next. It reads as from its end, because within a line
+// the last assignment of an attribute counts.
 func (w *walk) fill(as []assignment) {
 	var few [8][]assignment
 	stack := append(few[:0], as)

@@ -1,17 +1,18 @@
-// Package convert computes the changes that `git checkout` makes to a blob's content when it writes the file, so that a
-// reader of a mount sees the same bytes as in a checkout.
+// Package convert computes the changes that `git checkout` makes to the contents of a blob when it writes the file,
+// so that programs read the same bytes in a mount as in a checkout.
 //
-// It does no I/O: Parse reads the contents of .gitattributes files, Decide returns the Rule for a path, and Rule.Apply
-// converts bytes. Files and Rules are immutable and may be shared by goroutines. A Rule only names the conversions that
-// need other programs: the user's filter drivers and iconv's tables.
+// It does no I/O: Parse parses the contents of .gitattributes files, Decide returns the Rule for a path, and
+// Rule.Apply converts bytes. Files and Rules are immutable, so goroutines may share them. Some conversions need other
+// programs: the user's filter drivers, and iconv for encodings that need its tables. A Rule only returns which ones.
 //
 // Terms: an attribute is unspecified, set ("text"), unset ("-text") or has a value ("text=auto"). A macro is an
-// attribute that sets other attributes when it is set; in a tree only the root's file may define macros. A driver is the
-// user's configuration `filter.<name>.*`; smudging is its conversion of a file that is checked out. The syntax is that
-// of gitattributes(5) and the patterns those of gitignore(5), both as git 2.39 reads them from the index while it checks
-// out a commit. Where git differs from its manual, this package follows git.
+// attribute that sets other attributes when it is set; in a tree only the file in the root directory may define
+// macros. A driver is the user's configuration `filter.<name>.*`; to smudge a file is to convert it when it is
+// checked out. The syntax is that of gitattributes(5), and the patterns are those of gitignore(5), both as git 2.39
+// reads them from the index while it checks out a commit. Where git differs from its manual, this package does the
+// same as git.
 //
-// The order of the conversions is git's: $Id$, line endings, encoding, driver.
+// The conversions are applied in git's order: $Id$, line endings, encoding, driver.
 package convert
 
 import (
@@ -20,23 +21,23 @@ import (
 )
 
 // Settings is the part of the user's git configuration that affects conversion. Values are spelled as in git's
-// configuration and compared without regard to case.
+// configuration; upper and lower case are equivalent.
 type Settings struct {
 	AutoCRLF   string // core.autocrlf: "" (not configured), "input" or a boolean
-	EOL        string // core.eol: "" (not configured), "lf", "crlf" or "native", which means lf
+	EOL        string // core.eol: "" (not configured), "lf", "crlf", or "native", which means lf here
 	IgnoreCase bool   // core.ignoreCase
 
 	Drivers map[string]Driver // filter drivers by name
-	Outside *Outside          // attributes outside the tree; nil: none
+	Outside *Outside          // attributes from files outside the tree; nil: none
 }
 
-// Driver is a configured filter driver. The zero Driver converts nothing.
+// Driver is a filter driver of the user's configuration. The zero Driver converts nothing.
 type Driver struct {
 	Name     string // <name> in "filter=<name>"
 	Smudge   string // command run for each file; "%f" stands for the path
 	Process  string // command of a long-running process, used instead of Smudge
-	Clean    bool   // whether a clean command is configured
-	Required bool   // git fails the checkout of a file that the driver does not filter
+	Clean    bool   // a clean command is configured
+	Required bool   // git does not check out a file that the driver fails to filter
 }
 
 // autoCRLF is the parsed value of core.autocrlf.
@@ -48,7 +49,7 @@ const (
 	autoInput
 )
 
-// auto parses AutoCRLF as git parses a boolean or "input".
+// auto parses AutoCRLF, which is "input" or a boolean, in the same way as git.
 func (s Settings) auto() autoCRLF {
 	switch v := s.AutoCRLF; {
 	case v == "" || v == "false":
@@ -66,7 +67,8 @@ func (s Settings) auto() autoCRLF {
 	}
 }
 
-// textIsCRLF reports whether text files without an eol attribute have CRLF line ends; core.autocrlf outranks core.eol.
+// textIsCRLF reports whether text files without an eol attribute have CRLF line ends. core.autocrlf takes precedence
+// over core.eol.
 func (s Settings) textIsCRLF() bool {
 	switch s.auto() {
 	case autoTrue:
@@ -79,8 +81,9 @@ func (s Settings) textIsCRLF() bool {
 
 // action is the combined meaning of the attributes text, crlf and eol.
 //
-// The names follow git's crlf_action (convert.c): binary is never converted, text always, auto only if the content looks
-// like text. The suffixes LF and CRLF fix the line ends in the working tree; without one, the settings decide.
+// The names follow git's crlf_action (convert.c). Binary files are never converted, text files always, auto files
+// only if their contents look like text. The suffix LF or CRLF states the line ends in the working tree; without a
+// suffix, the settings decide.
 type action uint8
 
 const (
@@ -95,8 +98,9 @@ const (
 )
 
 // Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'. files
-// has the .gitattributes from the root directory down to the file's own directory, nil where there is none; missing
-// elements at the end count as nil. git never converts symbolic links, so callers must not pass them.
+// has one element for each directory from the root down to the directory of the file: its .gitattributes, or nil if
+// it has none. Missing elements at the end count as nil. git never converts symbolic links, so callers must not pass
+// the path of one.
 func Decide(s Settings, files []*File, path string) Rule {
 	w := s.collect(files, path, 1<<numValues-1)
 	act := s.action(&w)
@@ -117,7 +121,7 @@ func Decide(s Settings, files []*File, path string) Rule {
 		}
 	}
 	r.encoding = w[attrEncoding].encoding()
-	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // git buffers these files; it streams others to disk
+	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // git buffers such files in memory; it streams others to disk
 	if d, ok := s.Drivers[w[attrFilter].text]; ok && w[attrFilter].state == valued {
 		runs := d.Smudge != "" || d.Process != ""
 		whole = whole || runs || d.Clean
@@ -125,15 +129,15 @@ func Decide(s Settings, files []*File, path string) Rule {
 			r.driver = d
 		}
 	}
-	// git expands $Id$ by other code in files that it buffers (identMode).
+	// For files in memory git uses other code to expand $Id$ (see identMode).
 	if r.ident != identNone && whole {
 		r.ident = identWhole
 	}
 	return r
 }
 
-// Returns reports whether git would convert the file at path when it is added to the repository, whatever its content:
-// git's would_convert_to_git. The arguments are those of Decide.
+// Returns reports whether git would convert the file at path when it is added to the repository, for any contents,
+// like git's would_convert_to_git. The arguments are those of Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)
 	_, driver := s.Drivers[w[attrFilter].text]
@@ -145,10 +149,10 @@ func Returns(s Settings, files []*File, path string) bool {
 	}
 }
 
-// action combines the attributes and the settings for line endings.
+// action returns the conversion of line endings that follows from the attributes of a path and the settings.
 //
-// The attribute text outranks its older name crlf. The attribute eol selects the line ends and turns an undefined action
-// into text. Without any of them core.autocrlf decides.
+// The attribute text takes precedence over its older name crlf. The attribute eol selects the line ends, and turns an
+// undefined action into text. If none of the three is present, core.autocrlf decides.
 func (s Settings) action(w *[numValues]value) action {
 	act := w[attrText].action()
 	if act == actUndefined {
@@ -177,7 +181,8 @@ func (s Settings) action(w *[numValues]value) action {
 	return act
 }
 
-// encoding returns git's reading of a working-tree-encoding value; "" means UTF-8.
+// encoding returns the encoding that git derives from a value of working-tree-encoding; "" means UTF-8, and
+// badEncoding that the attribute has no value.
 func (v value) encoding() string {
 	switch {
 	case v.state == set:
@@ -188,7 +193,7 @@ func (v value) encoding() string {
 	return v.text
 }
 
-// action returns git's reading of a value of text, or of its older name crlf.
+// action returns the action that git derives from a value of the attribute text, or of its older name crlf.
 func (v value) action() action {
 	switch {
 	case v.state == set:

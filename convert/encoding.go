@@ -8,16 +8,17 @@ import (
 	"unicode/utf8"
 )
 
-// badEncoding stands for an encoding attribute that is set without a value. It cannot be the name of an encoding.
+// badEncoding is the encoding of a file whose attribute working-tree-encoding has no value. No real encoding can have
+// this name.
 const badEncoding = "\x00"
 
-// encoder converts UTF-8 to another encoding. It returns false if the content is not UTF-8 or has characters that the
-// encoding lacks; git leaves such content unchanged.
+// encoder converts UTF-8 to another encoding. It returns false if the contents are not valid UTF-8 or have characters
+// that the encoding lacks; git leaves such contents unchanged.
 type encoder func(content []byte) ([]byte, bool)
 
-// Iconv returns the encoding that Apply does not convert, because it needs iconv's tables; "" for none. As in Apply,
-// content that cannot be encoded stays unchanged, and so does empty content. The caller converts the content with
-// package filter.
+// Iconv returns the encoding to which the caller must convert the result of Apply, with package filter, because the
+// conversion needs iconv's tables. It returns "" if there is none. The caller must leave contents unchanged that are
+// empty or cannot be encoded, as Apply does.
 func (r Rule) Iconv() string {
 	if r.encoding == "" || r.encoding == badEncoding || encoderOf(r.encoding) != nil {
 		return ""
@@ -25,7 +26,7 @@ func (r Rule) Iconv() string {
 	return r.encoding
 }
 
-// IconvNames returns the names of an encoding that git tries, in order.
+// IconvNames returns the names under which git looks for an encoding, in the order in which it tries them.
 func IconvNames(encoding string) []string {
 	if strings.EqualFold(encoding, "latin-1") {
 		return []string{encoding, "ISO-8859-1"}
@@ -33,9 +34,9 @@ func IconvNames(encoding string) []string {
 	return []string{encoding}
 }
 
-// encoderOf returns the encoder of an encoding that needs no tables, or nil. The output is that of glibc: UTF-16 and
-// UTF-32 have a byte order mark and the machine's byte order, the others have no mark; git itself adds the mark for
-// names that end in "-BOM".
+// encoderOf returns the encoder for an encoding that needs no tables, and nil for any other name. Encoders return the
+// same bytes as glibc: with the names UTF-16 and UTF-32 the output starts with a byte order mark and has the byte
+// order of the machine, with other names it has no mark. For names that end in "-BOM" git itself adds the mark.
 func encoderOf(name string) encoder {
 	if name == "" || name == badEncoding {
 		return nil
@@ -67,7 +68,8 @@ func encoderOf(name string) encoder {
 	return nil
 }
 
-// sameEncoding compares names as git does: "UTF-16" and "utf16" are equal, other names must be equal except for case.
+// sameEncoding reports whether git takes two names for the same encoding. Upper and lower case are equivalent, and a
+// hyphen after "UTF" is ignored: "UTF-16" and "utf16" are the same.
 func sameEncoding(a, b string) bool {
 	if ua, ok := afterUTF(a); ok {
 		if ub, ok := afterUTF(b); ok && strings.EqualFold(ua, ub) {
@@ -77,7 +79,8 @@ func sameEncoding(a, b string) bool {
 	return strings.EqualFold(a, b)
 }
 
-// afterUTF returns the part of a name after "utf" or "utf-"; false: it does not start so.
+// afterUTF returns the part of a name after "utf" or "utf-", in upper or lower case. It returns false for other
+// names.
 func afterUTF(name string) (string, bool) {
 	if len(name) < 3 || !strings.EqualFold(name[:3], "utf") {
 		return "", false
@@ -85,7 +88,7 @@ func afterUTF(name string) (string, bool) {
 	return strings.TrimPrefix(name[3:], "-"), true
 }
 
-// byteOrder is the part of binary.AppendByteOrder that the encoders need.
+// byteOrder has the methods of binary.AppendByteOrder that the encoders need.
 type byteOrder interface {
 	AppendUint16(b []byte, v uint16) []byte
 	AppendUint32(b []byte, v uint32) []byte
@@ -93,7 +96,7 @@ type byteOrder interface {
 
 const byteOrderMark = 0xfeff
 
-// utf16Encoder returns an encoder to UTF-16, with a byte order mark if mark is set.
+// utf16Encoder returns an encoder for UTF-16. If mark is true, the output starts with a byte order mark.
 func utf16Encoder(order byteOrder, mark bool) encoder {
 	return func(content []byte) ([]byte, bool) {
 		out := make([]byte, 0, 2*len(content)+2)
@@ -116,7 +119,7 @@ func utf16Encoder(order byteOrder, mark bool) encoder {
 	}
 }
 
-// utf32Encoder returns an encoder to UTF-32, with a byte order mark if mark is set.
+// utf32Encoder returns an encoder for UTF-32. If mark is true, the output starts with a byte order mark.
 func utf32Encoder(order byteOrder, mark bool) encoder {
 	return func(content []byte) ([]byte, bool) {
 		out := make([]byte, 0, 4*len(content)+4)
@@ -135,11 +138,12 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 	}
 }
 
-// belowEncoder returns an encoder that writes each character below limit as one byte and refuses others.
+// belowEncoder returns an encoder that writes each character below limit as one byte. It refuses contents with other
+// characters.
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			return content, true // IndexFunc treats invalid UTF-8 as U+FFFD, which is above every limit
+			return content, true // ASCII only; IndexFunc takes an invalid byte for U+FFFD, so it would have found that
 		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {

@@ -6,10 +6,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// keyword is the start of an identifier that the ident attribute expands.
+// keyword is the start of a "$Id$" or "$Id: ...$", which the attribute ident expands.
 const keyword = "$Id"
 
-// mayExpand reports whether content may contain an expandable keyword, so that other content is not copied.
+// mayExpand reports whether content may contain a keyword that is to be expanded. If not, content need not be copied.
 func mayExpand(content []byte) bool {
 	for {
 		i := bytes.Index(content, []byte(keyword))
@@ -23,8 +23,9 @@ func mayExpand(content []byte) bool {
 	}
 }
 
-// expandWhole replaces "$Id$" and "$Id: ...$" by the keyword with the blob's ID. It leaves an expansion that spans lines
-// or has a space elsewhere than at its ends: another version control system wrote it.
+// expandWhole replaces "$Id$" and "$Id: ...$" by "$Id: <id of the blob> $", as git does for files in memory. It does
+// not replace a "$Id: ...$" that spans several lines or has a space elsewhere than at the ends of its text, because
+// another version control system wrote it.
 func expandWhole(id object.ID, content []byte) []byte {
 	if !mayExpand(content) {
 		return content
@@ -69,20 +70,21 @@ func expandWhole(id object.ID, content []byte) []byte {
 	return append(out, src...)
 }
 
-// expandStream does the same as expandWhole in the way of git's streaming filter, which examines each byte once. In
-// "$$Id$" the filter does not recognize the keyword, because the first '$' already failed to match. Text after a failed
-// keyword ("$Idx") that is directly followed by an expandable keyword is buffered with it, and is lost when the keyword
-// is replaced. Checkouts have these flaws, so the mount must have them too. One flaw is not reproduced: for content that
-// ends in 1 KiB of directly adjacent failed keywords and the start of another one, git writes that start more than once.
+// expandStream does the same as expandWhole, but with the flaws of git's streaming filter, which examines each byte
+// only once. Checkouts have these flaws, so a mount must have them too. In "$$Id$" the filter does not recognize the
+// keyword, because the first '$' has already failed to match. If a failed keyword such as "$Idx" is directly followed
+// by a keyword that is replaced, the filter loses the text between them, because it buffers both together. One flaw
+// is not reproduced: if contents end in 1 KiB of directly adjacent failed keywords and the start of another one, git
+// writes that start more than once.
 func expandStream(id object.ID, content []byte) []byte {
 	if !mayExpand(content) {
 		return content
 	}
-	const head = keyword + "\x00" // the filter's keyword includes C's end of string
+	const head = keyword + "\x00" // as in git, the keyword includes the NUL of the C string
 	expansion := ": " + id.String() + " $"
 	out, changed := make([]byte, 0, len(content)+256), false
-	held := 0    // offset in out of the bytes that the filter still buffers
-	matched := 0 // number of bytes of head that were matched and are not in out yet
+	held := 0    // offset in out from which on git's filter still buffers its output
+	matched := 0 // number of bytes of head that have matched and are not in out yet
 	for i := 0; i < len(content); {
 		if matched == 0 && held == len(out) {
 			n := bytes.IndexByte(content[i:], '$')
@@ -121,7 +123,7 @@ func expandStream(id object.ID, content []byte) []byte {
 			}
 		case atEnd:
 			out = append(out, c)
-			continue // stays buffered
+			continue // the filter keeps this output buffered
 		default:
 			out = append(out, c)
 		}
@@ -133,8 +135,8 @@ func expandStream(id object.ID, content []byte) []byte {
 	return append(out, head[:matched]...)
 }
 
-// foreign reports whether an expansion, including its '$', is from another system: it has white space elsewhere than at
-// its end.
+// foreign reports whether a "$Id: ...$" was written by another version control system: it has white space elsewhere
+// than at the end of its text.
 func foreign(held []byte) bool {
 	text, ok := bytes.CutPrefix(held, []byte(keyword+": "))
 	if !ok {

@@ -2,18 +2,19 @@ package convert
 
 import "maps"
 
-// Outside holds the attributes from files outside the tree. It is immutable.
+// Outside holds the rules and macros of attributes files outside the tree. It is immutable.
 type Outside struct {
-	above *File   // rules of the git directory's file, which outrank the tree's
-	below []*File // rules of the user's, then the machine's file, which the tree's rules outrank
-	// macros has the macros of below [0] and of above [1].
+	above *File   // rules of the git directory's file, which take precedence over the tree's files
+	below []*File // rules of the user's, then of the machine's file, over which the tree's files take precedence
+	// macros has the macros of the files in below, at index 0, and those of above, at index 1.
 	macros [2]map[string][]assignment
-	root   *File // used if the tree has no root file
+	root   *File // the macros to use if the tree has no file in its root directory
 }
 
-// NewOutside parses the contents of /etc/gitattributes, of core.attributesFile and of the git directory's
-// info/attributes, all of which may define macros. ignoreCase is Settings.IgnoreCase. It returns nil if the files
-// contain no rules and no macros. A nil content counts as an empty file.
+// NewOutside parses the contents of three files: /etc/gitattributes (machine), the file of core.attributesFile
+// (user), and info/attributes in the git directory (gitDir). All of them may define macros, and nil stands for a
+// missing file. ignoreCase is Settings.IgnoreCase. NewOutside returns nil if the files contain no rules and no
+// macros.
 func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	o := &Outside{}
 	read := func(content []byte, scope int) *File {
@@ -44,7 +45,7 @@ func (o *Outside) mergeMacros(root map[string][]assignment) map[string][]assignm
 	maps.Copy(all, o.macros[0])
 	maps.Copy(all, root)
 	maps.Copy(all, o.macros[1])
-	for name, body := range all { // define modifies the slices in place
+	for name, body := range all { // copied, because File.define modifies the slices in place
 		all[name] = append([]assignment(nil), body...)
 	}
 	return all

@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// blank has the characters that separate words; they include a line's CR.
+// blank has the characters that separate words. They include CR, so a CR at the end of a line is ignored.
 const blank = " \t\r\n"
 
+// macroPrefix is how a line begins that defines a macro.
 const macroPrefix = "[attr]"
 
-// parser collects the rules and macros of one file.
+// parser collects the rules and macros of one attributes file.
 type parser struct {
 	macrosMay bool // the file may define macros
 	fold      bool // patterns ignore case
@@ -18,7 +19,7 @@ type parser struct {
 	macros    map[string][]assignment // the last definition of a name wins
 }
 
-// read parses a whole file.
+// read parses a whole file. As in git, a NUL byte ends the file, and a file of maxFile bytes or more is ignored.
 func (p *parser) read(content []byte) {
 	if len(content) >= maxFile {
 		return
@@ -33,8 +34,8 @@ func (p *parser) read(content []byte) {
 	}
 }
 
-// line parses one line: a pattern or a macro's name, then attributes. One invalid attribute invalidates the whole line,
-// as in git.
+// line parses one line, which has a pattern or the name of a macro, and then attributes. As in git, a line with an
+// invalid attribute is ignored as a whole.
 func (p *parser) line(raw []byte) {
 	if len(raw) >= maxLine {
 		return
@@ -52,7 +53,7 @@ func (p *parser) line(raw []byte) {
 		name, rest = line[:end], line[end:]
 	}
 	macro := len(name) > len(macroPrefix) && strings.HasPrefix(name, macroPrefix)
-	if i := strings.IndexByte(name, 0); i >= 0 { // git stores names as C strings, which a quoted "\000" ends
+	if i := strings.IndexByte(name, 0); i >= 0 { // git stores the name as a C string, so a quoted "\000" ends it
 		name = name[:i]
 	}
 	if macro {
@@ -83,7 +84,7 @@ func (p *parser) line(raw []byte) {
 	}
 }
 
-// parseAssignments parses the attributes of a line; it returns false if a name is invalid.
+// parseAssignments parses the attributes of a line. It returns false if the name of any attribute is invalid.
 func parseAssignments(s string) ([]assignment, bool) {
 	var as []assignment
 	for s = strings.TrimLeft(s, blank); s != ""; s = strings.TrimLeft(s, blank) {
@@ -129,8 +130,8 @@ func validName(name string) bool {
 	return true
 }
 
-// unquote parses a C-quoted string at the start of s. It returns false if there is none or it is invalid; the caller
-// then uses the text as it is.
+// unquote parses a C-quoted string at the start of s. rest is the part of s after the string. ok is false if s does
+// not start with a valid quoted string; the caller then takes s literally.
 func unquote(s string) (text, rest string, ok bool) {
 	if s == "" || s[0] != '"' {
 		return "", "", false

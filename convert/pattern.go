@@ -2,18 +2,19 @@ package convert
 
 import "strings"
 
-// kind selects the way in which a pattern is matched, ordered by cost.
+// kind selects how a pattern is matched. The kinds are ordered by cost.
 type kind uint8
 
 const (
 	kindBase   kind = iota // the base name equals literal
 	kindSuffix             // the base name ends in literal: "*.ext", and "*" itself
 	kindGlob               // the base name matches program
-	kindPath               // the path below the file's directory equals literal
-	kindDeep               // that path starts with literal and the rest matches program
+	kindPath               // the path, relative to the directory of the attributes file, equals literal
+	kindDeep               // the same path starts with literal, and the rest of it matches program
 )
 
-// pattern is a compiled pattern. literal and program are used as kind says; both match bytes, not characters.
+// pattern is a compiled pattern. The kind determines which of literal and program are used. Both match bytes, not
+// characters.
 type pattern struct {
 	kind    kind
 	literal string
@@ -24,31 +25,32 @@ type pattern struct {
 type op uint8
 
 const (
-	opLiteral op = iota
-	opAny        // one byte except '/'
-	opSet        // one byte of a set
-	opStar       // any number of bytes except '/'
-	opAll        // any number of bytes
-	opDirs       // nothing, or bytes that end in '/'
+	opLiteral op = iota // the bytes of token.literal
+	opAny               // one byte except '/'
+	opSet               // one byte of a set
+	opStar              // any number of bytes except '/'
+	opAll               // any number of bytes
+	opDirs              // no bytes, or any bytes of which the last is '/'
 )
 
-// token is one element of a pattern with wildcards. literal is used by opLiteral only, set by opSet only.
+// token is one element of a pattern with wildcards.
 type token struct {
 	op      op
 	literal string
 	set     *byteSet
 }
 
-// special has the characters that start a wildcard or an escape.
+// special has the characters with which a wildcard or an escape sequence starts.
 const special = `*?[\`
 
-// compile compiles a pattern. ok is false for patterns that match no file: negative ones, which git refuses in
-// attributes files, patterns for directories, and malformed ones. With fold the pattern expects paths in lower case.
+// compile compiles a pattern. ok is false for a pattern that matches no file: a negative one, which git refuses in
+// attributes files, one for directories only, or a malformed one. If fold is true, the pattern must be matched
+// against paths in lower case.
 func compile(s string, fold bool) (p pattern, ok bool) {
 	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
 		return p, false
 	}
-	s = strings.Clone(s) // a copy, so that the line can be collected
+	s = strings.Clone(s) // a copy, so that the text of the whole file is not kept in memory
 	wild := strings.IndexAny(s, special)
 	if strings.IndexByte(s, '/') < 0 {
 		switch {
@@ -65,14 +67,16 @@ func compile(s string, fold bool) (p pattern, ok bool) {
 	if wild < 0 {
 		return pattern{kind: kindPath, literal: folded(s, fold)}, true
 	}
-	// git compares the literal start separately and matches only the rest as a pattern, so "a/b**" matches "a/b"
-	// followed by anything, including slashes, although "**" is not a whole component.
+	// git compares the part before the first wildcard literally, and matches only the rest as a pattern. Therefore
+	// "a/b**" matches "a/b" followed by any bytes, including slashes, although "**" is not a whole path component
+	// there.
 	p.kind, p.literal = kindDeep, folded(s[:wild], fold)
 	p.program, ok = program(s[wild:], true, fold)
 	return p, ok
 }
 
-// program compiles a pattern with wildcards; dirs states that it is matched against a path, not a base name.
+// program compiles a pattern with wildcards. dirs is true if it will be matched against a path, and false for a base
+// name. It returns false if the pattern is malformed.
 func program(s string, dirs, fold bool) ([]token, bool) {
 	var prog []token
 	var lit []byte
@@ -128,7 +132,7 @@ func program(s string, dirs, fold bool) ([]token, bool) {
 	return prog, true
 }
 
-// folded returns s, in lower case if fold is set.
+// folded returns s in lower case if fold is true, otherwise s.
 func folded(s string, fold bool) string {
 	if fold {
 		return lower(s)
@@ -136,7 +140,7 @@ func folded(s string, fold bool) string {
 	return s
 }
 
-// lower returns s in lower case as git folds it: ASCII only, independent of the locale.
+// lower returns s with ASCII letters in lower case. Like git it does not depend on the locale.
 func lower(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return r >= 'A' && r <= 'Z' }) < 0 {
 		return s
@@ -150,7 +154,7 @@ func lower(s string) string {
 	return string(b)
 }
 
-// match reports whether the pattern matches path, whose last element is base.
+// match reports whether the pattern matches path. base must be the last element of path.
 func (p *pattern) match(path, base string) bool {
 	switch p.kind {
 	case kindBase:
@@ -167,9 +171,10 @@ func (p *pattern) match(path, base string) bool {
 	return false
 }
 
-// run reports whether the program matches the whole of s. Wildcards first match as little as possible. On a mismatch
-// only the last opStar, and then the last opAll or opDirs, must match more: a later wildcard reaches every position that
-// an earlier one could reach. So the time is polynomial; git's backtracking is exponential.
+// run reports whether prog matches the whole of s. Each wildcard first matches as few bytes as possible. After a
+// mismatch run extends the match of the last opStar; if that is impossible, the match of the last opAll or opDirs.
+// Earlier wildcards need not be extended: the later one reaches every position that an earlier one could reach. So
+// the time is polynomial, where git's backtracking takes exponential time.
 func run(prog []token, s string) bool {
 	at, i := 0, 0
 	star, starAt := -1, 0

@@ -9,42 +9,44 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// eolMode is the conversion of line ends.
+// eolMode is the conversion of line endings.
 type eolMode uint8
 
 const (
 	eolAsIs eolMode = iota
 	eolCRLF         // every LF becomes CRLF
-	eolAuto         // the same, if the content looks like text and has no CR
+	eolAuto         // every LF becomes CRLF if the contents look like text and have no CR
 )
 
-// identMode selects one of git's two expansions of $Id$. git converts files in memory if their line ends depend on their
-// content or they have an encoding or a driver, and streams others to disk; the two expansions differ on unusual input.
+// identMode selects one of git's two ways to expand $Id$, which differ for unusual contents. git converts a file in
+// memory if its line ends depend on its contents, or if it has an encoding or a driver. It streams other files to
+// disk.
 type identMode uint8
 
 const (
-	identNone identMode = iota
-	identStream
-	identWhole
+	identNone   identMode = iota // $Id$ is not expanded
+	identStream                  // as in files that git streams
+	identWhole                   // as in files that git converts in memory
 )
 
-// Rule is the conversion of one file. Rules are comparable; the zero Rule leaves content unchanged. Decide returns it;
-// callers apply it in the order Apply, Iconv, Driver.
+// Rule is the conversion of one file, as Decide returns it. Callers must first call Apply, then convert to the
+// encoding that Iconv returns, and then run the driver that Driver returns. Rules can be compared with ==. The zero
+// Rule leaves contents unchanged.
 type Rule struct {
 	eol      eolMode
 	ident    identMode
-	encoding string // working-tree-encoding as the attribute spells it
-	driver   Driver // zero: no driver
+	encoding string // value of the attribute working-tree-encoding; "": none
+	driver   Driver // the zero Driver if there is none
 }
 
-// IsZero reports whether the rule leaves every content unchanged.
+// IsZero reports whether the rule leaves all contents unchanged.
 func (r Rule) IsZero() bool { return r == Rule{} }
 
-// ErrRefused means that git does not check out a file with this rule.
+// ErrRefused means that git refuses to check out a file, so that a mount cannot show its contents.
 var ErrRefused = errors.New("git refuses to check it out")
 
-// Check returns an ErrRefused if git does not check out a file with this rule, and nil otherwise. The causes are a
-// working-tree-encoding without a value, and a required driver without a command.
+// Check returns an error that wraps ErrRefused if git does not check out files with this rule, and nil otherwise. The
+// possible causes are a working-tree-encoding without a value, and a required driver without a command.
 func (r Rule) Check() error {
 	switch {
 	case r.encoding == badEncoding:
@@ -55,22 +57,23 @@ func (r Rule) Check() error {
 	return nil
 }
 
-// Driver returns the driver to run after Apply and Iconv; false if there is none.
+// Driver returns the driver that must convert the file after Apply and Iconv. It returns false if there is none.
 func (r Rule) Driver() (Driver, bool) {
 	return r.driver, r.driver.Smudge != "" || r.driver.Process != ""
 }
 
-// Unfiltered returns the rule without its driver, for content that the driver refused.
+// Unfiltered returns the rule without its driver. It is used for contents that the driver has refused to convert.
 func (r Rule) Unfiltered() Rule {
 	r.driver = Driver{}
 	return r
 }
 
-// Streams reports whether the driver receives the content as it is stored.
+// Streams reports whether the driver receives the contents of the blob unchanged, because the rule has no other
+// conversion.
 func (r Rule) Streams() bool { return r.eol == eolAsIs && r.ident == identNone && r.encoding == "" }
 
-// Key returns a string that identifies the conversion of a file at path, for the keys of caches. It contains path only
-// if the driver receives the path.
+// Key returns a string that identifies the conversion of the file at path, to be used in the keys of caches. The
+// string contains path only if the driver receives the path, so that its output may depend on it.
 func (r Rule) Key(path string) string {
 	key := r.String()
 	if r.encoding != "" {
@@ -85,7 +88,8 @@ func (r Rule) Key(path string) string {
 	return key
 }
 
-// String returns a stable name for the conversion of line ends and keywords.
+// String returns a name for the conversion of line endings and $Id$, such as "ident+crlf" or "raw". The names are
+// part of the keys of caches, so they must not change.
 func (r Rule) String() string {
 	eol := [...]string{"", "crlf", "auto"}[r.eol]
 	ident := [...]string{"", "id", "ident"}[r.ident]
@@ -98,8 +102,8 @@ func (r Rule) String() string {
 	return ident + "+" + eol
 }
 
-// Apply converts the content of blob id, except for the conversions that Iconv and Driver return. It returns content
-// itself if nothing changes.
+// Apply converts the contents of blob id, except for the conversions that Iconv and Driver return. If nothing
+// changes, it returns content itself.
 func (r Rule) Apply(id object.ID, content []byte) []byte {
 	switch r.ident {
 	case identStream:
@@ -118,7 +122,7 @@ func (r Rule) Apply(id object.ID, content []byte) []byte {
 	return content
 }
 
-// toCRLF inserts a CR before each LF that does not follow one.
+// toCRLF inserts a CR before each LF that does not follow a CR.
 func toCRLF(content []byte) []byte {
 	lone := bytes.Count(content, []byte("\n")) - bytes.Count(content, []byte("\r\n"))
 	if lone == 0 {
@@ -139,8 +143,9 @@ func toCRLF(content []byte) []byte {
 	}
 }
 
-// isPlainText is git's heuristic: no NUL, no CR, and at most one control character per 128 printable ones. Bytes above
-// 127 count as printable, and a Control-Z at the end, DOS's end of file, is not counted.
+// isPlainText reports whether contents look like text with LF line ends, by git's heuristic: they contain no NUL and
+// no CR, and at most one control character per 128 printable ones. Bytes above 127 count as printable. A Control-Z at
+// the end, which marks the end of a file in DOS, is not counted.
 func isPlainText(content []byte) bool {
 	if bytes.IndexByte(content, '\r') >= 0 || bytes.IndexByte(content, 0) >= 0 {
 		return false
@@ -156,7 +161,8 @@ func isPlainText(content []byte) bool {
 	return printable>>7 >= controls
 }
 
-// control is 1 for the bytes that make content look binary; backspace, tab, escape and form feed do not.
+// control is 1 for the control characters that make contents look binary. Backspace, tab, line feed, escape and form
+// feed do not.
 var control = func() (t [256]uint8) {
 	for c := range 0x20 {
 		t[c] = 1

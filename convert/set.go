@@ -2,12 +2,14 @@ package convert
 
 import "strings"
 
-// byteSet is the set of bytes that a "[...]" matches.
+// byteSet is the set of bytes that a "[...]" in a pattern matches, as a bit set.
 type byteSet [4]uint64
 
 // has reports whether the set contains c.
 func (s *byteSet) has(c byte) bool { return s[c/64]&(1<<(c%64)) != 0 }
-func (s *byteSet) add(c byte)      { s[c/64] |= 1 << (c % 64) }
+
+// add adds c to the set.
+func (s *byteSet) add(c byte) { s[c/64] |= 1 << (c % 64) }
 
 // addRange adds the bytes from lo to hi, inclusively.
 func (s *byteSet) addRange(lo, hi byte) {
@@ -16,9 +18,12 @@ func (s *byteSet) addRange(lo, hi byte) {
 	}
 }
 
-// parseSet parses the class that starts with the '[' at s[at]; end is the index of its ']'. It returns nil for a
-// malformed class: a pattern with one matches nothing. No set contains '/', as wildcards never match it. fold is git's
-// folding, which affects ranges and classes, but no single upper-case letter: "[A]" then matches nothing.
+// parseSet parses the "[...]" whose '[' is s[at]; end is the index of its ']'. It returns nil if the set is
+// malformed; a pattern with a malformed set matches nothing. No set contains '/', because wildcards never match it.
+// If fold is true, paths are matched in lower case, and lower-case letters are added for ranges and for the class
+// "upper". As in git, they are not added for a single upper-case letter, so "[A]" then matches nothing. No set
+// contains '/', as wildcards never match it. fold is git's folding, which affects ranges and classes, but no single
+// upper-case letter: "[A]" then matches nothing.
 func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	set = new(byteSet)
 	i := at + 1
@@ -26,7 +31,7 @@ func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	if negated {
 		i++
 	}
-	var prev byte // 0: the preceding element cannot start a range
+	var prev byte // the preceding byte; 0 if it cannot start a range
 	for first := true; ; first = false {
 		if i >= len(s) {
 			return nil, 0
@@ -69,7 +74,7 @@ func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 				return nil, 0
 			}
 			name, closed := strings.CutSuffix(s[i+2:i+2+n], ":")
-			if !closed { // "[:" without a name stands for its own characters
+			if !closed { // "[:" without ":]" stands for the character '['
 				set.add('[')
 				prev = '['
 				break
@@ -90,7 +95,8 @@ func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	}
 }
 
-// addClass adds a named class as git defines it: ASCII only, independent of the locale, and without \v or \f in space.
+// addClass adds the bytes of a named class, such as "alnum", as git defines it: only ASCII, independent of the
+// locale, and without \v and \f in "space". It returns false if the name is unknown.
 func (s *byteSet) addClass(name string) bool {
 	switch name {
 	case "alnum":
