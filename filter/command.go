@@ -20,18 +20,19 @@ import (
 )
 
 const (
-	// killWait is how long wait waits for output that the children of a killed program still hold open.
+	// killWait is how long program.wait waits for the output pipes to be closed, which children of a killed program
+	// may still have open. It is also the time between stop and kill.
 	killWait = time.Second
 	// maxLogLine is the maximum length in bytes of a logged line of standard error.
 	maxLogLine = 1 << 10
 )
 
-// enter is the script of the first shell, which changes to the working tree. The child that Go starts must not do that
-// itself, because its parent thread is stopped until the child runs a program: if this process serves the mount, the
-// child's chdir would wait for this process, and both would hang.
+// enter is the script of the first shell. It changes to the working tree, $0, and then runs the command, $1. The
+// process that Go forks must not change directory itself: until it executes a program, a thread of this process waits
+// for it. If this process serves the mount, the chdir could wait for this process, and both would hang.
 const enter = `cd "$0" && exec /bin/sh -c "$1" "$1"`
 
-// program is a running command.
+// program is a running command, with pipes for its input and output.
 type program struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -40,20 +41,21 @@ type program struct {
 	limit  time.Duration
 	timer  *time.Timer // kills the program when limit has passed
 	late   atomic.Bool // the timer has killed the program
-	undo   func() bool // cancels the stop that ctx causes
+	undo   func() bool // removes the call of stop that cancelling the context causes
 	killed sync.Once
-	over   atomic.Bool // the process was reaped: its PID may belong to another process
+	over   atomic.Bool // the process was reaped, so its PID may belong to another process
 }
 
-// launch starts a shell command in the working tree, as git does. Cancelling ctx stops it.
+// launch starts a shell command in the working tree, as git does. When ctx is cancelled, the command is stopped.
 func (p *Programs) launch(ctx context.Context, command string) (*program, error) {
 	return p.start(ctx, exec.Command("/bin/sh", "-c", enter, p.o.Dir, command), command)
 }
 
-// start starts cmd with the programs' environment, pipes and deadline. The caller must close the input and call wait.
+// start starts cmd with the environment, pipes and deadline of a program. name identifies the program in logs. The
+// caller must close the input and call wait.
 func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*program, error) {
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", p.env, killWait
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal for prompts, and a process group to kill as a whole
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal for prompts, and a process group that can be killed as a whole
 	cmd.Stderr = &lineLog{log: p.o.Log, name: name}
 	g := &program{cmd: cmd, limit: p.o.Deadline}
 	var err error
@@ -74,11 +76,12 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 	return g, nil
 }
 
-// alive restarts the deadline; rest suspends it until the next alive.
+// alive starts the deadline anew, because the program has shown activity. rest stops the deadline until the next
+// alive.
 func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
 
-// kill kills the process group, unless the process was reaped.
+// kill kills the process group of the program, unless the process was reaped. Only the first call has an effect.
 func (g *program) kill() {
 	g.killed.Do(func() {
 		if !g.over.Load() {
@@ -87,13 +90,15 @@ func (g *program) kill() {
 	})
 }
 
-// stop closes the program's input, which ends it as in git, and kills it if it still runs after killWait.
+// stop closes the input of the program, at which it should end, as git does. It kills the program if it still runs
+// after killWait.
 func (g *program) stop() {
 	g.in.Close()
 	time.AfterFunc(killWait, g.kill)
 }
 
-// wait reaps the process. The input must be closed, and the output read or no longer needed.
+// wait reaps the process and returns its error, which is nil if it exits with 0. Before, the caller must close the
+// input and read all output that it needs.
 func (g *program) wait() error {
 	err := g.cmd.Wait()
 	g.over.Store(true)
@@ -105,7 +110,7 @@ func (g *program) wait() error {
 	return err
 }
 
-// Write and Read use the pipes and restart the deadline.
+// Write writes to the input of the program and starts the deadline anew.
 func (g *program) Write(b []byte) (int, error) {
 	g.alive()
 	n, err := g.in.Write(b)
@@ -113,15 +118,16 @@ func (g *program) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Read reads from the output of the program and starts the deadline anew.
 func (g *program) Read(b []byte) (int, error) {
 	n, err := g.out.Read(b)
 	g.alive()
 	return n, err
 }
 
-// OneShot runs command for one file, with the path in place of "%f", and writes the result to f.Out. Errors:
-// ErrUnfiltered, ErrDeadline, ErrStopped. It does not try a second time. The command must write the result to its
-// standard output and exit with 0.
+// OneShot runs command for one file, with the file's path in place of "%f", and writes the output to f.Out. The
+// command succeeds if it writes the result to its standard output and exits with 0. If not, OneShot does not run it
+// again. The error wraps ErrUnfiltered, ErrDeadline or ErrStopped, or is that of reading or writing the contents.
 func (p *Programs) OneShot(command string, f File) error {
 	p.mu.Lock()
 	g, err := p.beginWork()
@@ -158,7 +164,8 @@ func (p *Programs) OneShot(command string, f File) error {
 	return p.pipe(g.ctx, run, f.reader(), f.Out, command)
 }
 
-// place waits for one of the maxOneShots slots for commands.
+// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from
+// p.oneShots. If ctx is cancelled first, the error is ErrStopped.
 func (p *Programs) place(ctx context.Context) error {
 	select {
 	case p.oneShots <- struct{}{}:
@@ -168,11 +175,12 @@ func (p *Programs) place(ctx context.Context) error {
 	}
 }
 
-// pipe writes in to a command and its output to out, and waits for its end. A command that does not read all of its
-// input is no error.
+// pipe copies in to a running command and its output to out, and returns when the command has ended. It is not an
+// error if the command does not read all of its input.
 //
-// Input and output run concurrently, because a program may write before it has read everything. The errors are, in this
-// order of precedence: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with the exit status, and read errors of in.
+// Input and output are copied concurrently, because a command may write output before it has read all input. If
+// several errors occur, pipe returns the first of this list: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with
+// the exit status, and read errors of in.
 func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.Writer, name string) error {
 	fed := make(chan error, 1)
 	go func() {
@@ -204,7 +212,8 @@ func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.
 	return nil
 }
 
-// onlyWriter and onlyReader hide other methods, so that io.Copy uses Write and Read, which restart the deadline.
+// onlyWriter and onlyReader hide all other methods, so that io.Copy uses Write and Read, which start the deadline
+// anew.
 type onlyWriter struct{ io.Writer }
 type onlyReader struct{ io.Reader }
 
@@ -216,7 +225,8 @@ func stoppedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// expand replaces "%f" by the quoted path and "%%" by "%"; a "%" before other characters stays.
+// expand replaces "%f" in command by the path, quoted for the shell, and "%%" by "%". A "%" before any other
+// character is kept.
 func expand(command, path string) string {
 	var b strings.Builder
 	for {
@@ -238,11 +248,12 @@ func expand(command, path string) string {
 	}
 }
 
-// encodingName matches the names that are passed to iconv(1).
+// encodingName matches the names of encodings that may be passed to iconv(1).
 var encodingName = regexp.MustCompile(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
 
-// Iconv converts UTF-8 to another encoding with iconv(1), which has the tables that git uses. It tries the names in
-// order, and returns false if none is known or the content cannot be encoded.
+// Iconv converts content from UTF-8 to another encoding with iconv(1), which has the same tables as git. It tries the
+// names of the encoding in order. The second result is false if iconv(1) knows none of them or the contents cannot be
+// encoded.
 func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	p.mu.Lock()
 	g, err := p.beginWork()
@@ -260,7 +271,7 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 		return nil, false, fmt.Errorf("encode: %w", err)
 	}
 	for _, name := range names {
-		if !encodingName.MatchString(name) { // iconv(1) reads a file if the name looks like a path
+		if !encodingName.MatchString(name) { // iconv(1) would open a file if the name looks like a path
 			continue
 		}
 		run, err := p.start(g.ctx, exec.Command(path, "-f", "UTF-8", "-t", name), "iconv")
@@ -279,8 +290,9 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	return nil, false, nil
 }
 
-// withoutReset removes the sequence with which iconv(1) resets a stateful encoding at the end of the text: git does not
-// request it from the library. Other stateful encodings, such as UTF-7, stay as iconv(1) ends them.
+// withoutReset removes the escape sequence with which iconv(1) resets the state of a stateful encoding at the end of
+// the text. git never asks the iconv library for this sequence, so a checkout does not have it. For other stateful
+// encodings, such as UTF-7, the output of iconv(1) is left unchanged.
 func withoutReset(name string, content, encoded []byte) []byte {
 	name = strings.ToUpper(name)
 	for prefix, reset := range map[string]string{"ISO-2022-JP": "\x1b(B", "ISO-2022-KR": "\x0f", "ISO-2022-CN": "\x0f"} {
@@ -291,15 +303,15 @@ func withoutReset(name string, content, encoded []byte) []byte {
 	return encoded
 }
 
-// lineLog logs the lines that a program writes to standard error.
+// lineLog is an io.Writer that logs the lines that a program writes to standard error.
 type lineLog struct {
 	log  *zap.Logger
 	name string
-	line []byte
+	line []byte // start of a line whose end was not written yet
 }
 
-// Write collects bytes and logs every complete line, cut to maxLogLine. It never fails, so that the program is not
-// disturbed.
+// Write collects bytes and logs every complete line, truncated to maxLogLine. It never returns an error, which would
+// disturb the program.
 func (l *lineLog) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {

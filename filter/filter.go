@@ -1,18 +1,19 @@
 // Package filter runs the programs that convert files for a working tree: the filter drivers of gitattributes(5), and
 // iconv.
 //
-// Terms. A one-shot is a command that runs once for each file, `filter.<driver>.smudge`. A process is a long-running
-// program, `filter.<driver>.process`, with the long-running filter protocol, version 2 (gitattributes(5)). A process
-// that can delay accepts many files before it returns the first one, for example to download them in parallel. This
-// package only smudges; git itself runs the clean commands.
+// Terms. A one-shot is a command that runs once for each file (`filter.<driver>.smudge`). A process is a long-running
+// program (`filter.<driver>.process`) that converts many files, by version 2 of the long-running filter protocol
+// (gitattributes(5)). A process that can delay accepts many files before it returns the first one, for example to
+// download them in parallel. This package only smudges, that is, converts files for the working tree; git itself runs
+// the clean commands, which convert in the other direction.
 //
-// Promises. A process starts when it is needed. It ends when it was idle for idleTime, or in Release or Close. A process
-// that died is started again, and the files that it was working on are tried again. A program without input or output
-// for longer than Options.Deadline is killed. A program shares no terminal, process group or session with the user's
-// programs. Programs run in the working tree, but this package opens no file in it: a program may read the mount that
-// waits for the program's output.
+// Promises. A process is started when it is needed. It is stopped after it was idle for idleTime, or by Release or
+// Close. If a process dies, another one is started and gets the unfinished files again. A program without input or
+// output for longer than Options.Deadline is killed. No program shares a terminal, process group or session with the
+// user's programs. Programs run in the working tree, but this package opens no file there: a program may read from
+// the mount, which is waiting for the output of the program at the same time.
 //
-// Lock order: Programs.mu > pool.mu; neither is held while waiting for a program.
+// Lock order: Programs.mu before pool.mu. Neither is held while waiting for a program.
 package filter
 
 import (
@@ -32,62 +33,66 @@ import (
 )
 
 const (
-	// idleTime is how long an idle process is kept. Its working directory is in the mount and keeps the mount busy.
+	// idleTime is how long an idle process is kept. While it runs, the mount cannot be unmounted, because the working
+	// directory of the process is in the mount.
 	idleTime = 15 * time.Second
-	// patience is how long a file waits for a busy process before another one is started.
+	// patience is how long a file waits for busy processes before another process is started.
 	patience = time.Second
 	// maxProcesses is the maximum number of processes of one command.
 	maxProcesses = 4
-	// maxOneShots is the maximum number of one-shots that run at the same time.
+	// maxOneShots is the maximum number of one-shots, including runs of iconv(1), at the same time.
 	maxOneShots = 8
-	// startPause is the pause after a failed start of a process; until then requests fail with the same error.
+	// startPause is how long no process is started after a start has failed. In this time requests fail with the same
+	// error.
 	startPause = time.Second
 	// maxBatch is the maximum number of files that a process delays at the same time.
 	maxBatch = 1000
 )
 
 var (
-	// ErrUnfiltered means that a program did not filter a file: it reported so, failed, or does not support smudging.
+	// ErrUnfiltered means that a program did not filter a file, because it refused to, failed, or does not support
+	// smudging.
 	ErrUnfiltered = errors.New("not filtered")
 	// ErrDeadline means that a program was killed because it had no input or output for longer than Options.Deadline.
 	ErrDeadline = errors.New("deadline passed")
-	// ErrStopped means that the programs were stopped, or that the file was no longer wanted.
+	// ErrStopped means that the programs were stopped, or that no caller wanted the file any more.
 	ErrStopped = errors.New("filters are stopped")
 )
 
-// Options describes the working tree that programs run for. The environment of the programs is Base without the
-// variables that private matches, followed by Env.
+// Options describes the working tree that programs run for. The environment of the programs consists of Base, without
+// variables that name a repository or contain a secret (see private), and Env.
 type Options struct {
 	Dir  string   // the working tree; programs start in it
-	Base []string // environment of the programs without variables that name a repository; empty: that of this process
-	Env  []string // variables added to Base
+	Base []string // variables as "NAME=value"; empty: those of this process
+	Env  []string // further variables, which are passed on unchanged
 	// Deadline is the longest time that a program may run without input or output.
 	Deadline time.Duration
-	Ready    func(context.Context) error // waits until programs can use the repository; nil: no wait
+	Ready    func(context.Context) error // waits until programs can use the git directory; nil: no wait
 	Log      *zap.Logger
 }
 
-// File is one file to be filtered.
+// File is one file that is to be filtered.
 type File struct {
-	Path                 string // relative to the working tree
-	Ref, Treeish, BlobID string // metadata of the checkout for a process, as git sends it; "": not sent
-	Content              io.ReaderAt
-	Size                 int64 // length of Content in bytes
-	Out                  Output
-	Wanted               func() bool // false: no caller waits for the file any more; nil: always wanted
-	Ahead                bool        // prefetched: filter the file although no caller waits for it yet
+	Path                 string      // relative to the working tree
+	Ref, Treeish, BlobID string      // metadata of the checkout that git sends to a process; "": not sent
+	Content              io.ReaderAt // the contents before filtering
+	Size                 int64       // length of Content in bytes
+	Out                  Output      // receives the filtered contents
+	Wanted               func() bool // reports whether a caller still waits for the file; nil: always
+	Ahead                bool        // the file is prefetched: filter it even if no caller waits for it yet
 }
 
-// Output receives a program's output. Reset discards that output, because a program may run again for the same file.
+// Output receives the output of a program. Reset discards what was written so far; it is called before each attempt,
+// because a program may run several times for the same file.
 type Output interface {
 	io.Writer
 	Reset() error
 }
 
-// reader returns a new reader of the content, from its start.
+// reader returns a new reader of the contents, from the start.
 func (f *File) reader() io.Reader { return io.NewSectionReader(f.Content, 0, f.Size) }
 
-// wanted reports whether the file is still to be filtered.
+// wanted reports whether a caller still waits for the file.
 func (f *File) wanted() bool { return f.Wanted == nil || f.Wanted() }
 
 // Programs manages the filter programs of one mount. Its methods may be called concurrently.
@@ -98,17 +103,17 @@ type Programs struct {
 
 	mu     sync.Mutex
 	closed bool
-	pools  map[string]*pool // processes by command
+	pools  map[string]*pool // pools of processes, by command
 	shots  map[*File]bool   // files of the running one-shots
-	// running is the current generation, to which new work is added.
+	// running is the current generation, to which new programs belong.
 	running *generation
 }
 
-// generation is the set of programs that are stopped together.
+// generation is a set of programs that are stopped together, by Release or Close.
 type generation struct {
-	ctx    context.Context
+	ctx    context.Context // cancelled to stop the programs
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     sync.WaitGroup // counts the goroutines and calls that use programs
 }
 
 // newGeneration returns a generation without programs.
@@ -118,7 +123,7 @@ func newGeneration() *generation {
 	return g
 }
 
-// New returns Programs without starting any.
+// New returns Programs for the working tree of o. It starts no program.
 func New(o Options) *Programs {
 	p := &Programs{
 		o: o, oneShots: make(chan struct{}, maxOneShots), pools: map[string]*pool{}, shots: map[*File]bool{},
@@ -133,8 +138,8 @@ func New(o Options) *Programs {
 	return p
 }
 
-// private reports whether an environment variable names a repository other than the mount's, or contains a secret of
-// this program.
+// private reports whether a program must not get the environment variable entry ("NAME=value"): it may name a
+// repository other than the mount's, contains a secret of this program, or names another working directory.
 func private(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	switch name {
@@ -153,8 +158,9 @@ func (p *Programs) beginWork() (*generation, error) {
 	return p.running, nil
 }
 
-// Process filters f through the process of command and waits for it without a limit. It returns ErrStopped if the file
-// is no longer wanted when its turn comes. The output is complete if the error is nil.
+// Process filters f through a process that runs command, and waits until that is done, without a time limit. If no
+// caller wants the file any more when it is next in the queue, the error is ErrStopped. If the error is nil, f.Out
+// has received all of the output.
 func (p *Programs) Process(command string, f File) error {
 	j := &job{file: f, done: make(chan struct{})}
 	p.mu.Lock()
@@ -171,7 +177,7 @@ func (p *Programs) Process(command string, f File) error {
 	return j.err
 }
 
-// pool returns the pool of a command. p.mu is held.
+// pool returns the pool for a command, and creates it if needed. The caller holds p.mu.
 func (p *Programs) pool(command string) *pool {
 	o := p.pools[command]
 	if o == nil {
@@ -181,8 +187,9 @@ func (p *Programs) pool(command string) *pool {
 	return o
 }
 
-// Release stops all programs if no caller waits for any of them: the working directory of an idle process keeps a mount
-// busy. It reports whether it did so. Programs start again when they are needed.
+// Release stops all programs, unless a caller waits for one of them, and reports whether it did. It is called before
+// the mount is unmounted, which an idle process prevents because its working directory is in the mount. Programs are
+// started again when they are needed.
 func (p *Programs) Release() bool {
 	p.mu.Lock()
 	free := !p.closed
@@ -193,7 +200,7 @@ func (p *Programs) Release() bool {
 		free = free && !f.wanted()
 	}
 	g := p.running
-	if free { // a pool ends with its generation
+	if free { // the pools end with their generation, so new ones are needed
 		p.running, p.pools = newGeneration(), map[string]*pool{}
 	}
 	p.mu.Unlock()
@@ -204,7 +211,7 @@ func (p *Programs) Release() bool {
 	return free
 }
 
-// Close stops all programs and waits for their end. Later requests return ErrStopped.
+// Close stops all programs and returns when they have ended. Later requests return ErrStopped.
 func (p *Programs) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -214,7 +221,7 @@ func (p *Programs) Close() {
 	g.wg.Wait()
 }
 
-// ready waits until programs can use the repository.
+// ready returns when programs can use the git directory, or with an error if Options.Ready fails.
 func (p *Programs) ready(ctx context.Context) error {
 	if p.o.Ready == nil {
 		return nil

@@ -10,21 +10,22 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// maxLines is the maximum number of lines in a list, so that a program cannot send an endless one.
+// maxLines is the maximum number of lines in a list, so that a program cannot send an endless list.
 const maxLines = 10 * maxBatch
 
-// errProtocol means that a program violated the protocol.
+// errProtocol means that a program has violated the long-running filter protocol.
 var errProtocol = errors.New("protocol error")
 
-// packetReader reads a program's packets (gitprotocol-common(5)).
+// packetReader reads the packets (gitprotocol-common(5)) that a program sends.
 type packetReader struct{ *pktline.Reader }
 
-// newPacketReader reads packets of at most pktline.MaxPacket bytes from r.
+// newPacketReader returns a reader of packets from r, of at most pktline.MaxPacket bytes each.
 func newPacketReader(r io.Reader) packetReader {
 	return packetReader{pktline.NewReader(r, pktline.MaxPacket)}
 }
 
-// next returns a packet's data, valid until the next call; nil for a flush packet and, as in git, for an empty packet.
+// next returns the data of the next packet, valid until the next call. It returns nil for a flush packet and, as git
+// does, for an empty packet.
 func (p packetReader) next() ([]byte, error) {
 	kind, data, err := p.Next()
 	switch {
@@ -40,7 +41,8 @@ func (p packetReader) next() ([]byte, error) {
 	return data, nil
 }
 
-// lines calls take for each line up to a flush packet.
+// lines calls take for each line up to the next flush packet, without the line end. It returns the first error of
+// take.
 func (p packetReader) lines(take func(line string) error) error {
 	for range maxLines {
 		content, err := p.next()
@@ -54,7 +56,8 @@ func (p packetReader) lines(take func(line string) error) error {
 	return fmt.Errorf("%w: endless list", errProtocol)
 }
 
-// status reads lines up to a flush packet, and returns the last status among them, or before if there is none.
+// status reads lines up to the next flush packet. It returns the last status among them, or before if none of them is
+// a status.
 func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {
@@ -66,8 +69,8 @@ func (p packetReader) status(before string) (string, error) {
 	return status, err
 }
 
-// copyTo writes the packets of one file to w. If w fails, it returns errOutput but still reads the remaining packets, so
-// that the program can be used further.
+// copyTo copies packets to w up to the next flush packet. If w fails, the error wraps errOutput; copyTo still reads
+// the remaining packets, so that the program can be used for other files.
 func (p packetReader) copyTo(w io.Writer) error {
 	var failed error
 	for {
@@ -86,24 +89,25 @@ func (p packetReader) copyTo(w io.Writer) error {
 	}
 }
 
-// errOutput means that the filtered content could not be written; the program is not the cause.
+// errOutput means that the filtered contents could not be written to File.Out, which is not a fault of the program.
 var errOutput = errors.New("write filtered content")
 
-// packetWriter writes buffered packets. flush returns the first write error.
+// packetWriter writes packets to a program, through a buffer. Only flush returns errors, the first one that occurred.
 type packetWriter struct {
 	w *bufio.Writer
 }
 
-// line writes a packet with one line.
+// line writes a packet that contains one line.
 func (p packetWriter) line(text string) { p.packet([]byte(text + "\n")) }
 
-// packet writes a packet with at most pktline.MaxData bytes.
+// packet writes a packet with the given data, at most pktline.MaxData bytes.
 func (p packetWriter) packet(content []byte) {
 	p.w.Write(pktline.AppendHeader(p.w.AvailableBuffer(), len(content)))
 	p.w.Write(content)
 }
 
-// content writes all of r as packets. It returns read errors of r; flush returns write errors.
+// content writes everything that it reads from r as packets. It returns errors of r; write errors are returned by
+// flush.
 func (p packetWriter) content(r io.Reader) error {
 	buf := make([]byte, pktline.MaxData)
 	for {

@@ -9,27 +9,28 @@ import (
 	"time"
 )
 
-// maxTries is the maximum number of processes that may die while they filter the same file.
+// maxTries is the maximum number of processes to which a file is given, if each of them dies while it filters the
+// file.
 const maxTries = 3
 
-// job is one file in a pool. Until done is closed, only its worker uses the fields other than since; afterwards they do
-// not change.
+// job is one file in a pool. Except for since, only the worker that has taken the job uses its fields until done is
+// closed; afterwards they do not change.
 type job struct {
 	file  File
 	since time.Time // when it was queued; guarded by pool.mu
-	tries int       // number of processes that died while they filtered it
+	tries int       // number of processes that died while they filtered the file
 	err   error
-	done  chan struct{}
+	done  chan struct{} // closed when err is the result
 }
 
-// finish sets the job's result.
+// finish sets the job's result and wakes the caller that waits for it.
 func (j *job) finish(err error) {
 	j.err = err
 	close(j.done)
 }
 
-// pool manages the processes of one command, usually one: another one is started when files have waited for patience.
-// Each process has a worker, the goroutine that talks to it.
+// pool manages the processes of one command. Usually there is only one; another one is started when a file has waited
+// for the time patience. Each process has a worker, the goroutine that talks to it.
 type pool struct {
 	programs *Programs
 	command  string
@@ -37,15 +38,15 @@ type pool struct {
 
 	mu       sync.Mutex
 	queue    []*job
-	workers  int
-	idle     int    // number of workers that wait for a job
-	busy     []*job // jobs that workers have taken
-	failure  error  // error of the last start
-	failedAt time.Time
+	workers  int       // number of running workers
+	idle     int       // number of workers that wait for a job
+	busy     []*job    // jobs that workers have taken
+	failure  error     // error of the last start of a process; nil if it succeeded
+	failedAt time.Time // time of the last start
 }
 
-// push queues a job and makes sure that a worker takes it. It starts the first worker at once, and another one if no
-// worker is idle after patience.
+// push queues a job and makes sure that a worker takes it. It starts the first worker at once, and another one if the
+// job still waits after the time patience and no worker is idle.
 func (o *pool) push(g *generation, j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,7 +64,7 @@ func (o *pool) push(g *generation, j *job) {
 	}
 }
 
-// hire starts a worker. o.mu is held.
+// hire starts a worker. The caller holds o.mu.
 func (o *pool) hire(g *generation) {
 	o.workers++
 	g.wg.Add(1)
@@ -74,7 +75,8 @@ func (o *pool) hire(g *generation) {
 	}()
 }
 
-// relieve starts another worker if the oldest job has waited for patience and all workers are busy.
+// relieve starts another worker if the oldest job has waited for the time patience, all workers are busy, and there
+// are fewer than maxProcesses.
 func (o *pool) relieve(g *generation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -91,14 +93,14 @@ func (o *pool) unwanted() bool {
 	return !slices.ContainsFunc(o.queue, wanted) && !slices.ContainsFunc(o.busy, wanted)
 }
 
-// worker talks to one process at a time.
+// worker takes jobs from its pool and filters them through one process at a time.
 type worker struct {
 	pool *pool
 	ctx  context.Context
-	c    *process // nil: no process is running
+	c    *process // the process; nil if none is running
 }
 
-// work runs the worker until take returns nil.
+// work takes and filters jobs until take returns nil. Then it stops the process.
 func (w *worker) work() {
 	defer func() {
 		if w.c != nil {
@@ -121,8 +123,9 @@ func (w *worker) work() {
 	}
 }
 
-// take waits for jobs. It returns nil if there was none for idleTime or the programs are stopped; the worker must then
-// end. It moves at most maxBatch jobs from the queue to the busy list.
+// take waits for jobs and moves them, at most maxBatch, from the queue to the busy list. It returns nil if the queue
+// was empty for idleTime or the programs are being stopped; the worker must then end. The last worker to end finishes
+// the remaining jobs with ErrStopped.
 func (w *worker) take() []*job {
 	o := w.pool
 	timer := time.NewTimer(idleTime)
@@ -164,22 +167,22 @@ func (w *worker) take() []*job {
 	}
 }
 
-// retry puts a job whose process died at the front of the queue.
+// retry puts a job back at the front of the queue, because its process has died.
 func (o *pool) retry(j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue = slices.Insert(o.queue, 0, j)
 }
 
-// release removes jobs from the busy list.
+// release removes jobs from the list of busy jobs.
 func (o *pool) release(jobs []*job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect starts a process unless one is running. After a failed start it returns the same error for startPause, so that
-// a missing program is not started for every file.
+// connect starts a process unless the worker has one. For startPause after a failed start it only returns the same
+// error again, so that a broken command is not started for every file.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -203,17 +206,19 @@ func (w *worker) connect() error {
 	return err
 }
 
-// round filters jobs, all at the same time if the process can delay. It returns the jobs to try again.
+// round filters jobs, all at the same time if the process can delay. It finishes each job or returns it in again, if
+// it is to be tried once more.
 //
-// A single job is never delayed, since the program would have nothing to gain. Jobs with the same path cannot be delayed
-// together, because the protocol identifies a delayed file by its path: they are filtered one by one afterwards.
+// A single job is never delayed, since the program could not gain anything. Two jobs with the same path cannot be
+// delayed at the same time, because the protocol identifies a delayed file by its path; the second one is filtered
+// afterwards.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
-		w.c.end(false) // some programs, such as git-lfs, accept no more delayed files after the first list
+		w.c.end(false) // some programs, such as git-lfs, accept no delayed files after they have listed some
 		w.c = nil
 	}
 	waiting := map[string]*job{}
-	var later []*job // jobs whose path another delayed job has
+	var later []*job // jobs with the same path as a delayed job
 	for _, j := range jobs {
 		if waiting[j.file.Path] != nil {
 			later = append(later, j)
@@ -248,7 +253,8 @@ func (w *worker) round(jobs []*job) (again []*job) {
 	return again
 }
 
-// collect reads the delayed files that are available. After an error the process is broken.
+// collect waits until delayed files are available, reads them and finishes their jobs. waiting has the delayed jobs
+// by path. After an error the process cannot be used any more.
 func (w *worker) collect(waiting map[string]*job) error {
 	paths, err := w.c.available()
 	if err != nil {
@@ -284,7 +290,7 @@ func drain(waiting map[string]*job) []*job {
 	return jobs
 }
 
-// finish sets a job's result, with the command in the error.
+// finish sets a job's result. It adds the command to the error.
 func (w *worker) finish(j *job, err error) {
 	if err != nil && !errors.Is(err, ErrStopped) {
 		err = fmt.Errorf("run filter %q: %w", w.pool.command, err)
@@ -292,8 +298,9 @@ func (w *worker) finish(j *job, err error) {
 	j.finish(err)
 }
 
-// bury kills a broken process. It returns the jobs to try again with another one: those for which the process had worked
-// before and that have tries left.
+// bury kills the process, which has failed with err, and decides about the jobs that it was filtering. It returns
+// those to be tried with another process: if this process has answered for other files before, all that have tries
+// left. It finishes the rest with an error.
 func (w *worker) bury(err error, jobs []*job) (again []*job) {
 	late, served := w.c.run.late.Load(), w.c.served
 	w.c.end(true)

@@ -11,18 +11,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// process is a program with the long-running filter protocol. Only one goroutine uses it.
+// process is a running program that speaks the long-running filter protocol. Only one goroutine uses it.
 type process struct {
 	run    *program
 	in     packetWriter
 	out    packetReader
-	smudge bool // the program can smudge and did not abort
+	smudge bool // the program can smudge and has not answered "abort"
 	delay  bool // the program can delay files
-	listed bool // delayed files were listed; some programs accept no new ones after that
-	served int  // number of files answered, including refusals
+	listed bool // available was called; some programs accept no more delayed files after that
+	served int  // number of files for which the program has answered, including refusals
 }
 
-// greet starts a process and negotiates its capabilities. Errors: ErrDeadline, ErrUnfiltered.
+// greet starts a process and negotiates its capabilities. If the negotiation fails, the error is ErrDeadline or wraps
+// ErrUnfiltered.
 func (p *Programs) greet(ctx context.Context, command string) (*process, error) {
 	run, err := p.launch(ctx, command)
 	if err != nil {
@@ -41,8 +42,8 @@ func (p *Programs) greet(ctx context.Context, command string) (*process, error) 
 	return c, nil
 }
 
-// handshake exchanges versions and capabilities, as gitattributes(5) describes. A program that does not announce smudge
-// refuses every file later; it is no error.
+// handshake exchanges versions and capabilities, as gitattributes(5) describes. It is not an error if the program
+// does not announce the capability smudge; filter then refuses every file.
 func (c *process) handshake() error {
 	c.in.line("git-filter-client")
 	c.in.line("version=2")
@@ -64,7 +65,7 @@ func (c *process) handshake() error {
 	if err != nil {
 		return err
 	}
-	for _, able := range []string{"clean", "smudge", "delay"} { // all that git sends: some programs expect all of them
+	for _, able := range []string{"clean", "smudge", "delay"} { // all that git sends, since some programs expect all of them
 		c.in.line("capability=" + able)
 	}
 	c.in.end()
@@ -89,11 +90,12 @@ const (
 	answered answer = iota // the output was written to File.Out
 	refused                // the program did not filter this file
 	delayed                // the output must be collected later
-	broken                 // the program can no longer be used
+	broken                 // the program cannot be used any more
 )
 
-// filter sends a file to the program and reads the answer. The error is the reason for refused or broken; with answered
-// it is an errOutput or nil.
+// filter sends a file to the program and reads the answer. With mayDelay the program may answer delayed. If the
+// answer is refused or broken, the error is the cause. If it is answered, the error is nil, or wraps errOutput if the
+// output could not be written.
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
@@ -112,14 +114,14 @@ func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	return c.reply(f, mayDelay)
 }
 
-// collect requests a delayed file that is available.
+// collect requests the output of a delayed file that the program has listed as available.
 func (c *process) collect(f *File) (answer, error) {
 	c.head(f)
 	c.in.end()
 	return c.reply(f, false)
 }
 
-// head writes the header of a request.
+// head writes the first part of a request: the command and the file's path and metadata.
 func (c *process) head(f *File) {
 	c.in.line("command=smudge")
 	c.in.line("pathname=" + f.Path)
@@ -130,11 +132,11 @@ func (c *process) head(f *File) {
 	}
 }
 
-// reply ends a request and reads the program's answer.
+// reply completes a request and reads the program's answer.
 //
-// The status "success" precedes the output, and a second status may follow it and replace the first. "error" refuses
-// this file, "abort" this and all later ones (gitattributes(5)). Any other status is a protocol error, after which the
-// program cannot be used.
+// After the status "success" the program sends the output, and after the output it may send another status, which
+// replaces the first. "error" means that it refuses this file, "abort" that it refuses this and all later files
+// (gitattributes(5)). Any other status is a protocol error, after which the program cannot be used.
 func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	c.in.end()
 	if err := c.in.flush(); err != nil {
@@ -174,8 +176,8 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	return broken, fmt.Errorf("%w: status %.100q", errProtocol, status)
 }
 
-// available returns the paths of delayed files that can be collected, and waits until there is one. An empty list means
-// that none is left.
+// available waits until the program can return delayed files, and returns their paths. An empty list means that no
+// file is delayed any more.
 func (c *process) available() ([]string, error) {
 	c.listed = true
 	c.in.line("command=list_available_blobs")
@@ -200,7 +202,8 @@ func (c *process) available() ([]string, error) {
 	return paths, err
 }
 
-// end stops the process by closing its input. It kills the process if kill is set or the process does not end.
+// end stops the process by closing its input and returns when the process has ended. It kills the process at once if
+// kill is true, otherwise when the process has been silent for killWait.
 func (c *process) end(kill bool) {
 	if kill {
 		c.run.kill()
