@@ -1,32 +1,31 @@
-// Package prioritize predicts what will be read next: classes of urgency derived from paths, and a
-// queue ordered by them. It is pure: it uses no clock, disk or network, and no locks.
+// Package prioritize predicts which files will be read next. It derives classes of urgency from paths, and has a
+// queue of wants (blobs to request) that is ordered by them. It uses no clock, disk, network or lock.
 //
-// Promises: a path always has the same class, whatever bytes it consists of. A queue returns each
-// want exactly once, in this order: by class; within a class by distance from the root and kind of
-// file; then by age.
+// Promises: the class of a path never changes, and every path has one, even if it is not valid UTF-8. A queue returns
+// each want exactly once. It orders wants by class, within a class by distance from the root and kind of file, and
+// then by age.
 //
-// The order of the classes follows builds, editors and coding tools in a fresh checkout: they look
-// for manifests, settings and instructions first, then read the README and the other files of the
-// root directory, then program text from the root downwards; tests and documentation later;
-// pictures and archives almost never.
+// The order of the classes is the order in which builds, editors and coding tools read a fresh checkout: first
+// manifests, settings and instructions, then the README and the other files of the root directory, then program text
+// from the root downwards, later tests and documentation, and almost never pictures and archives.
 package prioritize
 
 import "strconv"
 
-// Class is how urgent a blob is; lower is more urgent.
+// Class states how urgently a blob is needed. A lower class is more urgent.
 type Class uint8
 
 const (
-	Waiting   Class = iota // a process waits for it
-	Sibling                // a neighbour of one that a process waits for
-	Readahead              // asked for by a prefetch, or on the way of a crawling reader
-	Manifest               // manifests, lock files; settings and instructions for build, CI, editors, coding tools
+	Waiting   Class = iota // a process waits for the blob
+	Sibling                // in the same directory as a file that a process waits for
+	Readahead              // named in a prefetch command, or next for a process that reads the whole tree
+	Manifest               // manifests, lock files, settings, and instructions for coding tools
 	Readme                 // README and its translations
-	Root                   // the root directory's other text files
+	Root                   // the other text files in the root directory
 	Source                 // program text and files compiled with it
 	Test                   // tests and their data
 	Doc                    // documentation and examples
-	Other                  // data, unknown kinds, generated and vendored files
+	Other                  // data, files of unknown kind, generated and vendored files
 	Media                  // images, fonts, sound, archives, binaries: large and seldom read
 
 	Last = Media // the least urgent class
@@ -34,7 +33,7 @@ const (
 	classes = int(Last) + 1
 )
 
-// String returns the name of the class in logs.
+// String returns the name of the class for logs and metrics.
 func (c Class) String() string {
 	switch c {
 	case Waiting:

@@ -2,18 +2,17 @@ package prioritize
 
 import "strings"
 
-// Classify derives from a path how soon its contents will be read. depth is the number of
-// directories between the root of the tree and the file: 0 for files of the root. The result is
-// Manifest or a less urgent class: the more urgent ones describe what a process does, not what a
-// file is.
+// Classify predicts from a path how soon the file will be read. depth is the number of directories between the root
+// of the tree and the file, 0 for files in the root. The result is Manifest or a less urgent class, since the more
+// urgent classes depend on the processes that read, not on the path.
 func Classify(path string, depth int) Class {
 	c, _ := classify(path, depth)
 	return c
 }
 
-// rank orders the wants of one class: near the root first and, at equal distance, those with the
-// later trait last. The classes that describe what a process does have no rank: there the order of
-// the wants counts.
+// rank returns the position of a want among those of its class; lower is more urgent. Files near the root have lower
+// ranks and, at equal distance from the root, files with the trait later have higher ones. Classes more urgent than
+// Manifest do not depend on the path, so all their wants have rank 0.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0
@@ -26,15 +25,15 @@ func rank(c Class, path string) uint8 {
 	return r
 }
 
-// classify is Classify that also returns the traits of the file name, which decide the rank. The
-// order of the cases is the precedence.
+// classify is Classify, but also returns the traits of the file name, on which the rank depends. If several cases
+// apply, the first one counts.
 func classify(path string, depth int) (Class, traits) {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
-	// Directory names decide over file names: a Go file in a vendored directory is not read like
-	// the project's own.
+	// The names of directories take precedence over the file name: a Go file in a vendored directory is less likely
+	// to be read than one of the project itself.
 	place := placeTraits(strings.ToLower(dir))
 	is := exactNames[name]
 	name = strings.ToLower(name)
@@ -47,7 +46,7 @@ func classify(path string, depth int) (Class, traits) {
 	case place&fixture != 0:
 		return Test, is
 	case place&vendored != 0 && strings.HasSuffix(path, "vendor/modules.txt"):
-		return Manifest, is // go reads it before it looks at any vendored package
+		return Manifest, is // the go command reads this file before any vendored package
 	case place&vendored != 0 || is&vendored != 0 && is&manifest == 0:
 		return Other, is
 	case strings.HasPrefix(name, "readme") && is&source == 0:
@@ -59,7 +58,7 @@ func classify(path string, depth int) (Class, traits) {
 	case place&doc != 0:
 		return Doc, is
 	case depth == 0:
-		// Documents in the root are fetched after the other files of the root.
+		// In the root directory, documents come after the other files.
 		if is&doc != 0 {
 			is |= later
 		}
@@ -75,11 +74,11 @@ func classify(path string, depth int) (Class, traits) {
 	return Other, is
 }
 
-// placeTraits returns the traits of a directory path, which is in lower case.
+// placeTraits returns the traits of all directories in the path dir, which must be in lower case.
 func placeTraits(dir string) traits {
 	var t traits
 	if dir == "t" || strings.HasPrefix(dir, "t/") {
-		t = test // perl's and git's own tests
+		t = test // the tests of perl, git and similar projects
 	}
 	for dir != "" {
 		var part string
@@ -89,8 +88,8 @@ func placeTraits(dir string) traits {
 	return t
 }
 
-// nameTraits returns the traits of a file name in lower case. The whole name takes precedence over
-// its beginning and end, and these over its extension.
+// nameTraits returns the traits of a file name, which must be in lower case. The whole name takes precedence over its
+// beginning and end, and these take precedence over the extension.
 func nameTraits(name string) traits {
 	if t, ok := fileNames[name]; ok {
 		return t
@@ -109,14 +108,14 @@ func nameTraits(name string) traits {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		stem, ext = name[:i], name[i+1:]
 	}
-	// The part before the extension may say more than it: "a.test.ts".
+	// The part before the extension may be more specific than the extension, as in "a.test.ts".
 	if i := strings.LastIndexByte(stem, '.'); i > 0 {
 		if t := innerParts[stem[i+1:]]; t != 0 {
 			return t | extensions[ext]
 		}
 	}
 	if t := fileNames[stem]; t&doc != 0 && extensions[ext]&source == 0 {
-		return t // LICENSE.APACHE is a licence, but history.js is program text
+		return t // LICENSE.APACHE is a document, but history.js is program text
 	}
 	return extensions[ext]
 }

@@ -2,23 +2,23 @@ package prioritize
 
 import "strings"
 
-// traits are properties derived from a file name or a directory name.
+// traits is a set of properties that follow from the name of a file or directory.
 type traits uint16
 
 const (
 	manifest traits = 1 << iota
-	later           // after the others of its class: lock files (large), text that is seldom compiled
+	later           // last in its class: lock files, which are large, and text that is seldom compiled
 	source
 	test
-	fixture // data of tests, whatever it looks like
+	fixture // data of tests, even if the name looks like program text
 	doc
 	media
-	vendored // other people's files, and generated ones
+	vendored // copies of other projects' files, and generated files
 	settings // a directory whose files are all settings
 	scripts  // a directory whose files without extension are programs
 )
 
-// words makes a table of space-separated names.
+// words returns a table of names with their traits. of has the names for each traits, separated by white space.
 func words(of map[traits]string) map[string]traits {
 	table := map[string]traits{}
 	for t, list := range of {
@@ -29,10 +29,10 @@ func words(of map[traits]string) map[string]traits {
 	return table
 }
 
-// exactNames are names that mean something in capitals only.
+// exactNames are file names that have a meaning only in capitals.
 var exactNames = words(map[traits]string{manifest: `BUILD BUCK WORKSPACE`})
 
-// fileNames are whole names of files, in lower case.
+// fileNames are complete file names, in lower case.
 var fileNames = words(map[traits]string{
 	manifest: `
 		agents.md claude.md gemini.md skill.md copilot-instructions.md .cursorrules .windsurfrules .clinerules .mcp.json mcp.json .aider.conf.yml
@@ -66,7 +66,8 @@ var fileNames = words(map[traits]string{
 		owners codeowners patents security contributing code_of_conduct`,
 })
 
-// fileStarts and fileEnds are how some names start and end; the first that fits counts.
+// fileStarts and fileEnds are beginnings and ends of file names, in lower case. The first one that matches a name
+// counts.
 var (
 	fileStarts = []affix{
 		{"tsconfig.", manifest}, {"tsconfig-", manifest}, {"requirements", manifest}, {"dockerfile.", manifest}, {"docker-compose", manifest},
@@ -84,19 +85,19 @@ var (
 		{"tests.java", test}, {"test.kt", test},
 		{"tests.cs", test}, {"test.php", test}, {"_unittest.cc", test}, {".snap", fixture}, {".golden", fixture},
 	}
-	// innerParts are parts before the extension: "a.test.ts".
+	// innerParts are parts of a name between the last two dots, such as "test" in "a.test.ts".
 	innerParts = words(map[traits]string{
 		test: "test tests spec e2e stories bench", vendored: "generated",
 	})
 )
 
-// affix is the start or the end of a file name, and its traits.
+// affix is a beginning or an end of file names, and the traits of files with such a name.
 type affix struct {
 	text string
 	is   traits
 }
 
-// extensions are the parts after the last dot.
+// extensions are the parts of file names after the last dot, in lower case.
 var extensions = words(map[traits]string{
 	source: `
 		go c h cc cpp cxx hh hpp hxx inl m mm rs py pyi pyx rb php java kt kts scala groovy clj cljs cs fs vb swift dart lua pl pm r jl
@@ -116,7 +117,7 @@ var extensions = words(map[traits]string{
 	vendored: `csv tsv jsonl ndjson log lock dump`,
 })
 
-// directories are names of directories anywhere above a file.
+// directories are names of directories, in lower case. Their traits apply to all files below them, at any depth.
 var directories = words(map[traits]string{
 	vendored: `
 		node_modules vendor third_party third-party thirdparty 3rdparty 3rd-party bower_components jspm_packages pods carthage

@@ -2,42 +2,42 @@ package prioritize
 
 import "github.com/artifactfs/artifactfs/object"
 
-// Want is a blob to request.
+// Want is a blob that is to be requested from the remote.
 type Want struct {
 	ID    object.ID
 	Class Class
-	Path  string // relative to the root of the tree; decides the order within a class
-	Seq   uint64 // age: of two wants alike in all else the lower goes first
+	Path  string // relative to the root of the tree; the order within a class depends on it
+	Seq   uint64 // age: among wants of equal class and rank, the lowest Seq is first
 }
 
-// Queue holds wants in order of urgency: class, then rank of the path, then Seq, then order of
-// pushing. Push, Raise, Drop and each want taken cost O(log n). A want takes about 180 bytes, its
-// path not counted.
+// Queue holds wants, ordered by urgency: by class, then by rank of the path, then by Seq, then in the order in which
+// they were pushed. Push, Raise, Drop and taking one want cost O(log n). A want takes about 180 bytes of memory, not
+// counting its path.
 //
-// Queue locks nothing: its owner serialises all calls.
+// A Queue has no lock, so its owner must serialize all calls.
 type Queue struct {
-	slots  []slot  // wants at fixed places
-	free   []int32 // unused slots
-	heap   []int32 // slots, the most urgent first; a binary heap
-	byID   map[object.ID]int32
-	counts [classes]int
-	pushes uint64
+	slots  []slot              // the wants; a want keeps its slot while it is queued
+	free   []int32             // indexes of unused slots
+	heap   []int32             // indexes of slots, as a binary heap; the first is the most urgent
+	byID   map[object.ID]int32 // index of the slot for each id
+	counts [classes]int        // number of wants of each class
+	pushes uint64              // number of calls of Push so far
 }
 
-// slot is a place for one want. Its index does not change while the want is queued, so byID and
-// heap can refer to it.
+// slot holds one want. The index of the slot does not change while the want is queued, so byID and heap can refer to
+// it.
 type slot struct {
 	want   Want
 	rank   uint8
-	at     int32  // place in heap
-	pushed uint64 // order of pushing
+	at     int32  // position in heap
+	pushed uint64 // value of Queue.pushes when the want was pushed
 }
 
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{byID: map[object.ID]int32{}} }
 
-// Push queues w. If its id is queued already the want of the better class stays, the earlier of two
-// alike.
+// Push queues w. If the id is already queued, the want with the more urgent class is kept; if the classes are equal,
+// the earlier want is kept.
 func (q *Queue) Push(w Want) {
 	w.Class = min(w.Class, Last)
 	if i, ok := q.byID[w.ID]; ok {
@@ -61,7 +61,7 @@ func (q *Queue) Push(w Want) {
 	q.up(len(q.heap) - 1)
 }
 
-// Raise makes a queued want at least as urgent as c. It reports whether the id is queued.
+// Raise changes the class of a queued want to c if that is more urgent. It reports whether the id is queued.
 func (q *Queue) Raise(id object.ID, c Class) bool {
 	i, ok := q.byID[id]
 	if !ok {
@@ -74,7 +74,7 @@ func (q *Queue) Raise(id object.ID, c Class) bool {
 	return true
 }
 
-// Drop takes a want out. It reports whether the id was queued.
+// Drop removes a want from the queue. It reports whether the id was queued.
 func (q *Queue) Drop(id object.ID) bool {
 	i, ok := q.byID[id]
 	if ok {
@@ -83,7 +83,7 @@ func (q *Queue) Drop(id object.ID) bool {
 	return ok
 }
 
-// Best is the class of the most urgent want; false: the queue is empty.
+// Best returns the class of the most urgent want, and false if the queue is empty.
 func (q *Queue) Best() (Class, bool) {
 	if len(q.heap) == 0 {
 		return 0, false
@@ -91,7 +91,7 @@ func (q *Queue) Best() (Class, bool) {
 	return q.slots[q.heap[0]].want.Class, true
 }
 
-// Take removes and returns up to n wants of class worst or better, the most urgent first.
+// Take removes and returns up to n wants of class worst or a more urgent class, the most urgent first.
 func (q *Queue) Take(worst Class, n int) []Want {
 	var taken []Want
 	for len(taken) < n && len(q.heap) > 0 {
@@ -105,10 +105,10 @@ func (q *Queue) Take(worst Class, n int) []Want {
 	return taken
 }
 
-// Len counts the queued wants.
+// Len returns the number of queued wants.
 func (q *Queue) Len() int { return len(q.heap) }
 
-// LenClass counts the queued wants of each class that has any.
+// LenClass returns the number of queued wants of each class, without classes that have none.
 func (q *Queue) LenClass() map[Class]int {
 	m := map[Class]int{}
 	for c, n := range q.counts {
@@ -119,7 +119,7 @@ func (q *Queue) LenClass() map[Class]int {
 	return m
 }
 
-// replace puts a want of a better class in the place of another of the same id.
+// replace replaces the want in slot i by w, which has the same id and a more urgent class.
 func (q *Queue) replace(i int32, w Want) {
 	s := &q.slots[i]
 	q.counts[s.want.Class]--
@@ -134,12 +134,13 @@ func (q *Queue) remove(i int32) {
 	at, last := int(s.at), len(q.heap)-1
 	delete(q.byID, s.want.ID)
 	q.counts[s.want.Class]--
-	*s = slot{} // releases the path
-	// The last entry of the heap fills the gap, and then moves up or down to its place.
+	// Clear the slot, so that the memory of the path can be freed.
+	*s = slot{}
+	// The last entry of the heap moves to the gap, and from there up or down to its position.
 	q.swap(at, last)
 	q.heap = q.heap[:last]
 	if last == 0 {
-		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // maps never shrink
+		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // a new map, since maps never shrink
 		return
 	}
 	q.free = append(q.free, i)
@@ -148,8 +149,8 @@ func (q *Queue) remove(i int32) {
 	}
 }
 
-// less reports whether the want at place a of the heap is more urgent than the one at b. No two
-// wants are equal, since pushed differs.
+// less reports whether the want at position a of the heap is more urgent than the want at position b. No two wants
+// are equally urgent, since the field pushed differs.
 func (q *Queue) less(a, b int) bool {
 	x, y := &q.slots[q.heap[a]], &q.slots[q.heap[b]]
 	switch {
@@ -163,14 +164,14 @@ func (q *Queue) less(a, b int) bool {
 	return x.pushed < y.pushed
 }
 
-// swap exchanges two places of the heap.
+// swap exchanges the entries at two positions of the heap.
 func (q *Queue) swap(a, b int) {
 	q.heap[a], q.heap[b] = q.heap[b], q.heap[a]
 	q.slots[q.heap[a]].at, q.slots[q.heap[b]].at = int32(a), int32(b)
 }
 
-// up moves the want at a place of the heap towards the top while it is more urgent than its parent.
-// It reports whether it moved.
+// up moves the want at a position of the heap towards the top, while it is more urgent than its parent. It reports
+// whether the want was moved.
 func (q *Queue) up(at int) (moved bool) {
 	for at > 0 {
 		parent := (at - 1) / 2
@@ -183,7 +184,7 @@ func (q *Queue) up(at int) (moved bool) {
 	return moved
 }
 
-// down moves the want at a place of the heap towards the bottom while a child is more urgent.
+// down moves the want at a position of the heap towards the bottom, while one of its children is more urgent.
 func (q *Queue) down(at int) {
 	for {
 		child := 2*at + 1
