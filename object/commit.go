@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// MaxCommitSize bounds a commit's or tag's content in bytes.
+// MaxCommitSize is the maximum size of a commit or tag, in bytes.
 const MaxCommitSize = 64 << 20
 
 // CommitInfo is the part of a commit that artifactfs uses.
@@ -18,7 +18,8 @@ type CommitInfo struct {
 	Committed time.Time // committer date
 }
 
-// ParseCommit reads a commit's headers: tree, parents, author, committer, in git's order.
+// ParseCommit parses the headers of a commit: tree, parents, author and committer, in git's order. It returns an
+// error if the tree or the committer is missing, or an id is not one of format f.
 func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 	var c CommitInfo
 	if len(content) > MaxCommitSize {
@@ -81,8 +82,9 @@ func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
 	return ID{}, 0, fmt.Errorf("parse tag: unknown type %.20q", name)
 }
 
-// parseDate reads the seconds behind "Name <mail> ". Old histories hold odd dates and no mail address; like git,
-// what cannot be read counts as the epoch rather than making the commit unusable.
+// parseDate returns the time in the value of a committer header, "Name <mail> SECONDS ZONE". Old histories contain
+// odd dates, and names without a mail address. Like git, parseDate returns the epoch for a date that it cannot parse,
+// so that the commit remains usable.
 func parseDate(ident string) time.Time {
 	fields := strings.Fields(ident[strings.LastIndexByte(ident, '>')+1:])
 	if len(fields) == 0 {

@@ -1,9 +1,8 @@
-// Package object defines git's objects: ids of both hash formats, types, modes, and strict parsers
-// for trees and commits. It is pure: from bytes to values, or to an error that names the part at
-// fault.
+// Package object defines git's objects: ids of both hash formats, types, modes, and strict parsers for trees and
+// commits. It does no I/O. A parser converts bytes to values, or returns an error that names the invalid part.
 //
-// All input is sent by remotes. A parser therefore accepts exactly what git itself would write and
-// rejects the rest; the formats are those of git's Documentation/gitformat-*.txt.
+// All input is sent by remotes, which are not trusted. A parser therefore rejects objects that could harm a checkout.
+// The formats are those of git's Documentation/gitformat-*.txt.
 package object
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/pjbgf/sha1cd"
 )
 
-// Format is the hash function a repository names its objects by.
+// Format is the hash function from which a repository derives the ids of its objects.
 type Format uint8
 
 const (
@@ -25,7 +24,8 @@ const (
 	SHA256
 )
 
-// ParseFormat reads the name used in `object-format=` capabilities and `extensions.objectFormat`.
+// ParseFormat parses the name of a format, as in the capability `object-format=` and the setting
+// `extensions.objectFormat`.
 func ParseFormat(name string) (Format, error) {
 	switch name {
 	case "sha1":
@@ -44,7 +44,7 @@ func (f Format) String() string {
 	return "sha1"
 }
 
-// Size is the length of an id in bytes: 20 or 32.
+// Size returns the length of an id in bytes: 20 or 32.
 func (f Format) Size() int {
 	if f == SHA256 {
 		return sha256.Size
@@ -52,7 +52,7 @@ func (f Format) Size() int {
 	return sha1cd.Size
 }
 
-// New returns the hash function. SHA-1 is the collision-detecting one, as in git itself.
+// New returns a new hash. For SHA-1 it is the implementation that detects collision attacks, as in git itself.
 func (f Format) New() hash.Hash {
 	if f == SHA256 {
 		return sha256.New()
@@ -60,16 +60,17 @@ func (f Format) New() hash.Hash {
 	return sha1cd.New()
 }
 
-// ID names an object. The zero ID names nothing; IDs are comparable and may be map keys.
+// ID identifies an object. The zero ID identifies none. IDs can be compared with == and used as map keys.
 type ID struct {
 	sum [32]byte
 	n   uint8
 }
 
-// ErrCollision means that bytes were made to collide under SHA-1; such an object is never accepted.
+// ErrCollision means that the contents of an object show the traces of a SHA-1 collision attack. Such an object is
+// never accepted.
 var ErrCollision = errors.New("bytes carry a SHA-1 collision attack")
 
-// FromBytes takes the 20 or 32 raw bytes of an id.
+// FromBytes returns the ID with the given 20 or 32 bytes. Any other length is an error.
 func FromBytes(b []byte) (ID, error) {
 	var id ID
 	if len(b) != SHA1.Size() && len(b) != SHA256.Size() {
@@ -79,7 +80,7 @@ func FromBytes(b []byte) (ID, error) {
 	return id, nil
 }
 
-// ParseID reads 40 or 64 lower-case hexadecimal digits, the only spelling git writes.
+// ParseID parses an id of 40 or 64 lower-case hexadecimal digits, the only form that git writes.
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) != 2*SHA1.Size() && len(s) != 2*SHA256.Size() {
@@ -98,7 +99,7 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// ParseIDOf is ParseID for an id of one format; an id of the other format is an error.
+// ParseIDOf is ParseID, but returns an error if the id is not one of format f.
 func ParseIDOf(f Format, s string) (ID, error) {
 	id, err := ParseID(s)
 	if err == nil && id.Format() != f {
@@ -107,7 +108,7 @@ func ParseIDOf(f Format, s string) (ID, error) {
 	return id, err
 }
 
-// MustID is ParseID for constants.
+// MustID is ParseID for constants. It panics if the id is invalid.
 func MustID(s string) ID {
 	id, err := ParseID(s)
 	if err != nil {
@@ -122,10 +123,10 @@ func (id ID) String() string { return hex.EncodeToString(id.sum[:id.n]) }
 // Bytes returns the raw bytes; nil for the zero ID.
 func (id *ID) Bytes() []byte { return id.sum[:id.n] }
 
-// IsZero reports whether the id names nothing.
+// IsZero reports whether id is the zero ID.
 func (id ID) IsZero() bool { return id.n == 0 }
 
-// Format is the hash format the id is of.
+// Format returns the hash format of the id.
 func (id ID) Format() Format {
 	if int(id.n) == SHA256.Size() {
 		return SHA256
@@ -144,7 +145,7 @@ func (id ID) Compare(other ID) int {
 	return int(id.n) - int(other.n)
 }
 
-// Type is an object's type; its value is the number in packs.
+// Type is the type of an object. Its value is the number that packs use for it.
 type Type uint8
 
 const (
@@ -169,20 +170,20 @@ func (t Type) String() string {
 	return "type " + strconv.Itoa(int(t))
 }
 
-// Hasher computes the id of one object whose content is written to it piece by piece.
+// Hasher computes the id of an object whose contents are written to it piece by piece.
 type Hasher struct {
 	hash   hash.Hash
 	format Format
 }
 
-// NewHasher starts the id of an object of size bytes.
+// NewHasher returns a Hasher for an object of type t with size bytes of contents.
 func NewHasher(f Format, t Type, size int64) *Hasher {
 	h := &Hasher{f.New(), f}
 	h.Reset(t, size)
 	return h
 }
 
-// Reset starts another object.
+// Reset starts another object, of type t with size bytes of contents.
 func (h *Hasher) Reset(t Type, size int64) {
 	h.hash.Reset()
 	// An id is the hash of "type size", a zero byte, and the contents.
@@ -216,17 +217,17 @@ var emptyTrees = func() (ids [2]ID) {
 	for _, f := range []Format{SHA1, SHA256} {
 		id, err := Hash(f, Tree, nil)
 		if err != nil {
-			panic(err) // no collision of nothing is known
+			panic(err) // cannot happen: the empty object is not a collision
 		}
 		ids[f] = id
 	}
 	return ids
 }()
 
-// EmptyTree returns the id of the tree without entries, which git knows without having it.
+// EmptyTree returns the id of the tree without entries. git knows this tree even if no repository contains it.
 func EmptyTree(f Format) ID { return emptyTrees[f] }
 
-// Hash computes the id of a whole object.
+// Hash returns the id of the object with the given contents, or ErrCollision.
 func Hash(f Format, t Type, content []byte) (ID, error) {
 	h := NewHasher(f, t, int64(len(content)))
 	h.Write(content)

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Mode is the mode of a tree entry; git knows these five and no others.
+// Mode is the mode of a tree entry. git has only these five modes.
 type Mode uint32
 
 const (
@@ -18,14 +18,14 @@ const (
 	ModeGitlink Mode = 0o160000
 )
 
-// IsBlob reports whether the entry's id names a blob: a file or a symlink.
+// IsBlob reports whether an entry with this mode refers to a blob: it is a file or a symbolic link.
 func (m Mode) IsBlob() bool { return m == ModeFile || m == ModeExec || m == ModeSymlink }
 
-// MaxNameLen is the longest entry name a Linux file system can show, in bytes.
+// MaxNameLen is the maximum length of a file name on Linux, in bytes.
 const MaxNameLen = 255
 
-// MaxTreeSize bounds the size of a tree in bytes: far above any real directory (1 MiB holds about
-// 25,000 entries), and low enough not to harm the host.
+// MaxTreeSize is the maximum size of a tree in bytes. It is far above that of any real directory (1 MiB has about
+// 25,000 entries), and low enough that parsing such a tree does not exhaust the host's memory.
 const MaxTreeSize = 256 << 20
 
 // TreeEntry is one entry of a directory.
@@ -35,15 +35,15 @@ type TreeEntry struct {
 	ID   ID
 }
 
-// ParseTree parses a tree. It refuses entries that could harm a checkout: names that are empty,
-// ".", "..", ".git" or one of its disguises on other file systems, names with '/' or NUL or longer
-// than MaxNameLen, unknown modes, zero ids, and entries that are duplicate or out of order.
+// ParseTree parses a tree. It refuses entries that could harm a checkout: names that are empty, ".", ".." or that
+// some file system takes for ".git" (IsDotGit), names with '/' or longer than MaxNameLen, unknown modes, zero ids,
+// and entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
 		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
 	}
 	n := f.Size()
-	// An entry takes an id and about 16 bytes: six for the mode, and its name.
+	// An entry takes the length of an id and about 16 bytes for the mode and the name.
 	entries := make([]TreeEntry, 0, len(content)/(n+16)+1)
 	for rest := content; len(rest) > 0; {
 		mode, nameAt, err := parseMode(rest)
@@ -78,7 +78,8 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	return entries, nil
 }
 
-// parseMode reads the octal mode and the space behind it; nameAt is where the name starts.
+// parseMode parses the octal mode at the start of an entry. nameAt is the offset of the name, after the space that
+// follows the mode.
 func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	i := 0
 	for ; i < len(b) && b[i] != ' '; i++ {
@@ -95,7 +96,7 @@ func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	case mode == ModeDir, mode == ModeSymlink, mode == ModeGitlink:
 	case mode&typeMask != regular || mode&^(typeMask|0o777) != 0:
 		return 0, 0, fmt.Errorf("unknown mode %o", uint32(mode))
-	case mode&userExec != 0: // old histories hold other permissions; checkout keeps the user's execute bit alone
+	case mode&userExec != 0: // old histories have other permissions, of which checkout keeps only the user's execute bit
 		mode = ModeExec
 	default:
 		mode = ModeFile
@@ -113,7 +114,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// CompareEntries is git's order: by bytes, a directory as if its name ended in '/'.
+// CompareEntries compares two entries by git's order in trees: by the bytes of their names, where a directory's name
+// counts as if it ended in '/'. The result is negative, zero or positive.
 func CompareEntries(a, b TreeEntry) int {
 	n := min(len(a.Name), len(b.Name))
 	// The names are equal up to the length of the shorter one, so the next byte decides.
@@ -124,8 +126,8 @@ func CompareEntries(a, b TreeEntry) int {
 	return int(ca) - int(cb)
 }
 
-// byteAt returns the byte of an entry's name at i for CompareEntries: after the end '/' for a
-// directory, and 0 for all others.
+// byteAt returns byte i of an entry's name, as CompareEntries compares it: after the end of the name it is '/' for a
+// directory and 0 for other entries.
 func byteAt(e TreeEntry, i int) byte {
 	if i < len(e.Name) {
 		return e.Name[i]
@@ -136,8 +138,9 @@ func byteAt(e TreeEntry, i int) byte {
 	return 0
 }
 
-// repeats finds a file and a directory of one name, between which git's order allows other entries
-// ("a", "a.b", "a/"). All of those start with the directory's name, so the search back is short.
+// repeats reports whether e is a directory and a file of the same name is among the entries before it. In git's order
+// other entries may stand between the two ("a", "a.b", "a/"). Their names all start with that of the directory, so
+// repeats searches backwards only as far as they do.
 func repeats(before []TreeEntry, e TreeEntry) bool {
 	if e.Mode != ModeDir {
 		return false
@@ -182,7 +185,7 @@ func IsDotGit(name string) bool {
 	if len(name) < 4 {
 		return false
 	}
-	// Nearly all names begin otherwise, and HFS+ ignores no ASCII.
+	// Most names are excluded by their first byte, since HFS+ does not ignore any ASCII character.
 	if c := name[0]; c != '.' && c != 'g' && c != 'G' && c < utf8.RuneSelf {
 		return false
 	}

@@ -17,7 +17,7 @@ type Class uint8
 
 const (
 	Waiting   Class = iota // a process waits for the blob
-	Sibling                // in the same directory as a file that a process waits for
+	Sibling                // fetched along with a blob that a process waits for, such as a neighbouring file
 	Readahead              // named in a prefetch command, or next for a process that reads the whole tree
 	Manifest               // manifests, lock files, settings, and instructions for coding tools
 	Readme                 // README and its translations
@@ -33,7 +33,7 @@ const (
 	classes = int(Last) + 1
 )
 
-// String returns the name of the class for logs and metrics.
+// String returns the name of the class for logs.
 func (c Class) String() string {
 	switch c {
 	case Waiting:
