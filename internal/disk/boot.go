@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// BootUUID returns the boot ID of a host as bytes: 16 of them, as file headers store it.
+// BootUUID returns the boot ID of the host in binary form, as headers of files store it. The host has another boot ID
+// after each restart.
 func BootUUID(on FS) (id [16]byte, err error) {
 	text, err := on.BootID()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package disk has the file operations whose order of steps matters: replacing a whole file, locks between processes, and
-// the interfaces FS and File, behind which tests let operations fail and cut the power (package disktest).
+// Package disk has file operations that must be done in a certain order, such as replacing a whole file, and locks
+// between processes. Its interfaces FS and File stand for the host's file system; with the implementations in package
+// disktest, tests make operations fail and simulate power cuts.
 package disk
 
 import (
@@ -10,9 +11,10 @@ import (
 	"syscall"
 )
 
-// WriteFile replaces path with data. A reader, and a crash at any point, finds the old file or the new one: the data is
-// synced before it is renamed to path. The name itself may be lost with the power, since the directory is not synced.
-// After an error the old file is unchanged, and the temporary file is removed.
+// WriteFile replaces the file at path by one that contains data. A reader finds either the old file or the complete
+// new one, even after a crash at any point, because data is synced before the new file is renamed to path. A power
+// cut may undo the rename, since the directory is not synced. After an error the old file is unchanged, and the
+// temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -29,8 +31,8 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return err
 }
 
-// Lock locks the file at path with flock(2), waiting for another process that has it locked. It creates the file if it
-// is missing. The kernel releases the lock when the process ends.
+// Lock locks the file at path with flock(2), and waits if another process has locked it. It creates the file if it
+// does not exist. The kernel releases the lock when the process ends.
 func Lock(path string) (unlock func(), err error) {
 	return lock(path, syscall.LOCK_EX)
 }
@@ -38,7 +40,7 @@ func Lock(path string) (unlock func(), err error) {
 // ErrLocked is returned by TryLock, TryLockFile and Relock if another process holds the lock.
 var ErrLocked = errors.New("locked by another process")
 
-// TryLock is Lock that returns ErrLocked instead of waiting.
+// TryLock is Lock, but returns ErrLocked instead of waiting.
 func TryLock(path string) (unlock func(), err error) {
 	f, err := TryLockFile(path)
 	if err != nil {
@@ -47,8 +49,8 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { Unlock(f) }, nil
 }
 
-// TryLockFile is TryLock that returns the locked file. The lock is held until Unlock, or until every process that has a
-// copy of the descriptor has closed it.
+// TryLockFile is TryLock, but returns the locked file. The lock is held until Unlock, or until every process that has
+// a copy of the descriptor has closed it.
 func TryLockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -62,7 +64,7 @@ func TryLockFile(path string) (*os.File, error) {
 }
 
 // Relock locks a file that TryLockFile returned, perhaps in another process. It returns ErrLocked if another process
-// locked it since.
+// has locked the file in the meantime.
 func Relock(f *os.File) error {
 	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -71,13 +73,15 @@ func Relock(f *os.File) error {
 	return err
 }
 
-// Unlock releases the lock and closes the file. Closing is not enough: a child that is being started has a copy of the
-// descriptor until it executes its program, and other processes may have been given one.
+// Unlock releases the lock and closes the file. Closing alone would not release the lock while copies of the
+// descriptor exist: a child process that is being started has one until it executes its program, and other processes
+// may have received one.
 func Unlock(f *os.File) {
 	flock(f, syscall.LOCK_UN)
 	f.Close()
 }
 
+// lock opens the file at path, creating it if needed, and locks it. how is the operation of flock(2).
 func lock(path string, how int) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -90,6 +94,7 @@ func lock(path string, how int) (func(), error) {
 	return func() { Unlock(f) }, nil
 }
 
+// flock calls flock(2) until a signal does not interrupt it.
 func flock(f *os.File, how int) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), how)

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
+// osFS implements FS by the system calls of the host.
 type osFS struct{}
 
 func (osFS) OpenFile(path string, flag int, perm os.FileMode) (File, error) {
@@ -37,6 +38,7 @@ func (osFS) SyncDir(path string) error {
 
 func (osFS) BootID() (string, error) { return proc.BootID() }
 
+// osFile implements File by the system calls of the host.
 type osFile struct{ *os.File }
 
 var _ File = osFile{}
@@ -50,7 +52,7 @@ func (f osFile) Seek(off int64, whence int) (int64, error) {
 
 func (f osFile) Allocate(mode uint32, off, n int64) error {
 	err := again(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
-	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // NFS and some others: write zeros behind what is there
+	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // as on NFS: write zeros after the end of the file
 		var st os.FileInfo
 		if st, err = f.Stat(); err == nil {
 			at := max(off, st.Size())
@@ -74,14 +76,14 @@ func (f osFile) Map(off int64, n int, mode MapMode) ([]byte, error) {
 		return nil, f.fail("map", err)
 	}
 	if mode&MapPopulate != 0 {
-		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // a kernel before 5.14 brings the pages one by one
+		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // Linux before 5.14 cannot do this, and allocates each page on its first use
 	}
 	return m, nil
 }
 
 func (f osFile) Unmap(m []byte) error { return f.fail("unmap", unix.Munmap(m)) }
 
-// CopyFrom tries to share blocks, then to let the kernel copy, then copies.
+// CopyFrom first tries to share the blocks of the source, then to copy in the kernel, and else reads and writes.
 func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error) {
 	clone := unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_offset: uint64(fromOff), Src_length: uint64(n), Dest_offset: uint64(off)}
 	if n > 0 && unix.IoctlFileCloneRange(int(f.Fd()), &clone) == nil {
@@ -107,6 +109,7 @@ func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, err
 	return done, nil
 }
 
+// fail adds the operation and the file's path to an error. It returns nil for nil.
 func (f osFile) fail(verb string, err error) error {
 	if err == nil {
 		return nil
@@ -114,7 +117,7 @@ func (f osFile) fail(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, f.Name(), err)
 }
 
-// again repeats what a signal has interrupted.
+// again repeats call as long as a signal interrupts it (EINTR).
 func again(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

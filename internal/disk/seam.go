@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// FS is the host as a package sees it whose promises depend on the order of operations on disk. Package disktest has
-// implementations that fail single operations and that cut the power. All methods may be called concurrently. Errors
-// wrap the errno of the system call.
+// FS has the file operations for packages whose promises depend on the order in which data reaches the disk. Package
+// disktest has implementations in which single operations fail, and implementations that simulate a power cut. All
+// methods may be called concurrently. Errors wrap the errno of the system call.
 type FS interface {
 	// OpenFile is os.OpenFile.
 	OpenFile(path string, flag int, perm os.FileMode) (File, error)
@@ -23,16 +23,17 @@ type FS interface {
 	Remove(path string) error
 	// SyncDir makes the entries of a directory survive a power cut. It does not sync the files themselves.
 	SyncDir(path string) error
-	// BootID returns the UUID of this run of the host's kernel, in text. Pages that an earlier run did not sync may be lost.
+	// BootID returns the UUID of the present run of the host's kernel, as text. Pages that were written in an earlier
+	// run and not synced may be lost.
 	BootID() (string, error)
 }
 
-// MapMode says how File.Map maps a file.
+// MapMode is a set of options for File.Map.
 type MapMode uint8
 
 const (
-	// MapPopulate brings the pages in for writing, so that the first store does not wait for the file system. It makes
-	// all of them dirty.
+	// MapPopulate allocates all pages at once, writable, so that the first store to a page does not wait for the file
+	// system. All pages are dirty afterwards.
 	MapPopulate MapMode = 1 << iota
 	// MapReadOnly maps for reading. A store is a fault.
 	MapReadOnly
@@ -49,12 +50,13 @@ type File interface {
 	Truncate(size int64) error
 	// Allocate is fallocate(2); mode 0 grows the file and reserves the disk space.
 	Allocate(mode uint32, off, n int64) error
-	// Seek finds data or a hole (unix.SEEK_DATA, unix.SEEK_HOLE); ENXIO as in lseek(2). A File has no position.
+	// Seek returns the next offset of data or of a hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the error
+	// is ENXIO if there is none. Seek does not set a position, since a File has none.
 	Seek(off int64, whence int) (int64, error)
 	// CopyFrom copies up to n bytes of another open file, sharing the blocks where the file system can. It returns
 	// how many were copied: fewer than n only at the end of the source or with an error.
 	CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error)
-	// Own returns the file of the host, for CopyFrom of another File.
+	// Own returns the underlying file of the host, which is the argument of CopyFrom of another File.
 	Own() *os.File
 	// Map maps a range, shared with the file; off and n are multiples of the page size. Stores belong to the file at
 	// once and survive the process; DataSync makes them survive a power cut. Memory behind the end of the file must not
@@ -64,8 +66,9 @@ type File interface {
 	Unmap(mapping []byte) error
 	// Sync is fsync(2).
 	Sync() error
-	// DataSync is fdatasync(2): contents and size, including what was stored in mappings. After an error the kernel may
-	// have given up pages that it could not write: the next DataSync can succeed without them.
+	// DataSync is fdatasync(2). It writes contents and size to disk, including stores into mappings. After an error
+	// the kernel may drop the pages that it could not write, so a later DataSync can succeed although their data is
+	// lost.
 	DataSync() error
 }
 

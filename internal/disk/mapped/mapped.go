@@ -1,8 +1,8 @@
-// Package mapped has files that only grow and are mapped into memory.
+// Package mapped provides files that are mapped into memory and never shrink.
 //
-// A store into the memory belongs to the file at once and survives the death of the process; Sync makes it survive a
-// power cut. Nothing moves when the file grows: it is mapped chunk by chunk, and pointers into a chunk stay valid until
-// Close.
+// A store into the memory changes the file at once and survives the death of the process; Sync makes it survive a
+// power cut. The file is mapped in chunks of equal size. Mapped chunks do not move when the file grows, so pointers
+// into a chunk stay valid until Close.
 //
 // Grow, Load, Close and Detach must not be called concurrently with each other. At and Len may be called at any time.
 package mapped
@@ -25,7 +25,7 @@ type File struct {
 	file   disk.File
 	bits   uint                     // a chunk has 1<<bits bytes
 	taken  int64                    // bytes of the file whose disk space is known to be reserved
-	chunks atomic.Pointer[[][]byte] // replaced whole when it grows, so that readers need no lock
+	chunks atomic.Pointer[[][]byte] // the mapped chunks; replaced as a whole when the file grows, so that readers need no lock
 }
 
 // Open opens the file at path, or creates it. A chunk has 1<<bits bytes, at least a page. Nothing is mapped before Load
@@ -40,7 +40,8 @@ func Open(on disk.FS, path string, bits uint) (*File, error) {
 	return m, nil
 }
 
-// Create creates an empty file in place of the one at path. A process that still has the old one mapped keeps it.
+// Create removes the file at path, if there is one, and creates an empty file. A process that has the old file mapped
+// keeps its mapping.
 func Create(on disk.FS, path string, bits uint) (*File, error) {
 	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -51,8 +52,8 @@ func Create(on disk.FS, path string, bits uint) (*File, error) {
 // Name returns the path that the file was opened with.
 func (m *File) Name() string { return m.file.Name() }
 
-// Load maps the contents of the file. grown says that the file was grown by Grow in this run of the host's kernel: then
-// its whole chunks are known to have their disk space, and a full disk is no error.
+// Load maps the contents of the file. grown states that Grow has grown the file in the present run of the host's
+// kernel. Then the disk space of its complete chunks is known to be reserved, so that Load succeeds on a full disk.
 func (m *File) Load(grown bool) error {
 	st, err := m.file.Stat()
 	if err != nil {
@@ -64,10 +65,10 @@ func (m *File) Load(grown bool) error {
 	return m.Grow(st.Size())
 }
 
-// Len returns how many bytes are mapped, a multiple of the chunk size.
+// Len returns the number of mapped bytes, a multiple of the chunk size.
 func (m *File) Len() int64 { return int64(len(*m.chunks.Load())) << m.bits }
 
-// At returns n bytes of memory at an offset. They must lie in one chunk that is mapped: anything else panics.
+// At returns the n bytes of memory from offset off on. It panics unless they lie in one mapped chunk.
 func (m *File) At(off, n uint64) []byte {
 	in := off & (1<<(m.bits&63) - 1)
 	return (*m.chunks.Load())[off>>(m.bits&63)][in : in+n : in+n]
@@ -87,7 +88,7 @@ func (m *File) Grow(size int64) error {
 				return err
 			}
 		}
-		chunk, err := m.file.Map(off, int(chunkSize), 0) // not populated: a page that is only read stays clean
+		chunk, err := m.file.Map(off, int(chunkSize), 0) // without MapPopulate: a page that is only read stays clean
 		if err != nil {
 			return err
 		}
@@ -96,13 +97,13 @@ func (m *File) Grow(size int64) error {
 	return nil
 }
 
-// Sync makes all that was stored survive a power cut. The kernel counts a page that was stored to through a shared
-// mapping as dirty, so that fdatasync(2) finds it; msync(2) would have to be called for each chunk. After an error see
-// disk.File.DataSync.
+// Sync writes all stores into the memory to disk, so that they survive a power cut. The kernel counts a page that was
+// stored to through a shared mapping as dirty, so that fdatasync(2) finds it; msync(2) would have to be called for
+// each chunk. After an error see disk.File.DataSync.
 func (m *File) Sync() error { return m.file.DataSync() }
 
-// Rewrite writes the first size bytes over themselves, so that the next Sync writes them whatever happened to an earlier
-// one. They must not be changing.
+// Rewrite writes the first size bytes to the file again, so that the next Sync writes them to disk even if an earlier
+// Sync has failed. The bytes must not change during the call.
 func (m *File) Rewrite(size uint64) error {
 	step := uint64(1) << m.bits
 	for off := uint64(0); off < size; off += step {
@@ -120,8 +121,8 @@ func (m *File) Close() error {
 	return errors.Join(unmap(chunks), m.file.Close())
 }
 
-// Detach closes the file and puts zeroed memory in place of its mapping. The memory stays until the File is unreachable,
-// for callers that still have pointers into it.
+// Detach closes the file and replaces its mapping by zeroed memory. The memory is freed only when the File is
+// unreachable, since callers may still have pointers into it.
 func (m *File) Detach() error {
 	chunks := *m.chunks.Load()
 	runtime.AddCleanup(m, func(chunks [][]byte) { _ = unmap(chunks) }, chunks)
@@ -134,6 +135,7 @@ func (m *File) Detach() error {
 	return errors.Join(errs...)
 }
 
+// unmap unmaps all chunks and returns their errors.
 func unmap(chunks [][]byte) error {
 	var errs []error
 	for _, chunk := range chunks {
