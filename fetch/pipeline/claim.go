@@ -8,16 +8,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Claim returns batches of at most size wants for those of ids that are not in flight; the caller
-// must send each and call Complete. others are the wants of in-flight requests.
+// Claim lets the caller send requests for blobs itself. It returns batches of at most size wants for those of ids
+// that are not in flight; the caller must send each batch and call Complete. others are the blobs that other requests
+// fetch, or that are refused; the caller waits for them.
 func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var b *Batch
 	for _, id := range ids {
 		f := p.pending[id]
-		// The in-flight request is now one that git waits for, so it is not paused in favor of
-		// readers.
+		// git waits for this in-flight request now, so its answer must not be paused in favor of readers.
 		if f != nil && f.inBatch != nil {
 			f.inBatch.urgent.Add(1)
 			others = append(others, f)
@@ -43,20 +43,21 @@ func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pe
 	return mine, others
 }
 
-// Release makes late wants available for another Claim.
+// Release makes the wants in late available for another Claim, because the requests that contain them take too long.
 func (p *Pipeline) Release(late []*Pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range late {
-		if f.inBatch != nil && !f.inBatch.suspect { // a suspect is requested by the examiner alone
+		if f.inBatch != nil && !f.inBatch.suspect { // only examine requests suspects
 			f.inBatch = nil
 		}
 	}
 }
 
-// Complete ends a batch from Claim; err is the result of its request. Wants that did not arrive and
-// that others want too are queued. After an invalid answer blobs are requested in parts; mixed is
-// true if the batch may hold other objects too, which cannot be requested that way.
+// Complete ends a batch that Claim returned; err is the result of its request. Wants that did not arrive are queued
+// if a reader or prefetch needs them too. After an invalid answer, the blobs are requested again in smaller parts.
+// mixed is true if the batch may contain objects other than blobs, which cannot be requested in parts and are
+// refused.
 func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +67,7 @@ func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 		err = ErrNotFound
 	}
 	var suspects []prioritize.Want
-	// The want may have been finished meanwhile, or claimed by another batch after Release.
+	// The want may be finished already, or after Release belong to another batch.
 	for _, w := range b.Wants {
 		f := p.pending[w.ID]
 		if f == nil || f.inBatch != b {

@@ -11,9 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// While requests to the remote fail, one is sent from time to time, so that the failure ends soon
-// after its cause even if nothing is read. The pause between them doubles up to maxRetry, or up to
-// maxReaderProbe while a reader waits.
+// While requests to the remote fail, one is repeated at intervals, so that the end of the failure is noticed even if
+// no process reads. The interval doubles each time, up to maxRetry, or up to maxReaderProbe while a reader waits.
 const (
 	firstProbe     = 100 * time.Millisecond
 	maxReaderProbe = time.Second
@@ -21,10 +20,11 @@ const (
 	maxRetry       = 8 * time.Second
 )
 
-// health describes the last failure since the last success. Pipeline.mu guards it.
+// health is the state of the remote: the last failure since the last success, and when to try again. Pipeline.mu
+// guards it.
 //
-// A remote that does not answer is unreachable: requests wait, and one at a time is sent as a
-// probe. When a probe succeeds, all are sent.
+// While the remote is unreachable, requests wait, and only one at a time is sent as a probe. When a probe is
+// answered, all waiting requests are sent.
 type health struct {
 	err   error
 	at    time.Time
@@ -39,20 +39,20 @@ type health struct {
 	changed     chan struct{} // closed when a waiting request should check again; nil if none waits
 }
 
-// AnswerError is an error after an answer had begun: in reading, verifying or storing it.
+// AnswerError is an error that occurred after an answer had begun: while reading, verifying or storing it.
 type AnswerError struct{ Err error }
 
 func (e AnswerError) Error() string { return e.Err.Error() }
 func (e AnswerError) Unwrap() error { return e.Err }
 
-// SessionRemoteError is an error of a session remote. It does not count as a failure of the store's
-// own remote.
+// SessionRemoteError is an error of a request to a session remote. It is not recorded as unreachability of the
+// store's own remote.
 type SessionRemoteError struct{ Err error }
 
 func (e SessionRemoteError) Error() string { return e.Err.Error() }
 func (e SessionRemoteError) Unwrap() error { return e.Err }
 
-// IsUnreachable reports whether err says that the remote cannot be reached, which waiting may end:
+// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed:
 // refused, reset and lost connections, stalls, HTTP status 5xx and 429.
 func IsUnreachable(err error) bool {
 	var limited transport.RateLimited
@@ -77,7 +77,7 @@ func (p *Pipeline) ReportFailure(err error, retry func()) {
 	p.failedLocked(err, retry, false)
 }
 
-// failedLocked is ReportFailure with mu held; probe says that the failed request was the probe.
+// failedLocked is ReportFailure for a caller that holds mu. probe is true if the failed request was the probe.
 func (p *Pipeline) failedLocked(err error, retry func(), probe bool) {
 	if probe {
 		p.state.probing = false
@@ -94,7 +94,7 @@ func (p *Pipeline) failedLocked(err error, retry func(), probe bool) {
 			h.schedule(p)
 		}
 	}
-	if h.unreachable && !probe { // an older request, or a reader at its deadline, says nothing new
+	if h.unreachable && !probe { // the failure of an older request, or a reader's deadline, changes nothing
 		return
 	}
 	h.err, h.at, h.retry = err, now, retry
@@ -110,7 +110,7 @@ func (p *Pipeline) failedLocked(err error, retry func(), probe bool) {
 	h.schedule(p)
 }
 
-// schedule sets the time of the next request. It needs mu.
+// schedule sets the time of the next probe or retry, and starts the timer for it. The caller holds mu.
 func (h *health) schedule(p *Pipeline) {
 	pause := h.pause
 	if h.unreachable && p.readersWaiting > 0 {
@@ -118,7 +118,7 @@ func (h *health) schedule(p *Pipeline) {
 	}
 	h.next = h.at.Add(pause)
 	if h.notBefore.After(h.next) && (p.readersWaiting == 0 || time.Until(h.notBefore) <= p.deadline) {
-		h.next = h.notBefore // a reader whose deadline is earlier than notBefore sends a request nevertheless
+		h.next = h.notBefore // not if a reader waits whose deadline is earlier: then a request is sent anyway
 	}
 	if h.timer != nil {
 		h.timer.Stop()
@@ -126,7 +126,8 @@ func (h *health) schedule(p *Pipeline) {
 	h.timer = time.AfterFunc(time.Until(h.next), p.retryNow)
 }
 
-// RetryOf returns a function that queues a want again, unless its contents have arrived.
+// RetryOf returns a function that queues w for a background request, or reports success if its contents are on this
+// host.
 func (p *Pipeline) RetryOf(w prioritize.Want) func() {
 	w.Class = prioritize.Readahead
 	return func() {
@@ -138,8 +139,8 @@ func (p *Pipeline) RetryOf(w prioritize.Want) func() {
 	}
 }
 
-// retryNow wakes the requests that wait for the remote. If none waits, it repeats the one that
-// failed.
+// retryNow wakes the requests that wait for the remote, one of which becomes the probe. If none waits, it repeats the
+// request that has failed.
 func (p *Pipeline) retryNow() {
 	p.mu.Lock()
 	h := &p.state
@@ -148,7 +149,7 @@ func (p *Pipeline) retryNow() {
 		retry = p.probe
 	}
 	h.timer = nil
-	if failing && unreachable { // if no request waits that could be the probe, the next timer tries again
+	if failing && unreachable { // in case no waiting request becomes the probe
 		h.timer = time.AfterFunc(maxRetry, p.retryNow)
 	}
 	idle := p.admitting == 0 && p.queue.Len() == 0 && !h.probing
@@ -159,7 +160,7 @@ func (p *Pipeline) retryNow() {
 	}
 }
 
-// wakeAll wakes senders and requests that wait for the remote. It needs mu.
+// wakeAll wakes all senders and all requests that wait for the remote. The caller holds mu.
 func (p *Pipeline) wakeAll() {
 	if p.state.changed != nil {
 		close(p.state.changed)
@@ -168,7 +169,8 @@ func (p *Pipeline) wakeAll() {
 	p.wake.Broadcast()
 }
 
-// addReader counts a reader that waits for the remote. removeReader must follow. It needs mu.
+// addReader counts a reader that begins to wait for the remote, and shortens the pause before the next probe. The
+// caller must call removeReader afterwards, and holds mu.
 func (p *Pipeline) addReader() {
 	p.readersWaiting++
 	if h := &p.state; h.unreachable && !h.probing {
@@ -176,12 +178,12 @@ func (p *Pipeline) addReader() {
 	}
 }
 
-// removeReader ends the wait of a reader. It needs mu.
+// removeReader records that a reader has stopped waiting. The caller holds mu.
 func (p *Pipeline) removeReader() { p.readersWaiting-- }
 
-// mayRequest reports whether a request may be sent now. While the remote is unreachable this is one
-// request at a time, the probe, whose result must be reported by failedLocked or answeredLocked. It
-// needs mu.
+// mayRequest reports whether a request may be sent now. While the remote is unreachable, only one request at a time
+// may be sent, the probe. If probe is true, the caller must report the result of the request by failedLocked or
+// answeredLocked. The caller holds mu.
 func (p *Pipeline) mayRequest() (may, probe bool) {
 	h := &p.state
 	switch {
@@ -194,7 +196,7 @@ func (p *Pipeline) mayRequest() (may, probe bool) {
 	return true, true
 }
 
-// answeredLocked is ReportAnswer with mu held.
+// answeredLocked is ReportAnswer for a caller that holds mu.
 func (p *Pipeline) answeredLocked() {
 	if p.state.unreachable && !p.state.mustWait() {
 		p.state.unreachable, p.state.probing = false, false
@@ -202,14 +204,14 @@ func (p *Pipeline) answeredLocked() {
 	}
 }
 
-// mustWait reports whether the remote has asked for no requests yet. An answer in that time belongs
-// to an older request, unless a probe is in flight.
+// mustWait reports whether the remote has asked for a pause (Retry-After) that has not ended, and no probe is in
+// flight. An answer that arrives in this time belongs to an older request.
 func (h *health) mustWait() bool {
 	return h.unreachable && !h.probing && time.Now().Before(h.notBefore)
 }
 
-// ReportAnswer records that an answer has begun: the remote is reachable, whether or not the answer
-// is valid. The failure itself ends with the next object that arrives.
+// ReportAnswer records that an answer has begun, so the remote is reachable, even if the answer turns out to be
+// invalid. The recorded failure ends only when an object arrives.
 func (p *Pipeline) ReportAnswer() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +225,7 @@ func (p *Pipeline) ReportSuccess() {
 	p.succeededLocked()
 }
 
-// succeededLocked is ReportSuccess with mu held.
+// succeededLocked is ReportSuccess for a caller that holds mu.
 func (p *Pipeline) succeededLocked() {
 	h := p.state
 	if h.err == nil && !h.unreachable || h.mustWait() {
@@ -238,9 +240,9 @@ func (p *Pipeline) succeededLocked() {
 	p.recovered = make(chan struct{})
 }
 
-// Retry runs request for a reader. It repeats it while the remote is unreachable, one request of
-// all at a time, until ctx or the deadline ends. retry repeats the request in the background after
-// the reader has left; it may be nil.
+// Retry calls request for a reader, and calls it again as long as the remote is unreachable, until ctx ends or the
+// deadline passes. While the remote is unreachable, only one request of the pipeline is sent at a time. retry, which
+// may be nil, repeats the request in the background after Retry has returned.
 func (p *Pipeline) Retry(ctx context.Context, retry func(), request func() error) error {
 	p.mu.Lock()
 	p.addReader()
@@ -274,7 +276,7 @@ func (p *Pipeline) Retry(ctx context.Context, retry func(), request func() error
 	}
 }
 
-// admit waits until a request may be sent. It returns true if that request is the probe.
+// admit waits until a request may be sent (mayRequest). probe is true if that request is the probe.
 func (p *Pipeline) admit(ctx context.Context) (probe bool, err error) {
 	for {
 		p.mu.Lock()
@@ -312,8 +314,8 @@ func (p *Pipeline) admit(ctx context.Context) (probe bool, err error) {
 	}
 }
 
-// DeadlineError returns the error of a reader whose deadline has passed. cause is why the remote is
-// unreachable; nil: it is reachable.
+// DeadlineError returns the error for a reader whose deadline has passed. cause is the reason why the remote is
+// unreachable, or nil if it is reachable.
 func (p *Pipeline) DeadlineError(cause error) error {
 	if cause == nil {
 		return fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
@@ -321,7 +323,7 @@ func (p *Pipeline) DeadlineError(cause error) error {
 	return fmt.Errorf("%w after %s: %w", ErrDeadline, p.deadline, cause)
 }
 
-// Reachable reports whether the remote answered the last request.
+// Reachable reports whether the remote counts as reachable.
 func (p *Pipeline) Reachable() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,7 +337,8 @@ func (p *Pipeline) Recovered() <-chan struct{} {
 	return p.recovered
 }
 
-// Probe runs request as soon as one may be sent, and records its result as the state of the remote.
+// Probe calls request as soon as a request may be sent, and records the result as the state of the remote. If ctx
+// ends first, it does nothing.
 func (p *Pipeline) Probe(ctx context.Context, request func() error) {
 	probe, err := p.admit(ctx)
 	if err != nil {

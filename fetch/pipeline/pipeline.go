@@ -1,9 +1,9 @@
 // Package pipeline requests blobs from a remote on behalf of many readers and prefetches.
 //
-// A want is one blob that is requested. Wants of one moment share a request (a batch), at most one
-// want per blob is pending, and a reader's blob is sent before anything that only a prefetch wants.
-// The pipeline knows when the remote is unreachable (health), how long to back off, and which
-// objects have answers that are invalid (refusals). It stores nothing: Config.Send does.
+// A want is one blob that is to be requested. Wants that are queued at the same time share a request (a batch). At
+// most one want per blob is pending, and blobs that readers wait for are requested before those that only a prefetch
+// wants. The pipeline keeps track of whether the remote is reachable and how long to back off (health), and of
+// objects whose answers were invalid (refusals). It does not store blobs; Config.Send does.
 //
 // Files: pipeline.go (waiting and queueing), sender.go (choosing and sending batches), health.go
 // (failures of the remote), refusal.go (invalid answers), claim.go (batches that the caller sends).
@@ -26,20 +26,20 @@ import (
 )
 
 const (
-	// HedgeAfter is how long a reader waits for a blob of an in-flight background request before
-	// the blob is requested once more, on its own. HedgeCrawl is the same for a crawler, which is
-	// served best by large answers.
+	// HedgeAfter is how long a reader waits for a blob that is part of an in-flight background request. Then the blob
+	// is requested once more, in a request of its own. HedgeCrawl is the same time for a crawler, a process that
+	// reads the whole tree, for which large answers are faster.
 	HedgeAfter = 150 * time.Millisecond
 	HedgeCrawl = 3 * time.Second
-	// roomPoll is how often AwaitRoom looks at the queue.
+	// roomPoll is the interval at which AwaitRoom checks the length of the queue.
 	roomPoll = 20 * time.Millisecond
-	// maxSharedSize is the size, in bytes, up to which contents are returned to readers directly.
-	// Larger ones are read from the cache.
+	// maxSharedSize is the maximum size, in bytes, of contents that are returned to readers directly. Readers read
+	// larger contents from the cache.
 	maxSharedSize = 1 << 20
 )
 
 var (
-	// ErrNotFound means that the remote does not have an object that a tree names.
+	// ErrNotFound means that the remote does not have an object to which a tree refers.
 	ErrNotFound = errors.New("the remote does not have it")
 	// ErrDeadline means that contents did not arrive within Config.Deadline.
 	ErrDeadline = errors.New("deadline passed")
@@ -47,30 +47,30 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// Pending is one wanted blob, from the first call that wants it until its contents are on this host
-// or given up. Pipeline.mu guards all fields but done. err and data do not change after done is
-// closed.
+// Pending is the state of one want, from the first call that wants the blob until its contents are on this host or
+// the pipeline gives up. Pipeline.mu guards all fields except done. err and data do not change after done is closed.
 type Pending struct {
 	done     chan struct{}
 	err      error
-	data     []byte // contents up to maxSharedSize, kept only for readers
-	waiters  int
-	prefetch bool   // a prefetch wants it too: it stays queued when the last reader leaves
-	inBatch  *Batch // the request that carries it; nil while it is queued or backs off
-	attempts int
+	data     []byte // the contents, if a reader waits for them and they are not larger than maxSharedSize
+	waiters  int    // number of readers that wait
+	prefetch bool   // a prefetch wants the blob too, so the want stays queued when the last reader leaves
+	inBatch  *Batch // the batch that contains the want; nil while the want is queued or waits to be retried
+	attempts int    // number of batches that contained the want so far
 }
 
-// Done returns a channel that is closed when the contents are on this host or given up.
+// Done returns a channel that is closed when the contents are on this host or the pipeline has given up.
 func (f *Pending) Done() <-chan struct{} { return f.done }
 
-// Err returns why the contents were given up; nil if they are on this host. Done must be closed.
+// Err returns nil if the contents are on this host, otherwise the reason why the pipeline has given up. It must be
+// called only after the channel of Done is closed.
 func (f *Pending) Err() error { return f.err }
 
-// Neighbours are wants that travel in the request of another one, which a reader waits for.
+// Neighbours are wants that are queued together with a want that a reader waits for, so that one request fetches all.
 type Neighbours struct {
 	Wants []prioritize.Want
-	// Patience is how long the reader waits for a background answer before its blob is requested
-	// once more: a crawler is served best by the large answers that it has caused.
+	// Patience is how long the reader waits for a background answer before its blob is requested once more:
+	// HedgeAfter or HedgeCrawl.
 	Patience time.Duration
 }
 
@@ -79,19 +79,19 @@ type Batch struct {
 	Wants      []prioritize.Want
 	background bool
 	probe      bool         // sent to find out whether the remote answers again
-	suspect    bool         // one of its objects may be why an answer was invalid
-	urgent     atomic.Int32 // readers that wait for a part of it: if there is one, the answer is never paused
+	suspect    bool         // one of its objects may be the cause of an invalid answer
+	urgent     atomic.Int32 // number of readers that wait for a part of the answer; reading it is not paused for them
 }
 
 // Pipeline merges, orders, sends and retries wants for blobs. At most one want per object is
 // pending at any time. Its methods may be called from any goroutine.
 //
-// mu is acquired before any lock that cached acquires. It is never held across network or disk
-// waits.
+// Config.Cached is called with mu held, so mu is acquired before any lock that this function acquires. mu is never
+// held across network or disk waits.
 type Pipeline struct {
 	send     func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error
 	probe    func()                  // sends a small request, to find out whether the remote answers again; may be nil
-	cached   func(id object.ID) bool // reports that contents arrived by another way
+	cached   func(id object.ID) bool // reports whether contents are on this host already
 	deadline time.Duration
 	log      *zap.Logger
 
@@ -102,7 +102,7 @@ type Pipeline struct {
 	requests [2]metrics.Histogram // how long a batch took, from the request to its last object; [1] counts background batches
 
 	foreground atomic.Int32 // in-flight foreground batches
-	lastReader atomic.Int64 // when a reader last began to wait, in nanoseconds since the epoch
+	lastReader atomic.Int64 // time when a reader last began to wait, in nanoseconds since 1970
 	readers    *Readers     // of all stores of the process
 
 	mu             sync.Mutex
@@ -115,11 +115,11 @@ type Pipeline struct {
 	lastPrefetch   time.Time // when the last prefetch batch was taken
 	closed         bool
 	state          health
-	recovered      chan struct{} // closed when a failure ends
+	recovered      chan struct{} // closed and replaced when a failure ends
 	readersWaiting int           // readers that wait for the remote
-	admitting      int           // requests of other callers than senders that wait while the remote is unreachable
+	admitting      int           // number of calls of admit that wait because the remote is unreachable
 	refusals       refusals
-	lost           int // contents that a prefetch wanted and that were given up
+	lost           int // number of blobs that a prefetch wanted and that could not be fetched
 }
 
 // Config configures a Pipeline.
@@ -127,17 +127,17 @@ type Config struct {
 	// Send requests the wants of a batch, stores each blob where reads find it, and then calls
 	// arrived with its contents (nil if they are large).
 	Send func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error
-	// Cached reports whether contents can be read at once. It is called with the pipeline's mutex
-	// held and must not wait for network or disk.
+	// Cached reports whether contents are on this host, so that they need not be requested. It is called with
+	// Pipeline.mu held and must not wait for network or disk.
 	Cached func(id object.ID) bool
-	// Probe sends a small request, to see whether the remote answers again; nil: none.
+	// Probe sends a small request that shows whether the remote answers again. It may be nil.
 	Probe    func()
 	Deadline time.Duration // how long a reader waits for contents
 	Readers  *Readers      // of all stores of the process; nil: of this pipeline alone
 	Log      *zap.Logger
 }
 
-// New returns a running Pipeline. Close must be called.
+// New returns a running Pipeline. The caller must call Close.
 func New(c Config) *Pipeline {
 	if c.Readers == nil {
 		c.Readers = new(Readers)
@@ -161,8 +161,8 @@ func New(c Config) *Pipeline {
 // Deadline returns how long a reader waits for contents.
 func (p *Pipeline) Deadline() time.Duration { return p.deadline }
 
-// Latencies returns how long readers waited for contents, and how long the requests of foreground
-// and background took.
+// Latencies returns histograms of how long readers waited for contents, and of how long foreground and background
+// requests took.
 func (p *Pipeline) Latencies() (waits, foreground, background *metrics.Histogram) {
 	return &p.waits, &p.requests[0], &p.requests[1]
 }
@@ -173,8 +173,8 @@ func (p *Pipeline) BeginForeground() (end func()) {
 	return func() { p.foreground.Add(-1) }
 }
 
-// Close stops all requests, ends every wait with ErrClosed, and returns when no goroutine of the
-// pipeline is left.
+// Close cancels all requests, ends every wait with ErrClosed, and returns when all goroutines of the pipeline have
+// ended.
 func (p *Pipeline) Close() {
 	p.mu.Lock()
 	if p.closed {
@@ -195,11 +195,10 @@ func (p *Pipeline) Close() {
 	}
 }
 
-// Wait returns the contents of one blob as soon as they are on this host. It queues the blob,
-// unless it is pending already, and its neighbours. Contents over 1 MiB are returned as nil: the
-// caller reads them from the cache. Errors are ErrNotFound, ErrDeadline, ErrClosed, the error of
-// ctx, a refusal, or the failure of the remote. A request continues without this reader if others
-// need it.
+// Wait waits until the contents of one blob are on this host and returns them. It queues the blob, unless it is
+// pending already, and its neighbours. Contents over 1 MiB are returned as nil: the caller reads them from the cache.
+// The error is or wraps ErrNotFound, ErrDeadline, ErrClosed, the error of ctx, a refusal, or the failure of the
+// remote. If Wait returns early, an in-flight request continues.
 func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neighbours) ([]byte, error) {
 	w.Class = prioritize.Waiting
 	p.NoteReader()
@@ -251,7 +250,8 @@ func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neigh
 	return nil, err
 }
 
-// charge counts the cost of a finished want for the caller that waited. It needs mu.
+// charge adds the cost of a finished want to the request that waited for it, which ctx belongs to. The caller holds
+// Pipeline.mu.
 func (f *Pending) charge(ctx context.Context) {
 	blobs := int64(1)
 	if f.inBatch != nil {
@@ -260,8 +260,8 @@ func (f *Pending) charge(ctx context.Context) {
 	metrics.Charge(ctx, metrics.Fetched, blobs, int64(len(f.data)))
 }
 
-// await blocks until the want is finished, ctx ends or the deadline passes. After patience it has
-// the blob requested once more, if a background request is to fetch it.
+// await blocks until the want is finished, ctx ends or the deadline passes. Whenever patience has passed, it calls
+// hedge.
 func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, patience time.Duration) error {
 	deadline := time.NewTimer(p.deadline)
 	defer deadline.Stop()
@@ -288,7 +288,8 @@ func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, pat
 	}
 }
 
-// hedge queues a want again, on its own, if it is part of a background batch.
+// hedge queues a want again if it is part of an in-flight background batch, so that a foreground request fetches it
+// sooner.
 func (p *Pipeline) hedge(f *Pending, w prioritize.Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,7 +301,7 @@ func (p *Pipeline) hedge(f *Pending, w prioritize.Want) {
 	p.wake.Broadcast()
 }
 
-// Queue queues wants for background requests. Wants that are pending already keep their place.
+// Queue queues wants of a prefetch or readahead. It does not wait. Wants that are pending already stay pending.
 func (p *Pipeline) Queue(wants []prioritize.Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -332,7 +333,7 @@ func (p *Pipeline) AwaitRoom(ctx context.Context, n int) bool {
 	return ctx.Err() == nil
 }
 
-// StartCrawl makes background batches large for crawlTime: a reader reads the whole tree.
+// StartCrawl makes background batches large for crawlTime, because a process reads the whole tree.
 func (p *Pipeline) StartCrawl() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -343,8 +344,8 @@ func (p *Pipeline) StartCrawl() {
 	p.crawlingUntil = now.Add(crawlTime)
 }
 
-// enqueue returns the pending want for an object, and queues it unless a request carries it. It
-// returns nil if the pipeline is closed. It needs mu.
+// enqueue returns the state of the want for a blob, and queues the want unless a batch contains it. It returns nil if
+// the pipeline is closed. The caller holds mu.
 func (p *Pipeline) enqueue(w prioritize.Want) *Pending {
 	if p.closed {
 		return nil
@@ -360,7 +361,7 @@ func (p *Pipeline) enqueue(w prioritize.Want) *Pending {
 	return f
 }
 
-// finish ends a want with its contents or an error, and wakes those that wait for it. It needs mu.
+// finish ends a want with its contents or an error, and wakes the readers that wait for it. The caller holds mu.
 func (p *Pipeline) finish(id object.ID, f *Pending, data []byte, err error) {
 	if f.waiters > 0 && len(data) <= maxSharedSize {
 		f.data = data
@@ -373,7 +374,7 @@ func (p *Pipeline) finish(id object.ID, f *Pending, data []byte, err error) {
 	close(f.done)
 }
 
-// Prefetching returns how many blobs a prefetch wants that are neither fetched nor given up.
+// Prefetching returns the number of pending blobs that a prefetch wants.
 func (p *Pipeline) Prefetching() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -385,7 +386,7 @@ func (p *Pipeline) Prefetching() (n int) {
 	return n
 }
 
-// Lost returns how many blobs a prefetch wanted that were given up.
+// Lost returns the number of blobs that a prefetch wanted and that could not be fetched.
 func (p *Pipeline) Lost() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -399,7 +400,7 @@ func (p *Pipeline) IsPending(id object.ID) bool {
 	return p.pending[id] != nil
 }
 
-// IsInFlight reports whether a request for a blob has been sent.
+// IsInFlight reports whether a blob is part of a batch that is being sent and answered.
 func (p *Pipeline) IsInFlight(id object.ID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -407,8 +408,8 @@ func (p *Pipeline) IsInFlight(id object.ID) bool {
 	return f != nil && f.inBatch != nil
 }
 
-// Queued returns how many wants are queued: foreground counts those that readers wait for, and
-// their neighbours.
+// Queued returns the numbers of queued wants: foreground counts those that readers wait for and their neighbours,
+// background all others.
 func (p *Pipeline) Queued() (foreground, background int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

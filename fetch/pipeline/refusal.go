@@ -17,11 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// An invalid answer (a broken pack, an object over the size limit, or one for which the disk has no
-// room) is the fault of one of the objects that were requested. Halves of the batch are requested
-// one after the other until that object is alone. It is refused then: reads of it fail at once with
-// the cause. It is requested again after refusedFirst, then after twice as long each time,
-// refusedTries times in all.
+// An invalid answer (a broken pack, an object over the size limit, or one for which the disk has no room) is the
+// fault of one of the objects that were requested. To find this object, halves of the batch are requested one after
+// the other, then halves of an invalid half, and so on until the object is alone. Then the object is refused: reads
+// of it fail at once with the cause. It is requested again after refusedFirst, then after twice as long each time, up
+// to refusedTries times.
 const (
 	singleTries  = 2 // requests for a single object before it is refused
 	refusedFirst = time.Second
@@ -33,7 +33,7 @@ type Refusal struct {
 	Object object.ID // zero: history
 	Path   string    // "" if it is not known
 	Err    error
-	Next   time.Time // when it is requested again; zero: not automatically
+	Next   time.Time // when the object is requested again; zero: not automatically
 }
 
 // refusal is a Refusal with the state of its retries.
@@ -41,7 +41,7 @@ type refusal struct {
 	Refusal
 	class prioritize.Class
 	tries int
-	blob  bool // requested again without a reader
+	blob  bool // the object is a blob, which examine requests again automatically
 }
 
 // Error names the object, its path if it is known, and the cause.
@@ -61,8 +61,8 @@ func (r *refusal) Unwrap() error { return r.Err }
 // refusals is the state of refused objects and of the search for them. Pipeline.mu guards it.
 type refusals struct {
 	byID       map[object.ID]*refusal
-	parts      []part // to be requested, one after the other
-	examining  bool
+	parts      []part        // parts that are to be requested, one after the other
+	examining  bool          // the goroutine examine is running
 	token      chan struct{} // capacity 1: requests whose answers may be invalid are sent one at a time
 	firstRetry time.Duration // refusedFirst; shorter in tests
 }
@@ -70,10 +70,10 @@ type refusals struct {
 // part is a half, quarter and so on of the objects of an invalid answer.
 type part struct {
 	wants []prioritize.Want
-	tries int // requests so far, of a single object
+	tries int // number of requests so far, if the part is a single object
 }
 
-// isInvalidAnswer reports whether err is that of an answer that arrived and was invalid.
+// isInvalidAnswer reports whether err means that an answer arrived but was invalid.
 func isInvalidAnswer(err error) bool {
 	if err == nil || IsUnreachable(err) || IsFinal(err) || errors.Is(err, ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -94,7 +94,8 @@ func isLocal(err error) bool {
 	return errors.As(err, &path) || errors.Is(err, syscall.ENOSPC)
 }
 
-// bisect queues the wants of an invalid answer for requests in smaller parts. It needs mu.
+// bisect schedules the wants of an invalid answer for requests in smaller parts, and starts examine if needed. The
+// caller holds mu.
 func (p *Pipeline) bisect(wants []prioritize.Want, err error) {
 	if len(wants) == 0 {
 		return
@@ -106,8 +107,8 @@ func (p *Pipeline) bisect(wants []prioritize.Want, err error) {
 	}
 }
 
-// split queues the halves of a part; objects that readers wait for are first. A single object is
-// requested alone, or refused. It needs mu.
+// split appends the halves of a part to the list of parts. Objects that readers wait for become the first half. A
+// single object is requested alone, or refused after singleTries. The caller holds mu.
 func (p *Pipeline) split(of part, err error) {
 	r := &p.refusals
 	if len(of.wants) == 1 {
@@ -121,8 +122,8 @@ func (p *Pipeline) split(of part, err error) {
 	}
 	var waited, rest []prioritize.Want
 	for _, w := range of.wants {
-		// Wants of readers are separated from the rest first, since one bad object would delay
-		// them.
+		// Wants that readers wait for are separated from the rest, so that an invalid object in the rest does not
+		// delay them.
 		if f := p.pending[w.ID]; f != nil && f.waiters > 0 {
 			waited = append(waited, w)
 		} else {
@@ -136,7 +137,8 @@ func (p *Pipeline) split(of part, err error) {
 	r.parts = append([]part{{wants: p.holdSuspects(waited)}}, append(r.parts, part{wants: p.holdSuspects(rest)})...)
 }
 
-// holdSuspects keeps the senders from sending wants. It needs mu.
+// holdSuspects removes wants from the queue and marks them as part of a batch, so that no sender sends them. It
+// returns wants. The caller holds mu.
 func (p *Pipeline) holdSuspects(wants []prioritize.Want) []prioritize.Want {
 	held := &Batch{suspect: true, background: true}
 	for _, w := range wants {
@@ -148,7 +150,7 @@ func (p *Pipeline) holdSuspects(wants []prioritize.Want) []prioritize.Want {
 	return wants
 }
 
-// refuse ends a want and records its refusal. It needs mu.
+// refuse records that an object is refused, and finishes its want with the refusal. The caller holds mu.
 func (p *Pipeline) refuse(w prioritize.Want, err error) {
 	r := p.refusals.byID[w.ID]
 	if r == nil {
@@ -163,8 +165,8 @@ func (p *Pipeline) refuse(w prioritize.Want, err error) {
 	}
 }
 
-// recordFailure counts one more invalid answer. An error of this host never makes the refusal
-// final.
+// recordFailure counts one more invalid answer and sets the time of the next request. Errors of this host, such as a
+// full disk, never stop the automatic requests.
 func (r *refusal) recordFailure(err error, first time.Duration) {
 	r.Err = err
 	r.tries++
@@ -174,8 +176,8 @@ func (r *refusal) recordFailure(err error, first time.Duration) {
 	}
 }
 
-// examine requests the parts one after the other, and refused objects when they are due, until
-// nothing is left.
+// examine requests the parts one after the other, and refused objects when they are due, until none of either is
+// left. It runs in a goroutine of its own.
 func (p *Pipeline) examine() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -220,7 +222,7 @@ func (p *Pipeline) examine() {
 	}
 }
 
-// inTurn runs request when no other request whose answer may be invalid is in flight.
+// inTurn waits until no other request whose answer may be invalid is in flight, and then calls request.
 func (p *Pipeline) inTurn(ctx context.Context, request func() error) error {
 	select {
 	case p.refusals.token <- struct{}{}:
@@ -231,8 +233,8 @@ func (p *Pipeline) inTurn(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// nextSuspect returns the next batch to request. A nil batch means that nothing is due before
-// until, or, if until is zero, that nothing is left and the examiner must end.
+// nextSuspect returns the next batch to request. tries is the number of requests for the part so far. If b is nil, no
+// batch is due before until, or, if until is zero, none is left and examine must end.
 func (p *Pipeline) nextSuspect() (b *Batch, tries int, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -307,7 +309,7 @@ func (p *Pipeline) examined(b *Batch, tries int, err error) bool {
 			p.refuse(w, err)
 		case IsUnreachable(err):
 			r.Next = time.Now().Add(refusedFirst)
-		default: // the object arrived, or is gone from the remote: the remote was repaired, so all others are tried again
+		default: // the remote was repaired: the object arrived, or was removed there; so all others are tried again
 			p.forgive(object.ID{})
 		}
 	}
@@ -342,8 +344,8 @@ func (p *Pipeline) Refusals() []Refusal {
 	return all
 }
 
-// IsRefused reports whether err is the refusal of an object, which is no failure of the remote as a
-// whole.
+// IsRefused reports whether err is the refusal of an object. Such an error does not mean that the remote as a whole
+// fails.
 func IsRefused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
@@ -359,9 +361,9 @@ func (p *Pipeline) Refused(id object.ID) error {
 	return nil
 }
 
-// RequestObject runs request, which fetches something other than contents: a tree, a commit with
-// its trees, or, with the zero id, history. After an invalid answer it returns the refusal at once
-// until the time for the next request has come.
+// RequestObject runs request, which fetches something other than contents: a tree, a commit with its trees, or, with
+// the zero id, history. After an invalid answer it returns the refusal without a request until the time of the next
+// attempt.
 func (p *Pipeline) RequestObject(ctx context.Context, id object.ID, request func() error) error {
 	p.mu.Lock()
 	r, others := p.refusedLocked(id), len(p.refusals.byID) > 0
@@ -386,7 +388,7 @@ func (p *Pipeline) RequestObject(ctx context.Context, id object.ID, request func
 	return err
 }
 
-// forgive removes the refusal of an object, or of all objects if id is zero. It needs mu.
+// forgive removes the refusal of an object, or of all objects if id is zero. The caller holds mu.
 func (p *Pipeline) forgive(id object.ID) {
 	if id.IsZero() {
 		clear(p.refusals.byID)
@@ -395,10 +397,11 @@ func (p *Pipeline) forgive(id object.ID) {
 	delete(p.refusals.byID, id)
 }
 
-// Error returns what readers of the object see.
+// Error returns the text of the error that readers of the object get.
 func (r Refusal) Error() string { return (&refusal{Refusal: r}).Error() }
 
-// recordRefusal counts one more invalid answer for an object other than a blob. It needs mu.
+// recordRefusal counts one more invalid answer for an object that may not be a blob, and returns its refusal. The
+// caller holds mu.
 func (p *Pipeline) recordRefusal(id object.ID, path string, err error) *refusal {
 	r := p.refusals.byID[id]
 	if r == nil {
@@ -409,8 +412,7 @@ func (p *Pipeline) recordRefusal(id object.ID, path string, err error) *refusal 
 	return r
 }
 
-// refusedLocked returns the refusal of an object, or nil if the object may be requested now. It
-// needs mu.
+// refusedLocked returns the refusal of an object, or nil if the object may be requested now. The caller holds mu.
 func (p *Pipeline) refusedLocked(id object.ID) *refusal {
 	r := p.refusals.byID[id]
 	if r == nil || p.cached(id) || !r.blob && !r.Next.IsZero() && !time.Now().Before(r.Next) {

@@ -12,15 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A sender is a goroutine that sends one batch at a time, on a connection of its own. The
-// foreground senders keep one connection warm for readers, whatever the background does. Background
-// batches grow from request to request: just after a mount the time to the first byte counts, later
-// the number of requests, and hedges bound how long a reader waits for a large answer. Batches of a
-// crawler, which reads everything, are the largest.
+// A sender is a goroutine that sends one batch at a time, on a connection of its own. The foreground senders serve
+// only readers, so that background requests never occupy all connections. Background batches grow from request to
+// request: just after a mount the time to the first byte counts, later the number of requests, and hedges bound how
+// long a reader waits for a large answer. Batches of a crawler, which reads everything, are the largest.
 const (
 	ForegroundSenders = 3
 	backgroundSenders = 2
-	foregroundBatch   = 640 // a readahead window, and whatever other readers wait for
+	foregroundBatch   = 640 // a readahead window and the wants of other readers
 
 	FirstPrefetchBatch = 400
 	MaxPrefetchBatch   = 3200
@@ -30,19 +29,20 @@ const (
 	// crawlTime is how long StartCrawl has effect.
 	crawlTime = 5 * time.Second
 
-	// A reader counts as active for activeTime after it began to wait. While one is active, a
-	// prefetch batch is sent at most every prefetchInterval.
+	// A reader counts as active for activeTime after it has begun to wait. While a reader is active, at most one
+	// prefetch batch per prefetchInterval is sent.
 	activeTime       = 100 * time.Millisecond
 	prefetchInterval = 2 * time.Second
 
-	// gatherTime is how long a foreground batch waits for more wants: those of one moment share a
-	// request.
+	// gatherTime is how long a foreground batch waits for more wants, so that wants that are queued at almost the
+	// same time share a request.
 	gatherTime = time.Millisecond
-	// MaxPause bounds how long foreground requests may hold up one background answer.
+	// MaxPause is the maximum time for which the reading of a background answer is paused because of foreground
+	// requests.
 	MaxPause = 2 * time.Second
-	// idleTime is how long no reader must have begun to wait before the pipeline counts as idle.
+	// idleTime is the time after which the pipeline counts as idle if no reader has begun to wait.
 	idleTime = time.Second
-	// maxAttempts is how often a want is sent when answers are truncated or leave it out.
+	// maxAttempts is the maximum number of times that a want is sent if requests for it fail.
 	maxAttempts = 4
 )
 
@@ -73,8 +73,8 @@ func (p *Pipeline) runSender(background bool) {
 	}
 }
 
-// nextBatch blocks until there is work for a sender of the kind. It returns nil when the pipeline
-// is closed.
+// nextBatch waits for wants that a sender may send, and returns them as a batch. background states whether it is a
+// background sender. nextBatch returns nil when the pipeline is closed.
 func (p *Pipeline) nextBatch(background bool) *Batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,11 +111,10 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 	}
 }
 
-// Readers records when a reader of any store of the process last began to wait. The stores share
-// the host's connection to the network, so prefetches of each hold back for readers of all. The end
-// of a wait does not count: a reader of a remote that hangs would hold back the prefetches of all
-// others.
-type Readers struct{ last atomic.Int64 } // nanoseconds since the epoch
+// Readers records when a reader of any store of the process last began to wait. All stores share the host's
+// connection to the network, so prefetches of any store are delayed for readers of every store. Only the beginning of
+// a wait counts: otherwise a reader that waits for a hanging remote would delay the prefetches of all other stores.
+type Readers struct{ last atomic.Int64 } // nanoseconds since 1970
 
 // active reports whether a reader of any store has begun to wait within activeTime.
 func (r *Readers) active(now time.Time) bool {
@@ -129,8 +128,8 @@ func (p *Pipeline) NoteReader() {
 	p.readers.last.Store(now)
 }
 
-// mayPrefetch reports whether a prefetch batch may be sent now. If not, it schedules another look
-// by the senders. It needs mu.
+// mayPrefetch reports whether a prefetch batch may be sent now. If not, it wakes the senders after activeTime, so
+// that they check again. The caller holds mu.
 func (p *Pipeline) mayPrefetch() bool {
 	now := time.Now()
 	active := p.foreground.Load() > 0 || p.readers.active(now)
@@ -141,7 +140,8 @@ func (p *Pipeline) mayPrefetch() bool {
 	return false
 }
 
-// takeBackground returns the next batch for a background sender, or nil. It needs mu.
+// takeBackground returns the next batch for a background sender, or nil if there are no wants. best is the most
+// urgent class in the queue. The caller holds mu.
 func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	size, now := p.prefetchSize, time.Now()
 	if best == prioritize.Readahead && now.Before(p.crawlingUntil) {
@@ -163,8 +163,8 @@ func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	return b
 }
 
-// takeProbe returns a batch of the most urgent want alone, which shows whether the remote answers
-// again. It returns nil if it is too early for that. It needs mu.
+// takeProbe returns a batch with only the most urgent want, whose result shows whether the remote answers again. It
+// returns nil if no probe may be sent now. The caller holds mu.
 func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch {
 	if !ok || !background && best > prioritize.Sibling {
 		return nil
@@ -173,7 +173,7 @@ func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch 
 		return nil
 	}
 	b := p.takeBatch(prioritize.Last, 1)
-	if b == nil { // the contents arrived by another way
+	if b == nil { // the contents are on this host already
 		p.state.probing = false
 		p.wakeAll()
 		return nil
@@ -182,8 +182,8 @@ func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch 
 	return b
 }
 
-// takeBatch returns a batch of up to n of the most urgent wants, none less urgent than worst; nil
-// if there are none. It needs mu.
+// takeBatch returns a batch of up to n of the most urgent wants, none less urgent than worst; nil if there are none.
+// Wants whose contents are on this host are finished instead. The caller holds mu.
 func (p *Pipeline) takeBatch(worst prioritize.Class, n int) *Batch {
 	b := &Batch{}
 	for _, w := range p.queue.Take(worst, n) {
@@ -243,7 +243,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 		case f.waiters == 0 && !f.prefetch:
 			p.finish(w.ID, f, nil, context.Canceled)
 		case isRefused:
-			f.attempts-- // one unknown id fails its whole batch: the attempt does not count for the others
+			f.attempts-- // one unknown id makes its whole batch fail, so this attempt does not count for the others
 			p.queue.Push(w)
 		case err == nil && f.attempts >= 2:
 			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
@@ -271,7 +271,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	p.mu.Unlock()
 }
 
-// requeue queues wants again, as far as they are still pending. It needs mu.
+// requeue queues those of wants again that are still pending and not in a batch. The caller holds mu.
 func (p *Pipeline) requeue(wants []prioritize.Want) {
 	for _, w := range wants {
 		if f := p.pending[w.ID]; f != nil && f.inBatch == nil && !p.closed {
@@ -281,7 +281,8 @@ func (p *Pipeline) requeue(wants []prioritize.Want) {
 	p.wake.Broadcast()
 }
 
-// givesUp reports whether a want is not sent again after maxAttempts. It needs mu.
+// givesUp reports whether the pipeline gives a want up after maxAttempts, given the last error. It does not while the
+// remote is unreachable. The caller holds mu.
 func (p *Pipeline) givesUp(f *Pending, err error) bool {
 	var second SessionRemoteError
 	if errors.As(err, &second) && IsUnreachable(second.Err) {
@@ -305,20 +306,21 @@ func (p *Pipeline) Arrived(id object.ID, data []byte) {
 	p.succeededLocked()
 	if f := p.pending[id]; f != nil {
 		if f.inBatch == nil {
-			p.queue.Drop(id) // it was in a batch that did not want it, or was sent twice
+			p.queue.Drop(id) // another request has fetched the blob
 		}
 		p.finish(id, f, data, nil)
 	}
 	delete(p.refusals.byID, id)
 }
 
-// Pause blocks the reading of a background answer while foreground batches are in flight, for
-// MaxPause at most, unless a reader waits for a part of it.
+// Pause blocks while the reading of the answer to batch b must be paused: b is a background batch, foreground batches
+// are in flight, and no reader waits for a part of b. It blocks for at most MaxPause. The error is that of ctx.
 func (p *Pipeline) Pause(ctx context.Context, b *Batch) error {
 	return WaitWhile(ctx, MaxPause, func() bool { return b.background && p.foreground.Load() > 0 && b.urgent.Load() == 0 })
 }
 
-// Busy reports whether readers wait, have waited within idleTime, or one reads the whole tree.
+// Busy reports whether foreground requests are in flight, a reader has begun to wait within idleTime, or a process
+// reads the whole tree.
 func (p *Pipeline) Busy() bool {
 	if p.foreground.Load() > 0 || time.Since(time.Unix(0, p.lastReader.Load())) < idleTime {
 		return true
@@ -328,7 +330,7 @@ func (p *Pipeline) Busy() bool {
 	return time.Now().Before(p.crawlingUntil)
 }
 
-// WaitWhile blocks while cond returns true, for limit at most. It returns the error of ctx.
+// WaitWhile blocks while cond returns true, but for at most limit. It returns the error of ctx.
 func WaitWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
 	for start := time.Now(); cond() && time.Since(start) < limit; {
 		select {
