@@ -28,20 +28,20 @@ const (
 	// Name is the repository's file, in the root of its tree.
 	Name = ".artifactfs.toml"
 
-	// maxFile is the limit of a file in bytes. The parser's memory grows with the third power of
-	// how deep tables nest: 64 KiB of them took it a minute and 31 GB in all, 4 KiB take 0.1 s and
-	// 0.2 GB.
+	// maxFile is the maximum size of a file in bytes. The memory that the TOML parser allocates grows with the third
+	// power of the nesting depth of tables: a file of 64 KiB took a minute and 31 GB in total, one of 4 KiB takes 0.1
+	// s and 0.2 GB.
 	maxFile      = 4 << 10
-	maxRedirects = 64   // each is a mount of its own
-	maxPath      = 1024 // bytes of one path
+	maxRedirects = 64   // maximum number of paths, since each becomes a mount
+	maxPath      = 1024 // maximum length of a path in bytes
 )
 
 // File is the contents of a configuration file.
 type File struct {
-	Redirect []string `toml:"redirect"` // as Path and Paths have them
+	Redirect []string `toml:"redirect"` // cleaned by Paths
 }
 
-// Parse reads a file. Its error is one line that names the line of the file.
+// Parse parses the contents of a file. If its syntax is invalid, the error is one line that states the line number.
 func Parse(text []byte) (File, error) {
 	var f File
 	if len(text) > maxFile {
@@ -64,7 +64,8 @@ func Parse(text []byte) (File, error) {
 	return f, nil
 }
 
-// Paths cleans paths, in order and without repetitions. None may be inside another.
+// Paths returns raw with every path cleaned by Path, in the same order and without repetitions. It is an error if one
+// path lies inside another.
 func Paths(raw []string) ([]string, error) {
 	var clean []string
 	for _, r := range raw {
@@ -87,8 +88,8 @@ func Paths(raw []string) ([]string, error) {
 	return clean, nil
 }
 
-// Path cleans a path relative to a mount's root; it must stay inside, and be neither the root nor
-// git's.
+// Path returns the clean form of a path relative to the root of a mount. It is an error if the path leads outside, is
+// the root itself, or has a component ".git".
 func Path(raw string) (string, error) {
 	p := path.Clean(raw)
 	switch {
@@ -114,7 +115,7 @@ func Path(raw string) (string, error) {
 
 // UserFile returns the path of the user's file; "" if the home directory is not known.
 func UserFile() string {
-	// The XDG base directory specification has relative paths ignored.
+	// The XDG base directory specification requires that a relative path is ignored.
 	if x := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(x) {
 		return filepath.Join(x, "artifactfs", "config.toml")
 	}
@@ -125,7 +126,7 @@ func UserFile() string {
 	return filepath.Join(home, ".config", "artifactfs", "config.toml")
 }
 
-// Read reads a file that need not be there.
+// Read reads and parses the file name. If it does not exist, Read returns the zero File and no error.
 func Read(name string) (File, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

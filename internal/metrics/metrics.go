@@ -1,9 +1,9 @@
 // Package metrics counts and measures events on hot paths, and writes the results in the text
 // format of Prometheus (version 0.0.4, prometheus.io/docs/instrumenting/exposition_formats).
 //
-// Terms. A family is a name with a help text, a kind and samples, which differ in their labels. A
-// Histogram may be observed from any goroutine and uses no lock. A Cost records the missing data
-// that one request needed.
+// Terms. A family has a name, a help text, a kind and samples, which differ in their labels. A Histogram counts
+// durations; it uses no lock and may be used from any goroutine. A Cost records which missing data one request
+// needed.
 package metrics
 
 import (
@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// bounds are the upper ends of a histogram's buckets, except the last: from an answer from memory
-// to one from the network.
+// bounds are the upper bounds of a histogram's buckets, except the last bucket, which has none. They range from the
+// time of an answer from memory to that of a slow answer from the network.
 var bounds = [...]time.Duration{
 	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
@@ -22,7 +22,7 @@ var bounds = [...]time.Duration{
 	10 * time.Second, 30 * time.Second,
 }
 
-// firstBound maps the bit length of a duration to the first bucket that it may be in.
+// firstBound maps the bit length of a duration in nanoseconds to the first bucket that can contain the duration.
 var firstBound = func() (first [65]uint8) {
 	for n := range first {
 		least := int64(0)
@@ -36,7 +36,7 @@ var firstBound = func() (first [65]uint8) {
 	return first
 }()
 
-// Histogram counts durations by size. The zero value is ready.
+// Histogram counts durations in buckets. The zero value is ready to use.
 type Histogram struct {
 	buckets [len(bounds) + 1]atomic.Uint64
 	sum     atomic.Int64 // nanoseconds
@@ -61,24 +61,24 @@ func (h *Histogram) Add(other *Histogram) {
 	h.sum.Add(other.sum.Load())
 }
 
-// Source is a set of bits: the kinds of missing data that a request needed.
+// Source is a bit set of the kinds of missing data that a request needed.
 type Source uint32
 
 const (
 	Fetched   Source = 1 << iota // contents from the remote
 	Listed                       // directory listings from the remote
 	Sized                        // sizes from the remote
-	Converted                    // a filter's work
+	Converted                    // contents converted by a filter
 )
 
-// Cost records the missing data that one request needed. The zero value is ready; methods may be
-// called from any goroutine.
+// Cost records which missing data one request needed. The zero value is ready to use. The methods may be called from
+// any goroutine.
 type Cost struct {
 	source       atomic.Uint32
 	blobs, bytes atomic.Int64
 }
 
-// Add adds a source, the blobs that were requested with it, and the bytes that were received for
+// Add adds a source, the number of blobs that were requested together, and the number of bytes that were received for
 // the request itself.
 func (c *Cost) Add(s Source, blobs, bytes int64) {
 	c.source.Or(uint32(s))
@@ -86,15 +86,15 @@ func (c *Cost) Add(s Source, blobs, bytes int64) {
 	c.bytes.Add(bytes)
 }
 
-// Total returns the sums; source 0 means that no data was missing.
+// Total returns the sums of all calls of Add. source is 0 if no data was missing.
 func (c *Cost) Total() (source Source, blobs, bytes int64) {
 	return Source(c.source.Load()), c.blobs.Load(), c.bytes.Load()
 }
 
-// CostKey is the key of a context's *Cost.
+// CostKey is the key under which a context has its *Cost.
 type CostKey struct{}
 
-// Charge adds to the cost of the request that ctx belongs to, if any.
+// Charge adds to the Cost of ctx. It does nothing if ctx has none.
 func Charge(ctx context.Context, s Source, blobs, bytes int64) {
 	if c, ok := ctx.Value(CostKey{}).(*Cost); ok {
 		c.Add(s, blobs, bytes)

@@ -19,14 +19,14 @@ import (
 
 const (
 	unixPrefix = "unix:"
-	headerTime = 10 * time.Second // for a request's header to arrive
-	probeTime  = time.Second      // for a process that has the socket to take a connection
+	headerTime = 10 * time.Second // time limit for the header of a request to arrive
+	probeTime  = time.Second      // time limit for a process that has the socket to accept a connection
 )
 
-// Address is where metrics are served: a unix socket, which only its owner can use, or a loopback
+// Address is the address at which metrics are served: a unix socket, which only its owner can use, or a loopback
 // address.
 type Address struct {
-	path string // of the socket; "": host and port count
+	path string // path of the socket; "" if host and port are the address
 	host string // "localhost", or an IP address of the loopback
 	port string
 }
@@ -67,7 +67,7 @@ func (a Address) String() string {
 	return net.JoinHostPort(a.host, a.port)
 }
 
-// Listen takes the address; syscall.EADDRINUSE if another process has it.
+// Listen starts to listen at the address. If another process listens there, the error wraps syscall.EADDRINUSE.
 func (a Address) Listen() (net.Listener, error) {
 	if a.path == "" {
 		l, err := net.Listen("tcp", a.String())
@@ -83,11 +83,11 @@ func (a Address) Listen() (net.Listener, error) {
 	return l, nil
 }
 
-// listenUnix creates the socket under a temporary name and renames it when its mode is set, so that
-// no other user can connect before. It replaces the socket of a dead process.
+// listenUnix creates the socket under a temporary name and renames it after its mode is set, so that other users can
+// never connect. It replaces a socket that a dead process has left.
 func listenUnix(path string) (net.Listener, error) {
-	// A socket that accepts a connection belongs to a live process. One that refuses was left by a
-	// dead process.
+	// A socket that accepts a connection belongs to a live process. One that refuses connections was left by a dead
+	// process.
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
 			return nil, errors.New("something else than a socket is there")
@@ -102,12 +102,12 @@ func listenUnix(path string) (net.Listener, error) {
 		}
 	}
 	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
-	os.Remove(fresh) // of a process that had our number
+	os.Remove(fresh) // left by an earlier process with the same id
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
-	// The path is removed by Serve, under its final name.
+	// Serve removes the socket, which then has its final name.
 	l.SetUnlinkOnClose(false)
 	if err = os.Chmod(fresh, 0o600); err == nil {
 		err = os.Rename(fresh, path)
@@ -120,17 +120,17 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve serves at l until ctx ends: /metrics with the output of write, and profiles below
-// /debug/pprof/.
+// Serve answers HTTP requests at l until ctx ends, and then returns nil. /metrics returns the output of write, and
+// Go's profiles are below /debug/pprof/.
 func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx context.Context, out io.Writer) error) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", ContentType)
 		if err := write(r.Context(), w); err != nil {
-			panic(http.ErrAbortHandler) // half of it must not be taken for all
+			panic(http.ErrAbortHandler) // abort the reply, so that the client does not take a part for the whole
 		}
 	})
-	// Not /debug/pprof/cmdline: a command line may hold a secret.
+	// /debug/pprof/cmdline is not served, because a command line may contain a secret.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
@@ -149,8 +149,9 @@ func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx conte
 	return fmt.Errorf("serve metrics: %w", err)
 }
 
-// own refuses requests that a browser sends for a page of another host, whose name was made to
-// resolve to the loopback address.
+// own protects h from web pages of other hosts that a user views in a browser on this host. Such a page can reach h
+// if the name of its host is made to resolve to the loopback address; own refuses requests whose Host header has such
+// a name.
 func (a Address) own(h http.Handler) http.Handler {
 	if a.path != "" {
 		return h

@@ -12,7 +12,7 @@ import (
 // ContentType is the content type of a Writer's output.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Kind is a family's type.
+// Kind is the type of a family, as the text format spells it.
 type Kind string
 
 const (
@@ -21,20 +21,20 @@ const (
 	Histograms Kind = "histogram"
 )
 
-// Label is a name and any text.
+// Label is a label of a sample. Value may be any text.
 type Label struct{ Name, Value string }
 
-// Writer writes families one after the other. The caller must write each family once, and no two
-// samples of it with the same labels.
+// Writer writes families one after the other. The caller must write each family only once, and must not write two
+// samples of a family with the same labels.
 type Writer struct {
 	out    *bufio.Writer
 	family string
 }
 
-// NewWriter makes a Writer; Flush ends it.
+// NewWriter returns a Writer to out. The caller must call Flush at the end.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: bufio.NewWriter(out)} }
 
-// Flush returns the first error of all writing.
+// Flush writes the buffered text and returns the first error that occurred since NewWriter.
 func (w *Writer) Flush() error {
 	if err := w.out.Flush(); err != nil {
 		return fmt.Errorf("write metrics: %w", err)
@@ -47,21 +47,20 @@ var (
 	labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 )
 
-// Family begins the next family. A counter's name ends in _total.
+// Family begins the next family. The name of a counter must end in _total.
 func (w *Writer) Family(name string, kind Kind, help string) {
 	w.family = name
 	fmt.Fprintf(w.out, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscapes.Replace(help), name, kind)
 }
 
-// Sample writes a value of the family.
+// Sample writes a sample of the present family.
 func (w *Writer) Sample(value float64, labels ...Label) { w.sample("", value, labels) }
 
-// Histogram writes a histogram, in seconds.
+// Histogram writes a histogram as samples of the present family, in seconds.
 func (w *Writer) Histogram(h *Histogram, labels ...Label) {
 	labels = append(labels[:len(labels):len(labels)], Label{Name: "le"})
 	le := &labels[len(labels)-1].Value
-	// The count is the sum of the buckets as they are read, so that it fits them while others
-	// observe.
+	// The count is the sum of the buckets as read here, so that both agree even if other goroutines call Observe.
 	var count uint64
 	for i := range h.buckets {
 		count += h.buckets[i].Load()
@@ -76,7 +75,7 @@ func (w *Writer) Histogram(h *Histogram, labels ...Label) {
 	w.sample("_count", float64(count), labels)
 }
 
-// Count is how many were observed.
+// Count returns the number of durations that were observed.
 func (h *Histogram) Count() (n uint64) {
 	for i := range h.buckets {
 		n += h.buckets[i].Load()
