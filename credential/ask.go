@@ -12,13 +12,13 @@ import (
 
 // Limits of one question.
 const (
-	askTries = 5 // the daemon may die, and its successor continues on the same socket
+	askTries = 5 // the worker may die, and its successor answers on the same socket
 	askTime  = 2 * time.Minute
 )
 
-// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to
-// out. An error is for the user; git continues with the next helper. op is git's operation; an
-// unknown one does nothing, as the protocol demands.
+// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. op is git's
+// operation; Ask ignores an unknown one, as the protocol demands. An error is to be printed for the user; git then
+// continues with the next helper.
 func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) error {
 	if op != opGet && op != opStore && op != opErase {
 		return nil
@@ -47,13 +47,13 @@ func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) er
 	if op != opGet || answer.password == "" && answer.value == "" {
 		return nil
 	}
-	// git does not know the line with the operation.
+	// The line "op=" is not part of git's protocol.
 	answer.op = ""
 	_, err = out.Write(answer.lines())
 	return err
 }
 
-// exchange asks once. The daemon answers one question for each connection.
+// exchange sends one question to the daemon and returns the answer. Each question needs a connection of its own.
 func exchange(ctx context.Context, gitDir string, q message) (message, error) {
 	conn, err := gitsocket.Dial(ctx, gitDir, socketName)
 	if err != nil {

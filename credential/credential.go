@@ -1,9 +1,9 @@
-// Package credential makes the git commands in a mount use the mount's login. git runs a credential
-// helper, Ask, which sends the question to a socket in the git directory, and Serve answers. So the
-// secret is in no configuration, environment or command line: it is passed from the daemon's memory
-// through the socket and a pipe to git.
+// Package credential makes the git commands in a mount use the mount's login. git runs a credential helper (Ask),
+// which sends git's question to a socket in the git directory, where the daemon answers (Serve). So the secret never
+// appears in a configuration, environment or command line: it is passed from the daemon's memory through the socket
+// and a pipe to git.
 //
-// Only the owner of the git directory, root and the daemon's own user get an answer.
+// The daemon answers only processes of the owner of the git directory, of root and of the daemon's own user.
 //
 // The messages are those of git's credential protocol (git-credential(1), "INPUT/OUTPUT FORMAT"),
 // after a line with git's operation. An answer may contain a line "error=TEXT", which the helper
@@ -20,22 +20,22 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// socketName is where questions about a git directory are answered, inside it.
+// socketName is the name of the socket in a git directory at which questions are answered.
 const socketName = "artifactfs-credential"
 
-// maxMessage bounds a question or an answer, in bytes.
+// maxMessage is the maximum size of a question or an answer, in bytes.
 const maxMessage = 256 << 10
 
 // Operations of git (gitcredentials(7), "CUSTOM HELPERS").
 const (
 	opGet   = "get"
-	opStore = "store" // the server took it
-	opErase = "erase" // the server refused it
+	opStore = "store" // the server has accepted the login
+	opErase = "erase" // the server has refused the login
 )
 
 // message is one question of git, or its answer.
 type message struct {
-	// op is git's operation in a question; an answer has none.
+	// op is git's operation in a question; "" in an answer.
 	op             string
 	question       transport.Question
 	secret         string // secret that was accepted (store) or refused (erase)
@@ -68,15 +68,15 @@ func readMessage(r io.Reader) (m message, whole bool, err error) {
 	if err := lines.Err(); err != nil {
 		return m, false, fmt.Errorf("read credential message: %w", err)
 	}
-	// The limit cut the message off.
+	// The message is longer than maxMessage.
 	if limited.N == 0 {
 		return m, false, errMalformed
 	}
 	return m, false, nil
 }
 
-// set stores the value of one line. git sends the secret of an approved or refused login in the same members as an
-// answer.
+// set stores the value of one line. In a store or erase, git sends the secret under the same keys that an answer to
+// get uses.
 func (m *message) set(key, value string) {
 	switch key {
 	case "op":
@@ -96,7 +96,7 @@ func (m *message) set(key, value string) {
 	case "credential":
 		m.value = value
 	case "wwwauth[]":
-		if value == "" { // resets the list
+		if value == "" { // an empty value clears the list
 			m.question.Challenges = nil
 			break
 		}
@@ -116,7 +116,7 @@ func (m *message) set(key, value string) {
 func (m message) lines() []byte {
 	var b strings.Builder
 	line := func(key, value string) {
-		// A line feed in a value would forge further lines.
+		// A value with a line feed could inject further lines, so it is left out.
 		if value != "" && !strings.ContainsAny(value, "\r\n\x00") {
 			fmt.Fprintf(&b, "%s=%s\n", key, value)
 		}

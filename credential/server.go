@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	answerTime = time.Minute // time limit of one question, in which a credential helper of the user may have to answer
-	// maxAskers bounds the questions that are answered at one time.
+	answerTime = time.Minute // time limit for one question, which includes the time that a credential helper of the user takes
+	// maxAskers is the maximum number of questions that are answered at the same time.
 	maxAskers = 32
 )
 
@@ -36,7 +36,7 @@ type Server struct {
 	source   Source
 	log      *zap.Logger
 	listener *gitsocket.Listener
-	// room holds a token for each connection that is being answered.
+	// room is a semaphore: it has an element for each connection that is being answered.
 	room   chan struct{}
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -55,7 +55,7 @@ func Serve(gitDir string, s Source, o gitsocket.Options, log *zap.Logger) (*Serv
 	return server, nil
 }
 
-// Close ends all questions and waits for them.
+// Close stops listening, cancels all questions in progress and returns when they have ended.
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.listener.Close()
@@ -109,7 +109,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	if err != nil || !whole {
 		return err
 	}
-	conn.Write(s.reply(ctx, q).lines()) // it fails if git was interrupted
+	conn.Write(s.reply(ctx, q).lines()) // an error means that git was interrupted
 	return nil
 }
 
@@ -133,8 +133,8 @@ func (s *Server) reply(ctx context.Context, q message) message {
 	return message{}
 }
 
-// lets reports whether a user gets an answer. The mode of the socket enforces the same, but its
-// owner may change that.
+// lets reports whether processes of a user get an answer. The mode of the socket enforces the same, but the owner of
+// the socket may change the mode.
 func (s *Server) lets(uid uint32) bool {
 	owner, err := gitsocket.Owner(s.gitDir)
 	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid

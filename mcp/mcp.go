@@ -1,9 +1,9 @@
 // Package mcp offers the commands of one session as tools of the Model Context Protocol, so that a
 // coding agent can make checkpoints of its own work, list them and restore them.
 //
-// A tool returns the output of the command of the same name with --json, as structured content. A
-// failure is a tool error whose structured content is a control.ErrorReport. The session is looked
-// up at every call: its mount may be unmounted and mounted again while the agent runs.
+// A tool returns, as structured content, what the command of the same name prints with --json. A failure is a tool
+// error whose structured content is a control.ErrorReport. The session is looked up at every call: its mount may be
+// unmounted and mounted again while the agent runs.
 package mcp
 
 import (
@@ -23,8 +23,7 @@ type Session struct {
 	Mount  control.MountStatus
 }
 
-// Find returns the session that the tools work in. verb names the operation, for the text of an
-// error.
+// Find returns the session on which the tools operate. verb names the operation in the text of errors.
 type Find func(ctx context.Context, verb string) (Session, error)
 
 // instructions is the text about the tools that an agent receives when it connects.
@@ -33,7 +32,8 @@ Make a checkpoint before a risky change. A checkpoint holds all files, untracked
 stashes, and does not touch git. checkpoint, log, diff and restore name checkpoints by id, by the beginning of an id, by a pin, or from
 the newest: @ is the newest, @~1 the one before. restore makes a checkpoint of what was there, so it can be undone.`
 
-// Serve answers on in and out until in ends, which is no error, or ctx does.
+// Serve reads requests from in and writes replies to out. It returns nil when in ends, and the error of ctx when ctx
+// ends.
 func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out io.WriteCloser) error {
 	server := sdk.NewServer(&sdk.Implementation{Name: "artifactfs", Title: "artifactfs session", Version: version},
 		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}})
@@ -47,8 +47,7 @@ func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out
 	return err
 }
 
-// reportErrors puts the code of a failed call and its hint into the result. Without it the result
-// has a text only.
+// reportErrors adds the code and the hint of a failed call to its result, which would otherwise contain only a text.
 func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, r)
@@ -68,7 +67,8 @@ func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// asError returns the *control.Error of a tool; any other error of a call is one of its arguments.
+// asError returns err if it is the *control.Error of a tool. Any other error means that the arguments of the call are
+// invalid.
 func asError(err error) *control.Error {
 	var e *control.Error
 	if errors.As(err, &e) {

@@ -17,7 +17,7 @@ import (
 const (
 	defaultLog     = 20        // number of checkpoints
 	defaultRecords = 50        // number of records of a transcript
-	maxPatch       = 256 << 10 // bytes of a diff's text that an agent gets at once
+	maxPatch       = 256 << 10 // maximum length of a patch in bytes
 )
 
 // The arguments of the tools. The SDK derives the schema that agents see from the tags of the fields.
@@ -67,20 +67,20 @@ type (
 	}
 )
 
-// logOutput is the result of log: at most Limit checkpoints, and whether there are older ones.
+// logOutput is the result of the tool log: at most logInput.Limit checkpoints, and whether there are older ones.
 type logOutput struct {
 	control.SessionLogReply
 	More bool `json:"more" jsonschema:"there are older checkpoints"`
 }
 
-// diffOutput is the result of diff. A long patch is cut, because it would fill the agent's context.
+// diffOutput is the result of the tool diff. A long patch is truncated, because it would fill the agent's context.
 type diffOutput struct {
 	control.SessionDiffReply
 	Truncated bool `json:"truncated" jsonschema:"the patch was longer than 256 KiB and is cut"`
 }
 
-// transcriptOutput has the members of control.SessionRecordReply when records were appended, and
-// the records when they were read.
+// transcriptOutput is the result of the tool transcript. After records were appended it has the members of
+// control.SessionRecordReply; otherwise it has the records that were read.
 type transcriptOutput struct {
 	Ref        string             `json:"ref,omitempty"`
 	Checkpoint string             `json:"checkpoint,omitempty" jsonschema:"checkpoint that the appended records belong to"`
@@ -91,7 +91,7 @@ type transcriptOutput struct {
 	More       bool               `json:"more,omitempty" jsonschema:"there are older records"`
 }
 
-// transcriptRecord is one record that was read. Record is missing if it was erased.
+// transcriptRecord is one record of a transcript. Record is missing if the record was erased.
 type transcriptRecord struct {
 	ID         string `json:"id"`
 	Time       string `json:"time"`
@@ -102,7 +102,7 @@ type transcriptRecord struct {
 	Erased     bool   `json:"erased,omitempty"`
 }
 
-// appendRecords appends to the transcript of a session.
+// appendRecords appends records to the transcript of a session.
 func appendRecords(ctx context.Context, w Session, records []map[string]any) (transcriptOutput, error) {
 	lines := make([]string, 0, len(records))
 	for _, record := range records {
@@ -170,8 +170,8 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
 	*yes = true
-	// looks marks tools that change nothing, adds those that only add. Clients use the marks to decide when to ask the
-	// user.
+	// looks marks tools that change nothing, and adds marks tools that add data but do not change any. Clients use
+	// these marks to decide when to ask the user for permission.
 	looks := &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: no}
 	adds := &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: no}
 
@@ -251,7 +251,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 }
 
-// add adds a tool that does its work in the session that find returns.
+// add adds a tool that calls do with the session that find returns.
 func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.Context, Session, In) (Out, error)) {
 	// The schema has to be set before AddTool, which would otherwise derive a closed one.
 	tool.OutputSchema = openSchema[Out]()
@@ -264,7 +264,7 @@ func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.
 		}
 		if err != nil {
 			e := *control.AsError(err)
-			// An error that names no operation is that of the tool.
+			// An error without an operation gets the name of the tool.
 			if e.Verb == "" {
 				e.Verb, e.Object = tool.Name, w.Mount.Dir
 			}
@@ -274,14 +274,14 @@ func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.
 	})
 }
 
-// openSchema returns the schema of T without the claim that there are no further properties:
-// replies gain fields.
+// openSchema returns the schema of T, but allows further properties at every level, because later versions add fields
+// to replies.
 func openSchema[T any]() *jsonschema.Schema {
 	schema, err := jsonschema.For[T](nil)
 	if err != nil {
-		panic(err) // T is a type of this program, and every test has its schema made
+		panic(err) // cannot happen: T is a type of this program, and tests derive the schemas of all tools
 	}
-	// open removes the claim from a schema and from the schemas inside it.
+	// open allows further properties in a schema and in the schemas that it contains.
 	var open func(s *jsonschema.Schema)
 	open = func(s *jsonschema.Schema) {
 		if s == nil {
