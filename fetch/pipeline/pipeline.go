@@ -80,7 +80,7 @@ type Batch struct {
 	background bool
 	probe      bool         // sent to find out whether the remote answers again
 	suspect    bool         // one of its objects may be the cause of an invalid answer
-	urgent     atomic.Int32 // number of readers that wait for a part of the answer; reading it is not paused for them
+	urgent     atomic.Int32 // number of readers that wait for a part of the answer; unless it is 0, the answer is not paused
 }
 
 // Pipeline merges, orders, sends and retries wants for blobs. At most one want per object is
