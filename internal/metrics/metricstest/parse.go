@@ -1,5 +1,4 @@
-// Package metricstest reads the text format of metrics as strictly as a scraper may: more so than Prometheus itself, for
-// tests.
+// Package metricstest parses the text format of metrics for tests. It is stricter than Prometheus itself.
 package metricstest
 
 import (
@@ -11,14 +10,14 @@ import (
 	"strings"
 )
 
-// Sample is a value with its labels; le is one of them in a bucket.
+// Sample is a value with its labels. The sample of a bucket also has the label le, the upper bound of the bucket.
 type Sample struct {
-	Suffix string // behind the family's name: "", "_bucket", "_sum", "_count"
+	Suffix string // the part after the name of the family: "", "_bucket", "_sum" or "_count"
 	Labels map[string]string
 	Value  float64
 }
 
-// Family is what has one name.
+// Family is a group of samples with the same name.
 type Family struct {
 	Kind, Help string
 	Samples    []Sample
@@ -29,9 +28,10 @@ var (
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
-// Parse reads a whole text. Wrong are: a family twice or without HELP and TYPE, a name or escape that is none, a sample
-// twice, a counter that is not called _total or is negative, a histogram whose buckets do not grow or do not end in
-// what is counted.
+// Parse parses a whole text and returns the families by name. It returns an error for a family that occurs twice or
+// lacks HELP or TYPE, an invalid name or escape sequence, a sample that occurs twice, a counter that is negative or
+// whose name does not end in _total, and a histogram whose buckets decrease or whose last bucket differs from its
+// count.
 func Parse(text string) (map[string]*Family, error) {
 	if !strings.HasSuffix(text, "\n") {
 		return nil, fmt.Errorf("no newline at the end")
@@ -96,6 +96,7 @@ func Parse(text string) (map[string]*Family, error) {
 	return all, nil
 }
 
+// parseSample parses one line, which must be a sample of the given family.
 func parseSample(family, kind, line string) (Sample, error) {
 	s := Sample{Labels: map[string]string{}}
 	end := strings.IndexAny(line, "{ ")
@@ -122,7 +123,7 @@ func parseSample(family, kind, line string) (Sample, error) {
 	return s, nil
 }
 
-// parseLabels reads up to the closing brace and gives what is behind it.
+// parseLabels parses labels up to the closing brace and adds them to labels. rest is the text after the brace.
 func parseLabels(text string, labels map[string]string) (rest string, err error) {
 	for {
 		name, behind, ok := strings.Cut(text, `="`)
@@ -159,7 +160,7 @@ func parseLabels(text string, labels map[string]string) (rest string, err error)
 	}
 }
 
-// checkHistogram looks at the samples in the order in which they must come.
+// checkHistogram checks the samples of a histogram, which must be in this order: buckets by bound, sum, count.
 func checkHistogram(f *Family) error {
 	var count, bound float64
 	buckets := 0
@@ -189,7 +190,8 @@ func checkHistogram(f *Family) error {
 	return nil
 }
 
-// Value adds up the samples of a family that have these labels; false: there is none.
+// Value returns the sum of the samples that have the given labels, which are pairs of name and value. ok is false if
+// there is no such sample.
 func Value(all map[string]*Family, name string, labels ...string) (sum float64, ok bool) {
 	base, suffix := name, ""
 	for _, s := range []string{"_bucket", "_sum", "_count"} {
