@@ -36,7 +36,9 @@ func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	return o
 }
 
-// mergeMacros merges the macros of the root's file with those outside the tree, in the order of their rank.
+// mergeMacros returns the macros of the root's file together with those outside the tree. If a macro has several
+// definitions, the git directory's file takes precedence over the root's file, and that over the user's and the
+// machine's files.
 func (o *Outside) mergeMacros(root map[string][]assignment) map[string][]assignment {
 	if o == nil || len(o.macros[0])+len(o.macros[1]) == 0 {
 		return root

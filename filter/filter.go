@@ -149,7 +149,8 @@ func private(entry string) bool {
 	return gitcmd.IsLocal(name)
 }
 
-// beginWork adds work that Close waits for. p.mu is held.
+// beginWork registers a call for which Release and Close wait, until the caller calls Done of the result's wg. It
+// returns ErrStopped after Close. The caller holds p.mu.
 func (p *Programs) beginWork() (*generation, error) {
 	if p.closed {
 		return nil, ErrStopped
