@@ -11,23 +11,27 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// edit is the construction of a checkpoint's tree from a view.
+// edit is the construction of a checkpoint's tree: the frozen entries of a view are applied to the tree that the view starts
+// from.
 type edit struct {
 	c *Capturer
 	v *view
-	// copies copies objects that git created into the Repo; trees is the tree under construction.
+	// out collects the objects to write; copies copies objects that git created into the Repo; trees is the tree under
+	// construction.
 	out    *output
 	copies *session.Copier
 	trees  *trees
-	// left are the paths that the tree does not hold.
+	// left is the set of paths that the tree leaves out.
 	left *leftSet
-	// ignore has the texts of ignore files that the tree does not hold, by directory, as memory.Ignore.
+	// ignore holds the texts of ignore files that the tree leaves out but whose rules still apply, by directory, as in
+	// memory.Ignore.
 	ignore map[string]string
-	// Files whose blobs are still to be made: plain files are stored as they are, cleaned files are converted by git.
+	// Files whose blobs are not made yet: the contents of plain files are stored unchanged, those of cleaned files are
+	// converted by git first.
 	plain, cleaned []source
-	// attributes are the directories whose .gitattributes differs from the base tree's.
+	// attributes is the set of directories whose .gitattributes differs from the base tree's.
 	attributes map[string]bool
-	// dirs has the permissions of directories other than 0755; emptyDirs keeps those of empty directories.
+	// dirs holds the permissions of directories, if they are not 0755; emptyDirs drops all but those of empty directories.
 	dirs map[string]uint32
 }
 
@@ -37,7 +41,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
 		attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
-		// Everything that differs from the base tree is in v, so nothing remembered applies.
+		// The entries of v are everything that differs from the base tree, so nothing is taken from the previous checkpoint.
 		e.left = newLeftSet(nil)
 	} else {
 		e.left = c.left
@@ -49,7 +53,8 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 		}
 	}
 	e.rememberDirs()
-	// An ignore file that is among the entries, or was moved with its directory, is judged again below.
+	// Forget the text of a left-out ignore file if its path, or a directory above it, is among the entries: the loop below
+	// decides about that file again.
 	if len(e.ignore) > 0 {
 		for dir := range e.ignore {
 			for at := join(dir, ignoreName); at != ""; at = parent(at) {
@@ -64,7 +69,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 			e.attributes[parent(path)] = true
 		}
 	}
-	under := "" // last directory that is left out as a whole, with a slash
+	under := "" // path of the last directory that was left out with everything below it, with a slash at the end
 	for i := range v.frozen.Entries {
 		f := &v.frozen.Entries[i]
 		// The entries are sorted by path, so those below a directory follow it.
@@ -80,14 +85,14 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 			under = f.Path + "/"
 		}
 	}
-	// Callbacks of the Tree cannot return errors: v keeps the first one.
+	// Callbacks that the Tree calls cannot return errors, so v stores the first error.
 	if err := v.failure; err != nil {
 		return nil, err
 	}
 	return e, e.contents(ctx)
 }
 
-// entry applies one entry to the tree. passed reports that everything below it is left out.
+// entry applies one entry to the tree. passed reports that the entry and everything below it were left out.
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
 	// The parent directory exists, and may be empty now: record its permissions.
@@ -128,12 +133,12 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		}
 		return false, e.trees.set(ctx, f.Path, f.Mode, f.ID)
 	}
-	// The file is larger than MaxPinned: shoot freezes again without the limit.
+	// The file is larger than MaxPinned, so its contents were not frozen. shoot freezes again without a limit.
 	if f.Content == nil {
 		return false, errUnpinned
 	}
 	s := source{path: f.Path, size: f.Size, content: f.Content, mode: f.Mode}
-	// An empty file has the same blob with any conversion.
+	// An empty file has the same blob whether git converts it or not.
 	if f.Size > 0 && (e.other(f.Path) || e.c.converts(ctx, f.Path)) {
 		e.cleaned = append(e.cleaned, s)
 	} else {
@@ -148,7 +153,7 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
 	}
-	// Ignore rules of the new parent directories may apply to files that were not ignored before.
+	// At the new path, ignore rules of other parent directories apply, so files may be ignored that were not before.
 	ignored, err := e.v.ignoredIn(f.ID, f.Path)
 	if err != nil {
 		return err
@@ -165,8 +170,8 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	return nil
 }
 
-// drop removes an ignored path from the tree and lists it as left out. An ignore file keeps its effect: its text is
-// stored in e.ignore.
+// drop removes an ignored path from the tree and adds it to the left-out paths. The rules of an ignore file that is dropped
+// still apply, so its text is stored in e.ignore.
 func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	e.left.add(LeftOut{Path: path, Why: session.Ignored})
 	if dir, name := split(path); name == ignoreName && (mode == object.ModeFile || mode == object.ModeExec) {
@@ -179,21 +184,21 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 	return e.trees.remove(ctx, strings.TrimSuffix(path, "/"))
 }
 
-// moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so the blob is
-// made again from the file as the working tree shows it. It returns false if the blob can be used as it is.
+// moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so the file is added
+// to e.cleaned, with the contents that the working tree shows. moved returns false if the blob can be used unchanged.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
-	// The file was not renamed, or git converts it neither at the old path nor at the new one.
+	// The file was not renamed, or git converts its contents neither at the old path nor at the new path.
 	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
 		return false, nil
 	}
-	// Renamed within its directory with the same extension: the same attributes apply, unless a pattern names the whole
-	// file.
+	// The file was renamed within its directory and kept its extension. Most attribute patterns match a directory or an
+	// extension, so the same attributes are taken to apply.
 	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.other(f.Path) {
 		return false, nil
 	}
 	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
 	if err != nil {
-		return false, nil // renamed again meanwhile: the next checkpoint has it
+		return false, nil // the file was renamed again after the freeze: the next checkpoint contains the new path
 	}
 	a, err := e.c.o.Tree.Attr(ctx, n)
 	if err != nil {
@@ -203,7 +208,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	return true, nil
 }
 
-// other reports whether path may have other attributes than in the base tree.
+// other reports whether the attributes of path may differ from those in the base tree.
 func (e *edit) other(path string) bool {
 	if len(e.attributes) == 0 {
 		return false
@@ -215,7 +220,7 @@ func (e *edit) other(path string) bool {
 	}
 }
 
-// ext returns the extension of path, or its base name if it has none: most attribute patterns match extensions.
+// ext returns the extension of path, or its base name if it has none. Most attribute patterns match extensions.
 func ext(path string) string { return path[max(0, strings.LastIndexAny(path, "./")):] }
 
 // readerAt reads a file of the working tree with its current contents.
@@ -240,8 +245,8 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// module adds a submodule with the commit that the index records, or that the entry has. Any other file that git cannot
-// store is left out.
+// module adds a submodule, as the commit that the index records for the path or, without an index entry, as the commit of f.
+// Any other file that git cannot store, such as a socket, is left out.
 func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	was, err := e.c.lookup(ctx, e.v.tracking, f.Path)
 	if err != nil {
@@ -256,10 +261,10 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	return e.leave(ctx, f, session.NoFile)
 }
 
-// judge returns the reason for which a file or link is left out; "": it is held.
+// judge returns the reason for which a file or link is left out; "" if the checkpoint contains it.
 func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
 	r, path := &e.c.rules, f.Path
-	// Include overrides every other rule, Exclude every rule but Include.
+	// Include overrides every other rule. Exclude overrides every rule except Include.
 	if r.include.covers(path, false) {
 		return "", nil
 	}
@@ -267,7 +272,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		return session.Excluded, nil
 	}
 	if e.v.trackedFile(path) {
-		// A secret that was never committed may have been staged by mistake.
+		// A secret that is staged but was never committed may have been staged by mistake.
 		if r.secret(path) && !e.committed(ctx, path) {
 			return session.Secret, nil
 		}
@@ -294,23 +299,24 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	return "", nil
 }
 
-// forgotten removes paths that were tracked, or are in the base tree, and now are untracked and ignored.
+// forgotten removes paths from the tree that are untracked and ignored now, but were tracked or are in the base tree.
 func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
-		// A path below an entry of this view was judged together with that entry.
+		// If the view has an entry for the path or for a directory above it, entry has decided about the path already.
 		for at := path; at != ""; at = parent(at) {
-			if _, ok := e.v.entries[at]; ok { // entry has judged it
+			if _, ok := e.v.entries[at]; ok {
 				return
 			}
 		}
 		if !e.v.trackedFile(path) && !e.c.rules.include.covers(path, false) {
-			// The result is not used yet: the call records in v.needs which ignore files have to be fetched.
+			// This first call of file only records in v.needs which ignore files have to be fetched. Its result is not used.
 			e.v.x.file(path)
 			list = append(list, path)
 		}
 	}
-	// The previous checkpoint's index, or the base tree if the checkpoint starts from that, lists the paths to examine.
+	// Examine the paths of the index that was current at the previous checkpoint. If the entries are relative to the base
+	// tree, examine the paths of the base tree.
 	before := was.index.Tree
 	if e.v.whole {
 		before = e.c.o.BaseTree
@@ -355,7 +361,8 @@ func (e *edit) committed(ctx context.Context, path string) bool {
 	return false
 }
 
-// leave leaves f out of the tree and records the reason. An excluded path keeps its entry of the base tree.
+// leave leaves f out of the tree and records the reason. If f is excluded and the base tree has an entry at its path, the tree
+// keeps that entry.
 func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
 	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
 	switch f.Kind {
@@ -367,7 +374,7 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 		f.Path == join(parent(f.Path), ignoreName) {
 		e.ignore[parent(f.Path)] = string(text)
 	}
-	// Excluded files may be tracked: without this the checkpoint would show them as removed.
+	// An excluded file may be tracked. Without its entry of the base tree, the checkpoint would show the file as removed.
 	if reason == session.Excluded {
 		was, err := e.c.lookup(ctx, e.c.o.BaseTree, f.Path)
 		if err != nil {
@@ -380,7 +387,7 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 	return e.trees.remove(ctx, f.Path)
 }
 
-// contents makes the blobs of the collected files and adds them to the tree.
+// contents makes the blobs of the files in e.plain and e.cleaned and adds them to the tree.
 func (e *edit) contents(ctx context.Context) error {
 	e.c.steps.done("apply")
 	if err := e.out.hash(ctx, e.plain); err != nil {
@@ -389,7 +396,7 @@ func (e *edit) contents(ctx context.Context) error {
 	e.c.steps.done("hash")
 	for i := range e.plain {
 		s := &e.plain[i]
-		// A file that was changed and changed back has a blob that exists already.
+		// A file that was changed and then changed back has the same blob as before, which exists already.
 		same, err := e.known(ctx, s.path, s.id)
 		if err != nil {
 			return err
@@ -416,8 +423,8 @@ func (e *edit) contents(ctx context.Context) error {
 	return nil
 }
 
-// known reports whether the base tree, or the previous checkpoint, has blob id at path. Such a blob is not written,
-// although it may be missing on this host.
+// known reports whether the base tree or the previous checkpoint has blob id at path. Such a blob is not written again, even
+// if the mounted remote has it and this host does not.
 func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
 	for _, root := range []object.ID{e.c.o.BaseTree, e.v.from} {
 		was, err := e.c.lookup(ctx, root, path)

@@ -1,30 +1,33 @@
-// Package capture makes checkpoints of a mount. It asks the working tree for the changed paths, makes blobs and trees of
-// them, reads what git has beside the files (index, HEAD, refs, stashes), and stores all of it in the session's Repo.
+// Package capture makes checkpoints of a mount. It asks the working tree for the changed paths, makes blobs and trees from
+// them, reads the state that git stores beside the files (index, HEAD, refs, stashes), and writes all of it to the session's
+// Repo.
 //
 // It promises:
 //   - The tree of a checkpoint is the tree that `git add -A` and `git write-tree` would make of the files at that moment with
-//     the present index. The differences: directories without files have an entry of the empty tree, and paths that Rules
+//     the current index. The differences: directories without files have an entry of the empty tree, and paths that Rules
 //     leave out and nested repositories are missing. Files that git converts (line ends, filters) are converted by stock git.
-//   - The cost of a checkpoint is proportional to the changes since the previous one: it reads no unchanged file of the mount
-//     and fetches no contents of the mounted repository. The exception are ignore files and attributes that decide about
-//     new files.
-//   - When Point returns, the checkpoint is on disk: the objects in one pack, then the lane's ref by compare-and-swap.
-//   - It writes to nothing that belongs to the user: it reads the index as a file, and leaves refs and objects as they are.
-//   - A file that was only staged and looks like a secret is neither in a checkpoint nor in its state.
+//   - The cost of a checkpoint is proportional to the changes since the previous checkpoint: no unchanged file of the mount is
+//     read, and no contents of the mounted repository are fetched. The exceptions are ignore files and attributes that decide
+//     about new files.
+//   - When Checkpoint returns, the checkpoint is on disk: its objects are written as one pack, then the ref of the lane is updated
+//     by compare-and-swap.
+//   - Nothing that belongs to the user is written: the index is read as a file, and git's refs and objects stay unchanged.
+//   - A file that was only staged and looks like a secret is stored neither in a checkpoint's tree nor in its state.
 //
 // # How a checkpoint is made
 //
-// A dry run of Tree.Freeze returns the changed names, so that the ignore rules they need are fetched before writers have
-// to wait; then the Tree is frozen. Ignored directories without tracked files are skipped. Usually only the changes
-// since the previous checkpoint are read and applied to its tree. Everything that differs from the base tree is read
-// again after a change of an ignore file or of other rules, and if the memory file is lost. Then git's state is read. If
-// the index tracks a path that was left out, or does not track a path any more that was held, the tree is corrected.
+// First, a dry run of Tree.Freeze returns the changed names. The ignore rules that these names need are fetched, so that
+// writers do not have to wait for the fetch. Then the Tree is frozen. Ignored directories without tracked files are skipped.
+// Usually only the changes since the previous checkpoint are read and applied to its tree. Everything that differs from the
+// base tree is read again after a change of an ignore file or of other rules, and if the memory file (type memory) is lost.
+// Then git's state is read. If the index now tracks a path that was left out, or no longer tracks a path that is in the tree,
+// the tree is corrected.
 //
-// Terms: a tracked path is in the index, as for git. Each path that is left out is listed with a reason; a directory is
-// listed once.
+// Terms: a path is tracked if it is in the index, as in git. A path is left out if the checkpoint's tree does not contain it
+// although the file exists. Each left-out path is listed with a reason; a directory that is left out as a whole is listed once.
 //
-// Locks: a goroutine holds Capturer.token while it makes a checkpoint. token guards all fields except those that
-// Capturer.mu guards.
+// Locks: the goroutine that makes a checkpoint holds Capturer.token. token guards all fields except those that Capturer.mu
+// guards.
 package capture
 
 import (
@@ -46,67 +49,70 @@ import (
 // DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
 const DefaultMaxFileSize = 50 << 20
 
-// Rules decide which files checkpoints hold beside the tracked ones. Exclude applies to tracked files, too: they keep the
-// version of the base tree.
+// Rules decide which files a checkpoint contains in addition to the tracked files. Exclude applies to tracked files, too: the
+// checkpoint then has the version of the base tree.
 type Rules struct {
-	// Include are globs of ignored or denied paths that are held nevertheless.
+	// Include are globs of paths that checkpoints contain although they are ignored or look like secrets.
 	Include []string
-	// Exclude are globs of paths that are left out, even tracked ones.
+	// Exclude are globs of paths that checkpoints leave out, even if the paths are tracked.
 	Exclude []string
-	// NoDenyList makes checkpoints hold paths that look like secrets.
+	// NoDenyList makes checkpoints contain paths that look like secrets.
 	NoDenyList bool
-	// MaxFileSize is the maximum size in bytes of new files that are held; 0: DefaultMaxFileSize.
+	// MaxFileSize is the maximum size in bytes of untracked files in a checkpoint; 0: DefaultMaxFileSize.
 	MaxFileSize int64
 }
 
 // Options configures a Capturer.
 type Options struct {
+	// Tree is the working tree of which checkpoints are made.
 	Tree *worktree.Tree
 	// WriteBack writes the kernel's cached pages back to the Tree; nil: the kernel caches no writes.
 	WriteBack func(ctx context.Context) error
 	// GitDir is the git directory of the mount.
 	GitDir string
-	Repo   *session.Repo
-	// Memory is the file for the state from which the next checkpoint continues; "": none.
+	// Repo stores the checkpoints of the session.
+	Repo *session.Repo
+	// Memory is the name of the file that stores the state from which the next checkpoint continues; "": no file.
 	Memory string
 	// Lane is the lane of the checkpoints; "": "main".
 	Lane string
-	// Segment is the lowest-numbered segment of the lane that this writer may write to. Lower ones belong to another writer.
+	// Segment is the lowest segment number of the lane that this writer may use. Lower numbers belong to another writer.
 	Segment int
-	// Base is the base commit of the session; zero: unborn.
+	// Base is the base commit of the session; zero: the branch is unborn.
 	Base object.ID
 	// BaseTree is the base tree of Tree; zero: empty.
 	BaseTree object.ID
-	// InitialState is the state of git in a mount of a plain commit, before any work; nil: not known.
+	// InitialState is the state of git in a new mount of a commit, before the user changes anything; nil: unknown.
 	InitialState *InitialState
 	Rules        Rules
-	// Converts reports whether the mounted attributes may make git convert the file at path, so that its blob differs
-	// from its contents; nil: never.
+	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob
+	// differs from its contents; nil: no file is converted.
 	Converts func(ctx context.Context, path string) (bool, error)
-	// Blob returns a blob of the base tree that the Repo cannot read: an ignore file, or a file of attributes. It may
-	// fetch the blob. nil: such blobs are missing.
+	// Blob returns the contents of a blob of the base tree that is not in the Repo: an ignore file or a .gitattributes file.
+	// Blob may fetch it. nil: such blobs count as missing.
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
-	// Trees returns a tree that the Repo cannot read because it is still being fetched; nil: such trees are missing.
+	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched; nil: such trees count as
+	// missing.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// OthersNotes returns the value that a notes ref got when notes of other sessions were merged into it; zero: none.
-	// Such a change alone causes no checkpoint. nil: there are no other sessions.
+	// OthersNotes returns the value that a notes ref got when notes of other sessions were merged into it; zero: no such
+	// merge. A change to that value alone is not a reason to make a checkpoint. nil: there are no other sessions.
 	OthersNotes func(ref string) object.ID
 	Log         *zap.Logger // nil: no log
 }
 
-// LeftOut is a path that a checkpoint does not hold, with the reason.
+// LeftOut is a path that exists in the working tree but not in a checkpoint, with the reason.
 type LeftOut = session.LeftOut
 
-// Report describes the making of a checkpoint.
+// Report describes how a checkpoint was made.
 type Report struct {
-	// Made is false if nothing has changed: the returned checkpoint is the previous one.
+	// Made is false if nothing had changed, so that no checkpoint was made: Checkpoint then returns the previous one.
 	Made bool
-	// Left holds the first entries of Checkpoint.Left, at most 100, the most surprising reasons first.
+	// Left holds at most 100 of the left-out paths, those with the most surprising reasons first.
 	Left []LeftOut
-	// Unread are ignore files that could not be read: the checkpoint holds what they ignore, and the next one tries
-	// again.
+	// Unread are the ignore files that could not be read. The checkpoint contains the files that they ignore, and the next
+	// checkpoint reads them again.
 	Unread []string
-	// Paused is the longest time for which a writer had to wait.
+	// Paused is the longest time for which a writer to the mount had to wait.
 	Paused time.Duration
 	// Took is the total duration.
 	Took time.Duration
@@ -122,9 +128,9 @@ type Capturer struct {
 	format object.Format
 	refs   *session.RefDir // refs of the mount's git directory
 
-	// token holds one token. Its holder makes a checkpoint and owns the fields down to settled.
+	// token holds one value. The goroutine that received it makes a checkpoint and owns the fields from here to settled.
 	token chan struct{}
-	// mem is the state from which the next checkpoint continues; left are the paths that its tree does not hold.
+	// mem is the state from which the next checkpoint continues; left is the set of paths that mem's tree leaves out.
 	mem      memory
 	left     *leftSet
 	user     userIgnore
@@ -138,19 +144,20 @@ type Capturer struct {
 	// treeCache holds the trees that were read for the checkpoint in progress.
 	treeCache     map[object.ID][]object.TreeEntry
 	treeCacheSize int // number of entries in treeCache
-	// pending are encoded trees that are not in the Repo yet.
+	// pending are encoded trees that are not in the Repo yet, by id.
 	pending map[object.ID][]byte
-	// tracking determines the tracked paths, as far as they are known.
+	// tracking determines which paths are tracked.
 	tracking tracking
 	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
-	// settled are objects that refs name and that need no copy: the mounted remote has them, or they are lost.
+	// settled is the set of objects that refs name and that need not be copied, because the mounted remote has them or
+	// because they no longer exist.
 	settled map[object.ID]bool
 
 	mu sync.Mutex
 	// lane is the lane of the next checkpoint.
 	lane  string
-	least int  // lowest segment of lane to write to, as Options.Segment
+	least int  // lowest segment number of lane that may be used, as Options.Segment
 	fresh bool // the next checkpoint starts a new segment
 	// last is the newest checkpoint; nil: none.
 	last  *session.Checkpoint
@@ -160,8 +167,8 @@ type Capturer struct {
 // segmentCheckpoints is the maximum number of checkpoints in a segment.
 const segmentCheckpoints = 256
 
-// New returns a Capturer that continues from the newest checkpoint of the lane. It removes temporary files that a crash
-// left.
+// New returns a Capturer that continues from the newest checkpoint of the lane. It removes temporary files that a crashed
+// process left behind.
 func New(o Options) (*Capturer, error) {
 	if o.Lane == "" {
 		o.Lane = "main"
@@ -209,17 +216,17 @@ func (c *Capturer) Last() (session.Checkpoint, bool) {
 	return *c.last, true
 }
 
-// SetLane makes the next checkpoint start a new segment in lane, with a number of at least segment.
+// SetLane makes the next checkpoint start a new segment in lane. The segment's number is at least segment.
 func (c *Capturer) SetLane(lane string, segment int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Checkpoint makes a checkpoint of the current state and returns after it is on disk. If nothing has changed since the newest
-// checkpoint, it returns that one, unless message is new. If the lane has no checkpoint and nothing differs from the
-// mounted base, it makes one only if the reason is Manual, Forking or Restore; otherwise it returns the zero Checkpoint.
-// Calls wait for each other until ctx is done.
+// Checkpoint makes a checkpoint of the current state and returns when it is on disk. If nothing has changed since the newest
+// checkpoint, Checkpoint returns that one, unless message differs from its message. If the lane has no checkpoint and the mount
+// is unchanged since it was mounted, Checkpoint makes a checkpoint only if the reason is Manual, Forking or Restore; otherwise it
+// returns the zero Checkpoint. Concurrent calls run one after the other; a call stops waiting when ctx is done.
 func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	began := time.Now()
 	select {
@@ -232,7 +239,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	c.steps.done("turn")
 	c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
-	// The checkpoint below does not have the files of a mass removal: make one that has them first.
+	// Many files were removed at once. The checkpoint below will not contain them, so first make one that does.
 	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal {
 		if _, _, err := c.checkpoint(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("make a checkpoint of removed files", zap.Error(err))
@@ -244,7 +251,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	p, report, err := c.checkpoint(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
-		// mem may be half updated: the next checkpoint reads everything that differs from the base tree.
+		// mem may be half updated: the next checkpoint must read everything that differs from the base tree.
 		c.mem, c.left = memory{}, newLeftSet(nil)
 		return session.Checkpoint{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
 	}
@@ -252,13 +259,13 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// tracking determines the tracked paths: the tree of HEAD, and the index.
+// tracking determines the tracked paths: HEAD's tree and the index.
 type tracking struct {
 	head  object.ID
 	index session.Index
 }
 
-// shot holds the parts of a checkpoint in progress.
+// shot holds the parts of a checkpoint that is being made.
 type shot struct {
 	view   *view
 	edit   *edit
@@ -266,21 +273,21 @@ type shot struct {
 	copies *session.Copier
 	state  gitState
 	tree   object.ID // tree of the frozen files
-	shown  object.ID // tree of the checkpoint: tree, or tree plus the files that were just removed
-	left   []LeftOut // first of the paths that the tree does not hold
+	shown  object.ID // tree of the checkpoint: tree, or tree with the files that were just removed added again
+	left   []LeftOut // first of the left-out paths, as leftSet.first returns them
 	at     time.Time // time at which the Tree was frozen
 }
 
 // checkpoint makes a checkpoint. The caller holds token.
 func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
-	// With a write-back cache the kernel holds written data that the Tree has not received yet.
+	// With a write-back cache, the kernel may cache written data that the Tree has not received yet.
 	if c.o.WriteBack != nil {
 		if err := c.o.WriteBack(ctx); err != nil {
 			return session.Checkpoint{}, Report{}, fmt.Errorf("write back cached pages: %w", err)
 		}
 		c.steps.done("write-back")
 	}
-	// Until the lane's ref moves, no ref names the objects: Working keeps gc away from them.
+	// No ref reaches the new objects until the lane's ref is updated. Working keeps gc from deleting them.
 	defer c.o.Repo.Working()()
 	if err := c.follow(); err != nil {
 		return session.Checkpoint{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
@@ -291,8 +298,8 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
-	saved := false // whether the removed files are in a checkpoint
-	// The removed files are read after the freeze, and their contents are released after the checkpoint is written.
+	saved := false // a checkpoint contains the removed files
+	// The removed files are read after the freeze. done releases their contents after the checkpoint was written or failed.
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -310,10 +317,11 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 		return session.Checkpoint{}, Report{}, err
 	}
 	saved = nothing
-	// A new message is worth a checkpoint even if nothing has changed.
+	// A new message is a reason to make a checkpoint even if nothing has changed.
 	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
-		// The memory is stored even without a new checkpoint: the next one then reads fewer changes. If the last checkpoint
-		// has the removed files already, the tree without them is not written, so the next checkpoint must not start from it.
+		// The memory is stored even without a new checkpoint, because with its newer journal position the next checkpoint reads
+		// fewer changes. But if the last checkpoint contains the removed files, the tree without them was not written to the
+		// Repo. The next checkpoint must not start from that tree.
 		if have && s.tree == s.shown {
 			c.remember(s, last.Commit)
 		}
@@ -329,10 +337,11 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// shoot freezes the working tree and reads git's state, and repeats that until both agree on the tracked paths.
+// shoot freezes the working tree and reads git's state. It repeats both until the view and the index agree on the tracked
+// paths.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
-	// While git commands keep changing the index, both may never agree: after several tries the last reading is used.
+	// If git commands keep changing the index, the two may never agree: after several tries the last reading is used.
 	for try := 0; ; try++ {
 		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
 		var err error
@@ -348,8 +357,8 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		s.view.frozen.Release()
 		s.out.close()
 		switch {
-		case errors.Is(err, errUnpinned) && c.pinned > 0: // git tracks a file larger than the limit
-			c.pinned, whole = 0, true // apply has changed the remembered state
+		case errors.Is(err, errUnpinned) && c.pinned > 0: // the checkpoint needs a file that is larger than the limit
+			c.pinned, whole = 0, true // the failed apply has changed c.left, so read everything again
 		case err != nil:
 			return nil, err
 		}
@@ -361,13 +370,13 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 type verdict int
 
 const (
-	// agree means that the tree is complete; lookAgain, that everything differing from the base tree has to be read
+	// agree means that the tree is complete. lookAgain means that everything that differs from the base tree has to be read
 	// again.
 	agree verdict = iota
 	lookAgain
 )
 
-// develop reads git's state and makes the tree of a shot.
+// develop reads git's state and makes the tree of s.
 func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	var err error
 	if s.state, err = c.readState(ctx, s.out, s.copies); err != nil {
@@ -375,7 +384,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	}
 	c.steps.done("git")
 	c.headTree = s.state.head
-	// Trees of the index are needed below, and are not written yet.
+	// Trees of the index are read below, before they are written to the Repo.
 	for id, content := range s.out.trees {
 		c.pending[id] = content
 	}
@@ -385,11 +394,11 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	c.tracking = tracking{s.state.head, s.state.Index}
 	s.view.track(c.tracking)
 	for dir := range s.view.skipped {
-		if s.view.tracked(dir) { // git started to track a path in it meanwhile
+		if s.view.tracked(dir) { // git started to track a path in the directory after the view was made
 			return lookAgain, nil
 		}
 	}
-	// A path that was left out and is tracked now has to be read, although it may not have changed since.
+	// A path that was left out and is tracked now has to be read, although the file may not have changed since.
 	if anew && !s.view.whole {
 		for path := range c.left.all {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
@@ -400,8 +409,8 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
 		return agree, err
 	}
-	// A mount that was resumed from a checkpoint and has not changed since has that checkpoint's tree already: no ignore
-	// file is fetched to check it again.
+	// A mount that was resumed from a checkpoint and has not changed since already has that checkpoint's tree. Do not fetch
+	// ignore files to check that tree again.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
 		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
 			return agree, err

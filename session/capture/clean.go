@@ -17,10 +17,10 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// errUnpinned is returned if a file is larger than FreezeOptions.MaxPinned, so that its contents were not frozen.
+// errUnpinned is returned if the contents of a file were not frozen because the file is larger than FreezeOptions.MaxPinned.
 var errUnpinned = errors.New("content was not kept")
 
-// converts reports whether git may convert the file at path. If the attributes cannot be read, it logs that.
+// converts reports whether git may convert the file at path. An error while the attributes are read is only logged.
 func (c *Capturer) converts(ctx context.Context, path string) bool {
 	if c.o.Converts == nil {
 		return false
@@ -32,10 +32,10 @@ func (c *Capturer) converts(ctx context.Context, path string) bool {
 	return yes
 }
 
-// cleanPrefix is the prefix of the directories, in the Repo's directory, in which git converts files.
+// cleanPrefix is the name prefix of the temporary directories, inside the Repo's directory, in which git converts files.
 const cleanPrefix = "artifactfs-clean-"
 
-// sweepClean removes such directories that a killed process left.
+// sweepClean removes the temporary directories with cleanPrefix that a killed process left behind.
 func (c *Capturer) sweepClean() {
 	entries, err := os.ReadDir(c.o.Repo.Dir())
 	if err != nil {
@@ -50,26 +50,26 @@ func (c *Capturer) sweepClean() {
 	}
 }
 
-// cleaning is a temporary working tree that holds the files to convert and the attributes that apply to them: git must
-// never read the mount.
+// cleaning is a temporary working tree that holds the files to convert and the .gitattributes files that apply to them. Git
+// runs there because it must never read the mount: such a read would call back into the daemon, which waits for git.
 type cleaning struct {
 	c   *Capturer
 	e   *edit
 	dir string
 }
 
-// work returns the name of a path in the temporary working tree.
+// work returns the file name of path in the temporary working tree.
 func (l *cleaning) work(path string) string {
 	return filepath.Join(l.dir, "work", filepath.FromSlash(path))
 }
 
-// clean sets the ids of list to those of the blobs that `git add` makes of the files.
+// clean converts the files of list and sets their ids to those of the blobs that `git add` would make.
 func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 	dir, err := os.MkdirTemp(c.o.Repo.Dir(), cleanPrefix)
 	if err != nil {
 		return err
 	}
-	// The directory holds git's objects until they are written to the Repo, so output.close removes it.
+	// The directory holds the blobs that git made until they are copied to the Repo. Then output.close removes it.
 	e.out.temps = append(e.out.temps, dir)
 	l := &cleaning{c, e, dir}
 	if err := l.attributes(ctx, list); err != nil {
@@ -81,7 +81,7 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 		}
 	}
 	err = l.add(ctx, list)
-	// If one file cannot be converted, convert the files one by one.
+	// If git fails, convert the files one by one, so that one file that cannot be converted does not affect the others.
 	if err != nil && ctx.Err() == nil && len(list) > 1 {
 		for i := range list {
 			if err := l.add(ctx, list[i:i+1]); err != nil {
@@ -107,7 +107,7 @@ func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
 	}
 }
 
-// attributes writes the .gitattributes files of the new tree that apply to list.
+// attributes writes those .gitattributes files of the new tree that apply to the files of list.
 func (l *cleaning) attributes(ctx context.Context, list []source) error {
 	done := map[string]bool{}
 	for i := range list {
@@ -136,10 +136,10 @@ func (l *cleaning) attributes(ctx context.Context, list []source) error {
 	return nil
 }
 
-// read returns a blob of the new tree.
+// read returns the contents of a blob of the new tree.
 func (l *cleaning) read(ctx context.Context, path string, id object.ID) ([]byte, error) {
 	for i := range l.e.plain {
-		// The file of attributes is itself new in this checkpoint.
+		// The .gitattributes file is new in this checkpoint, so its blob is not in the Repo yet.
 		if s := &l.e.plain[i]; s.path == path && s.id == id {
 			text := make([]byte, s.size)
 			_, err := io.ReadFull(io.NewSectionReader(s.content, 0, s.size), text)
@@ -169,8 +169,8 @@ func (l *cleaning) put(s *source) error {
 	return errors.Join(err, f.Close())
 }
 
-// add runs git add with an index of its own, which holds the user's index entries of the files: the staged blob has an
-// influence on the conversion of line ends.
+// add runs git with a temporary index and sets the ids of list. The index starts with the user's index entries of the files,
+// because git's conversion of line ends depends on the staged blob.
 func (l *cleaning) add(ctx context.Context, list []source) error {
 	var staged, paths bytes.Buffer
 	for i := range list {
@@ -180,7 +180,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 		if err != nil {
 			return err
 		}
-		// With core.autocrlf, git keeps CRLF in a file whose staged blob has CRLF.
+		// With core.autocrlf, git does not convert CRLF in a file whose staged blob contains CRLF.
 		if was.Mode.IsBlob() {
 			fmt.Fprintf(&staged, "%o %s\t%s\x00", uint32(was.Mode), was.ID, path)
 		}
@@ -230,8 +230,8 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	return nil
 }
 
-// take adds the blob that git made of a file to the output. If git did not write it, the blob existed in the git
-// directory already, and is copied unless the mounted remote has it.
+// take adds the blob that git made of a file to the output. If git did not write the blob, the git directory has it already.
+// The blob is then copied from there, unless the mounted remote has it.
 func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	_, size, err := loose.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -241,8 +241,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 		return err
 	}
 	l.e.out.add(odb.Outgoing{ID: id, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) {
-		// WriteTo writes and the pack writer reads: the pipe connects them, so that a large blob is never in memory as a
-		// whole.
+		// WriteTo writes to a writer, but the pack reads from a reader. The pipe connects the two without reading a large
+		// blob into memory as a whole.
 		in, out := io.Pipe()
 		go func() { out.CloseWithError(loose.WriteTo(id, out)) }()
 		return in, nil
@@ -250,7 +250,7 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	return nil
 }
 
-// parseStaged parses the output of `git ls-files -s -z`, "MODE ID STAGE\tPATH\0", into the ids by path.
+// parseStaged parses the output of `git ls-files -s -z`, "MODE ID STAGE\tPATH\0" per entry, and returns the ids by path.
 func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
 	ids := map[string]object.ID{}
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {

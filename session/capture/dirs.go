@@ -7,10 +7,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// plainDir is the mode of directories that git creates; it is not recorded.
+// plainDir is the permissions of the directories that git creates. They are the default and not recorded.
 const plainDir = 0o755
 
-// mode records the permissions of a directory.
+// mode records the permissions of a directory. Those of the root are not recorded.
 func (e *edit) mode(dir string, perm uint32) {
 	if dir == "" {
 		return
@@ -22,7 +22,8 @@ func (e *edit) mode(dir string, perm uint32) {
 	}
 }
 
-// rememberDirs copies the permissions of directories that are not among the entries from the previous checkpoint.
+// rememberDirs copies recorded permissions from the previous checkpoint, except those of directories that the entries of the
+// view describe.
 func (e *edit) rememberDirs() {
 	before := e.c.mem.Dirs
 	if e.v.whole {
@@ -39,7 +40,7 @@ func (e *edit) rememberDirs() {
 	}
 }
 
-// emptyDirs drops the permissions of directories that are not empty in the tree: git creates those with 0755.
+// emptyDirs drops the permissions of directories that are not empty in the tree, because git creates those with 0755.
 func (e *edit) emptyDirs(ctx context.Context) error {
 	for dir := range e.dirs {
 		empty, err := e.trees.isEmpty(ctx, dir)
@@ -53,7 +54,7 @@ func (e *edit) emptyDirs(ctx context.Context) error {
 	return nil
 }
 
-// isEmpty reports whether path is a directory without any file below it.
+// isEmpty reports whether the tree has a directory at path and no file anywhere below it.
 func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
 	d, err := t.within(ctx, path, false)
 	if err != nil || d == nil {
@@ -66,10 +67,10 @@ func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
 	return err == nil, err
 }
 
-// errFile is returned by anyFile.
+// errFile is the error by which anyFile stops at the first file.
 var errFile = errors.New("there is a file")
 
-// anyFile returns errFile if there is a file in d or below it.
+// anyFile returns errFile if there is a file in d or in a directory below d.
 func (t *trees) anyFile(ctx context.Context, d *directory) error {
 	below := func(c child) error {
 		if c.mode == 0 {
@@ -85,7 +86,7 @@ func (t *trees) anyFile(ctx context.Context, d *directory) error {
 		return t.anyFile(ctx, next)
 	}
 	for _, e := range d.was {
-		// The entry was replaced in memory.
+		// An entry in d.now replaces the one that was read.
 		if _, ok := d.now[e.Name]; ok {
 			continue
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// operation lists the files and directories (with a slash at the end) of the git directory that record an operation in
-// progress, such as a merge, and the user's settings for this working tree.
+// operation lists the files and directories of the git directory that record an operation in progress, such as a merge, and
+// the user's settings for this working tree. The names of directories end in a slash.
 var operation = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
 	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN",
@@ -29,20 +29,20 @@ var operation = []string{
 }
 
 const (
-	maxOperationFile  = 16 << 20 // maximum size in bytes; larger files are left out
-	maxOperationFiles = 20_000   // maximum number of files
+	maxOperationFile  = 16 << 20 // maximum size of one file in bytes; larger files are not recorded
+	maxOperationFiles = 20_000   // maximum number of recorded files
 )
 
-// gitState is the part of a checkpoint that git stores outside of the working tree.
+// gitState is the part of a checkpoint that git stores outside of the working tree, in the git directory.
 type gitState struct {
 	session.State
 	stat    fileStat    // attributes of the index file
-	head    object.ID   // tree of State.Head
-	tips    []object.ID // all objects that State names
-	parents []object.ID // commits that the session made, which become parents of the checkpoint state
+	head    object.ID   // tree of the commit State.Head
+	tips    []object.ID // all objects that State names by id
+	parents []object.ID // commits that were created in the session and become parents of the checkpoint state
 }
 
-// readState reads git's state. It repeats the reading, up to three times, if HEAD or refs moved meanwhile.
+// readState reads git's state. If HEAD or refs changed during the reading, it reads again, up to three times.
 func (c *Capturer) readState(ctx context.Context, out *output, copies *session.Copier) (gitState, error) {
 	for try := 0; ; try++ {
 		before, err := c.readRefs()
@@ -67,7 +67,7 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 		}
 		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) &&
 			slices.Equal(after.Stashes, before.Stashes)
-		// A git command moved refs meanwhile. After the last try, its result is left to the next checkpoint.
+		// A git command changed refs during the reading. After the last try, the next checkpoint records its result.
 		if !same && try < 3 {
 			continue
 		}
@@ -87,7 +87,7 @@ func (c *Capturer) readRefs() (gitState, error) {
 		return s, err
 	}
 	for _, r := range all {
-		// packed-refs records peeled tags and loose refs do not: equal states must not differ by that.
+		// packed-refs stores the targets of tags and loose refs do not. Drop them, so that equal states are equal.
 		r.Peeled = object.ID{}
 		switch {
 		case strings.HasPrefix(r.Name, "refs/remotes/"):
@@ -104,14 +104,15 @@ func (c *Capturer) readRefs() (gitState, error) {
 	return s, nil
 }
 
-// readStashes reads the stashes from the log of refs/stash, one per line: "OLD NEW WHO\tMESSAGE" (gitrepository-layout).
+// readStashes reads the stashes from the reflog of refs/stash, one per line: "OLD NEW WHO\tMESSAGE" (gitrepository-layout).
+// newest is refs/stash itself.
 func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
 	text, err := os.ReadFile(filepath.Join(c.o.GitDir, "logs", "refs", "stash"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	list := parseStashLog(c.format, text)
-	// A stash may be made without a log entry.
+	// `git stash store` and `git update-ref` can set refs/stash without a reflog entry.
 	if len(list) == 0 || list[0].Commit != newest.ID {
 		list = append([]session.Stash{{Commit: newest.ID}}, list...)
 	}
@@ -138,13 +139,13 @@ func parseStashLog(f object.Format, text []byte) []session.Stash {
 	return list
 }
 
-// readFiles reads the files of operation, and the part of the configuration that portableConfig returns.
+// readFiles reads the files that operation lists, and the part of the configuration that portableConfig returns.
 func (c *Capturer) readFiles() (map[string]session.File, error) {
 	files := map[string]session.File{}
 	read := func(name string) error {
 		path := filepath.Join(c.o.GitDir, filepath.FromSlash(name))
 		st, err := os.Lstat(path)
-		// git may finish the operation at any time and remove its files.
+		// Git may finish the operation and remove its files while they are read.
 		if errors.Is(err, fs.ErrNotExist) || err == nil &&
 			(!st.Mode().IsRegular() || st.Size() > maxOperationFile || len(files) >= maxOperationFiles) {
 			return nil
@@ -190,14 +191,14 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// The rest of the configuration may hold credentials and names of commands.
+	// The other settings may contain credentials and commands, so they are not recorded.
 	if kept := portableConfig(text); len(kept) > 0 {
 		files["config"] = session.File{Content: kept}
 	}
 	return files, nil
 }
 
-// branchKeys are the settings of a branch that are recorded; others may name commands to run.
+// branchKeys are the settings of a branch that checkpoints record. Other settings may name commands to run.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
 // portableConfig returns the branch settings in branchKeys and the user's name and email of a git configuration; nil if it
@@ -227,15 +228,15 @@ func portableConfig(text []byte) []byte {
 	return b.Bytes()
 }
 
-// hasSecret reports whether value is a URL with a user name or password: branch.NAME.remote may be a URL.
+// hasSecret reports whether value is a URL with a user name or password, as the value of branch.NAME.remote can be.
 func hasSecret(value string) bool {
 	_, rest, ok := strings.Cut(value, "://")
 	host, _, _ := strings.Cut(rest, "/")
 	return ok && strings.Contains(host, "@")
 }
 
-// readTips collects the objects that State names, copies those that the session made, and determines the parents of the
-// checkpoint state.
+// readTips collects the objects that State names, copies those that were created in the session, and determines the parents
+// of the checkpoint state.
 func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Copier) error {
 	seen := map[object.ID]bool{}
 	add := func(id object.ID) {
@@ -252,7 +253,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		add(r.ID)
 	}
 	for name, f := range s.Files {
-		// These files hold ids of commits, one per line.
+		// Of the recorded files, only these contain commit ids, one per line.
 		if !strings.HasSuffix(name, "_HEAD") &&
 			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
 			continue
@@ -263,7 +264,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			}
 		}
 	}
-	slices.SortFunc(s.tips, object.ID.Compare) // equal states must be equal commits
+	slices.SortFunc(s.tips, object.ID.Compare) // the same state must always become the same commit
 	made := map[object.ID]bool{}
 	for _, id := range s.tips {
 		if c.settled[id] {
@@ -279,11 +280,11 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		}
 		err := copies.Commits(ctx, []object.ID{id})
 		if err != nil {
-			// Without HEAD's commit the checkpoint could not be restored.
+			// A checkpoint without the commit of HEAD could not be restored.
 			if id == s.Head {
 				return err
 			}
-			// Missing: git prunes unreachable objects, such as an old ORIG_HEAD, and tags of the remote may not be fetched.
+			// Git lacks the object: it prunes unreachable ones, such as an old ORIG_HEAD, and does not fetch every tag.
 			c.settled[id] = true
 			continue
 		}
@@ -300,11 +301,12 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 	return nil
 }
 
-// mostNested is the maximum length of a chain of tags that name tags.
+// mostNested is the maximum number of tags in a chain of tags that point to tags.
 const mostNested = 16
 
-// readTip makes the checkpoint state reach the object id, which the session made. A commit becomes a parent. A tag is
-// stored in the state, and its target is followed: the tag's ref may be pushed later than the checkpoint, or never.
+// readTip makes object id, which was created in the session, reachable from the checkpoint state. A commit becomes a parent of
+// the state. A tag object is stored in the state, because the tag's ref may be pushed later or never; then readTip continues
+// with the tag's target.
 func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
 	for range mostNested {
 		t, _, err := c.o.Repo.Size(id)
@@ -312,7 +314,7 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 			return nil
 		}
 		if t == object.Commit {
-			if !slices.Contains(s.parents, id) { // several refs may name it
+			if !slices.Contains(s.parents, id) { // several refs may name the same commit
 				s.parents = append(s.parents, id)
 			}
 			return nil
@@ -331,7 +333,7 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 		if id, _, err = object.ParseTagTarget(c.format, content); err != nil || c.o.Repo.Remotes(id) && !c.o.Repo.Owned(id) {
 			return nil
 		}
-		// If git has lost the target, too, the tag is kept without it.
+		// If git no longer has the target, the tag is recorded without it.
 		if copies.Commits(ctx, []object.ID{id}) != nil {
 			return nil
 		}

@@ -7,10 +7,10 @@ import (
 	"github.com/artifactfs/artifactfs/convert"
 )
 
-// ignoreName is the name of ignore files.
+// ignoreName is the base name of ignore files.
 const ignoreName = ".gitignore"
 
-// maxIgnoreFile is the maximum size in bytes of ignore files and attributes that are read.
+// maxIgnoreFile is the maximum size in bytes of ignore files and .gitattributes files. Larger files are not read.
 const maxIgnoreFile = 16 << 20
 
 // line is one rule in the syntax of gitignore(5).
@@ -20,11 +20,11 @@ type line struct {
 	dirs    bool // the rule matches directories only
 }
 
-// globs are the rules of one file or option; the last rule that matches decides.
+// globs are the rules of one ignore file or one option. The last rule that matches a path decides.
 type globs []line
 
-// parseIgnore parses an ignore file as git's dir.c does (add_patterns_from_buffer, parse_path_pattern). fold makes the
-// rules match regardless of case.
+// parseIgnore parses the text of an ignore file exactly as git's dir.c does (add_patterns_from_buffer, parse_path_pattern).
+// With fold, the rules match regardless of case.
 func parseIgnore(text []byte, fold bool) globs {
 	// git skips a UTF-8 byte order mark.
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
@@ -43,7 +43,7 @@ func parseIgnore(text []byte, fold bool) globs {
 	return g
 }
 
-// add appends the rule in text; a rule that can match nothing is dropped.
+// add returns g with the rule in text appended. A rule that can match no path is dropped.
 func (g globs) add(text string, fold bool) globs {
 	var l line
 	text, l.negated = strings.CutPrefix(text, "!")
@@ -84,8 +84,8 @@ func trimSpaces(s string) string {
 	return s
 }
 
-// match applies the rules to path, relative to the directory of the rules. said reports whether a rule matches, ignored
-// whether that rule is not negated.
+// match applies the rules to path, which is relative to the directory of the rules. said reports whether any rule matches;
+// ignored reports whether the deciding rule is not negated.
 func (g globs) match(path string, dir bool) (said, ignored bool) {
 	base := path[strings.LastIndexByte(path, '/')+1:]
 	for i := len(g) - 1; i >= 0; i-- {
@@ -96,7 +96,7 @@ func (g globs) match(path string, dir bool) (said, ignored bool) {
 	return false, false
 }
 
-// covers reports whether the rules match path, or a directory that contains it, without negation.
+// covers reports whether the rules select path: the last rule that matches path, or a directory above it, is not negated.
 func (g globs) covers(path string, dir bool) bool {
 	if len(g) == 0 {
 		return false
@@ -112,7 +112,7 @@ func (g globs) covers(path string, dir bool) bool {
 	return yes
 }
 
-// below reports whether the rules could match a path below dir.
+// below reports whether a rule could match some path below dir. Negated rules do not count.
 func (g globs) below(dir string) bool {
 	for i := range g {
 		if !g[i].negated && g[i].pattern.Below(dir) {
@@ -122,22 +122,22 @@ func (g globs) below(dir string) bool {
 	return false
 }
 
-// ignores decides which paths git ignores in one working tree.
+// ignores decides which paths git ignores in a working tree.
 type ignores struct {
-	fold   bool
+	fold   bool                   // paths are compared regardless of case (core.ignoreCase)
 	user   globs                  // rules of core.excludesFile
 	own    globs                  // rules of info/exclude
-	of     func(dir string) globs // returns the rules of a directory's ignore file
-	print  string                 // hash of the rules that are not in ignore files
-	cached map[string]bool        // results of dir
+	of     func(dir string) globs // returns the rules of the ignore file in dir
+	print  string                 // hash of user, own, fold and the capture rules
+	cached map[string]bool        // results of dir, by path
 }
 
-// dir reports whether a directory is ignored, itself or by a directory that contains it.
+// dir reports whether the directory at path is ignored, by a rule for it or for a directory that contains it.
 func (x *ignores) dir(path string) bool {
 	if path == "" {
 		return false
 	}
-	// Directories are examined for each file in them, so results are cached.
+	// dir is called for each file of a directory, so results are cached.
 	if v, ok := x.cached[path]; ok {
 		return v
 	}
@@ -149,14 +149,14 @@ func (x *ignores) dir(path string) bool {
 // file reports whether a path that is not a directory is ignored.
 func (x *ignores) file(path string) bool { return x.dir(parent(path)) || x.here(path, false) }
 
-// here applies the rules to path itself: ignore files first, from the nearest directory up, then info/exclude, then the
-// user's.
+// here reports whether the rules ignore path itself, regardless of the directories above it. Ignore files are applied first,
+// from the nearest directory up to the root, then info/exclude, then core.excludesFile.
 func (x *ignores) here(path string, dir bool) bool {
 	folded := path
 	if x.fold {
 		folded = lower(path)
 	}
-	// Deeper ignore files override those above, as in git.
+	// As in git, the ignore file of a deeper directory overrides those above it.
 	for at := parent(path); ; at = parent(at) {
 		rel := folded
 		if at != "" {
@@ -180,7 +180,7 @@ func (x *ignores) here(path string, dir bool) bool {
 // parent returns the directory of path; "" is the root.
 func parent(path string) string { return path[:max(0, strings.LastIndexByte(path, '/'))] }
 
-// join returns the path of name in dir.
+// join returns the path of the entry name in directory dir.
 func join(dir, name string) string {
 	if dir == "" {
 		return name

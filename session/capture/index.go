@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// fileStat holds the attributes by which a file that is always replaced as a whole, as the index is, differs from its
-// previous version.
+// fileStat holds the attributes that change whenever a file is replaced by a new one. Git always replaces the index that way,
+// so equal attributes mean equal contents.
 type fileStat struct {
 	Ino, Size    int64
 	Mtime, Ctime int64 // nanoseconds since 1970
@@ -33,18 +33,19 @@ func statOf(name string) (fileStat, error) {
 	return fileStat{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}, err
 }
 
-// staging makes the tree of an index.
+// staging makes a tree from the entries of an index.
 type staging struct {
 	c      *Capturer
 	out    *output
 	copies *session.Copier
-	// tracked is the number of trees in against, from the first on, whose entries count as tracked: HEAD's and the base
-	// tree. An entry that equals the entry of any tree in against at the same path needs no further check.
+	// tracked is the number of leading trees in the lists named against below whose entries count as tracked: HEAD's tree
+	// and the base tree. An index entry that equals the entry at the same path in any tree of against needs no further
+	// check.
 	tracked int
 }
 
-// readIndex returns the index and the attributes of its file. If both are those of the last reading, it returns the
-// result of that. head is HEAD's tree.
+// readIndex returns the index and the attributes of the index file. If the attributes and head, HEAD's tree, are those of the
+// previous reading, it returns the previous result.
 func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.Copier, head object.ID) (session.Index, fileStat, error) {
 	name := filepath.Join(c.o.GitDir, "index")
 	st, err := statOf(name)
@@ -75,12 +76,13 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	if err != nil {
 		return session.Index{}, err
 	}
-	// An index without special entries is read without parsing every entry: its cached trees say what has not changed.
+	// An index without special entries is read without parsing each entry, because git's cached trees in it show which
+	// directories have not changed.
 	if o, err := index.ReadOutline(s.c.format, text); err == nil {
 		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
 		return session.Index{Tree: id}, err
 	}
-	// A file that ReadOutline does not support may still be valid; if not, Read returns the error.
+	// ReadOutline does not support every valid file. Read supports the rest, and returns the error of an invalid file.
 	x, err := index.Read(s.c.format, text)
 	if errors.Is(err, index.ErrSplit) {
 		x, err = s.c.joinedIndex(ctx, name)
@@ -117,18 +119,18 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	plain := x.Entries
 	for i := range x.Entries {
 		e := &x.Entries[i]
-		// A plain entry is fully described by the tree.
+		// The tree describes a plain entry completely, so only the others become special entries.
 		if e.Stage == 0 && !e.AssumeValid && !e.SkipWorktree && !e.IntentToAdd || e.Mode == object.ModeDir {
 			continue
 		}
 		special := session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid,
 			SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
-		// git add -N records a path without contents.
+		// git add -N records a path without contents, so its id is meaningless.
 		if e.IntentToAdd {
 			special.ID = object.ID{}
 		}
 		made.Special = append(made.Special, special)
-		// The blobs of a conflict may exist only in the git directory.
+		// The blobs of a conflict may exist only in the mount's git directory.
 		if e.Stage != 0 && e.Mode.IsBlob() {
 			if err := s.copies.Blob(e.ID); err != nil {
 				return made, err
@@ -143,7 +145,7 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	return made, err
 }
 
-// root makes the tree of n entries; without entries it is the empty tree.
+// root makes the root tree from n entries; it is the empty tree if there are none.
 func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree, against []object.ID) (object.ID, error) {
 	id, err := s.dir(ctx, all, 0, n, "", cached, against)
 	if err == nil && id.IsZero() {
@@ -152,12 +154,12 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 	return id, err
 }
 
-// dir makes the tree of entries lo to hi, which are all entries below the directory path; path ends in a slash. It
-// returns zero if there are none. cached is git's cached tree of the directory; against are the directory's trees in
-// other commits.
+// dir makes the tree of the directory at path from the entries lo to hi, which are all entries below it. path ends in a slash,
+// or is "" for the root. dir returns the zero id if there are no entries. cached is the directory's cached tree in the index;
+// against are the ids of the same directory in other trees.
 func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree,
 	against []object.ID) (object.ID, error) {
-	// git's cached tree is valid: the entries of the directory need not be examined, if the tree is known to the Repo.
+	// If git's cached tree is valid and exists in a repository that is known here, its entries need not be examined.
 	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && lo < hi &&
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
 		return cached.ID, nil
@@ -177,7 +179,7 @@ func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string,
 			return object.ID{}, err
 		}
 		name, _, deep := strings.Cut(e.Path[len(path):], "/")
-		if !deep || e.Mode == object.ModeDir { // a directory entry, of a sparse index
+		if !deep || e.Mode == object.ModeDir { // a file, or a directory entry of a sparse index
 			lo++
 			entry := object.TreeEntry{Name: name, Mode: e.Mode, ID: e.ID}
 			keep, err := s.entry(e.Path, entry, refs)
@@ -218,13 +220,13 @@ func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string,
 	return s.out.tree(made)
 }
 
-// entry reports whether an entry belongs in the tree, and copies its blob if it is new. A file that was only staged
-// and looks like a secret, or is excluded, is left out.
+// entry reports whether an index entry belongs in the tree, and copies its blob if the blob is new. A file that was staged but
+// never committed is left out if it looks like a secret or is excluded.
 func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEntry) (keep bool, err error) {
 	tracked := false
 	for i, r := range refs {
 		was, ok := find(r, e.Name)
-		// The entry is committed or was examined for the previous checkpoint.
+		// An equal entry is committed, or was checked for the previous checkpoint.
 		if ok && was == e {
 			return true, nil
 		}
@@ -239,14 +241,14 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 	return true, nil
 }
 
-// joinedIndex reads a split index, which consists of two files. Git joins a copy of it.
+// joinedIndex reads a split index, which consists of two files. It makes git join the two parts in a copy of the index.
 func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, error) {
 	dir, err := os.MkdirTemp("", "artifactfs-index-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	// The copy refers to the shared index by its id; git finds it in the git directory.
+	// The copy refers to the shared index file by its id, and git looks for that file in the git directory.
 	copied := filepath.Join(dir, "index")
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// segmentLength returns the number of checkpoints in p's segment up to p.
+// segmentLength returns the number of checkpoints in p's segment from its first one to p.
 func (c *Capturer) segmentLength(p session.Checkpoint) (int, error) {
 	n := 0
 	for at := p.Commit; !at.IsZero(); n++ {
@@ -20,8 +20,8 @@ func (c *Capturer) segmentLength(p session.Checkpoint) (int, error) {
 	return n, nil
 }
 
-// follow updates c.last if gc dropped earlier checkpoints: the newest checkpoint then has another commit with the same
-// checkpoint id.
+// follow updates c.last if gc dropped older checkpoints of its segment. Gc then rewrites the rest of the chain, so the newest
+// checkpoint has the same checkpoint id but another commit.
 func (c *Capturer) follow() error {
 	last, have := c.Last()
 	if !have {
@@ -42,7 +42,7 @@ func (c *Capturer) follow() error {
 	c.mu.Lock()
 	c.last, c.count = &now, count
 	c.mu.Unlock()
-	// The memory stays valid: the checkpoint has the same tree.
+	// The memory stays valid, because the rewritten checkpoint has the same tree.
 	c.mem.Checkpoint = now.Commit.String()
 	return nil
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// leftSet is the set of paths that a tree does not hold; the path of a directory ends in a slash.
+// leftSet is the set of paths that a tree leaves out. The path of a directory ends in a slash and covers everything below it.
 type leftSet struct {
 	all   map[string]LeftOut
-	below map[string]int // number of such paths below each directory
+	below map[string]int // number of the set's paths below each directory
 }
 
 // newLeftSet returns a set of the paths in all.
@@ -23,7 +23,7 @@ func newLeftSet(all map[string]LeftOut) *leftSet {
 	return s
 }
 
-// add adds a path, or replaces its reason.
+// add adds a path, or replaces the reason if the path is in the set.
 func (s *leftSet) add(l LeftOut) {
 	if _, ok := s.all[l.Path]; !ok {
 		s.count(l.Path, 1)
@@ -48,11 +48,11 @@ func (s *leftSet) delete(path string) {
 	}
 }
 
-// forget removes path and all paths below it.
+// forget removes path, and all paths below it, from the set.
 func (s *leftSet) forget(path string) {
 	s.delete(path)
 	s.delete(path + "/")
-	// Usually nothing below path is left out: avoid the scan of all paths.
+	// Usually the set has no path below this one: avoid the scan of all paths.
 	if s.below[path] == 0 {
 		return
 	}
@@ -63,22 +63,22 @@ func (s *leftSet) forget(path string) {
 	}
 }
 
-// reported is the maximum number of paths that a checkpoint lists.
+// reported is the maximum number of left-out paths that a checkpoint lists.
 const reported = 100
 
-// why returns the rank of a reason: the more surprising reasons come first.
+// why returns the rank of a reason. More surprising reasons have lower ranks.
 func why(w session.Why) int {
 	return slices.Index([]session.Why{session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
 }
 
-// first returns at most reported paths, those with the most surprising reasons first.
+// first returns at most reported paths of the set, those with the most surprising reasons first.
 func (s *leftSet) first() []LeftOut {
 	list := make([]LeftOut, 0, reported+1)
 	order := func(a, b LeftOut) int {
 		return cmp.Or(cmp.Compare(why(a.Why), why(b.Why)), strings.Compare(a.Path, b.Path))
 	}
 	for _, l := range s.all {
-		// The list is kept sorted and short, because there may be a hundred thousand ignored paths.
+		// There may be a hundred thousand ignored paths, so the list is cut to its maximum length after each insertion.
 		if len(list) == reported && order(l, list[reported-1]) > 0 {
 			continue
 		}

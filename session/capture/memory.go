@@ -15,39 +15,39 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// memory is the state from which the next checkpoint continues. It is only an optimization: without it, the next
-// checkpoint reads everything that differs from the base tree. So its file is written without fsync, and an unreadable
-// file is ignored.
+// memory is the state from which the next checkpoint continues. It is only an optimization: without it, the next checkpoint
+// reads everything that differs from the base tree. Therefore the file that stores it is written without fsync, and an
+// unreadable file is ignored.
 type memory struct {
 	Version    int    `json:"version"`
 	Checkpoint string `json:"point"` // commit of the checkpoint that the memory belongs to
 	Token      string `json:"token"` // journal position of the Tree
-	Tree       string `json:"tree"`  // tree of the files at Token
-	Rules      string `json:"rules"` // hash of the rules by which paths were left out
-	// Left are the paths that Tree does not hold.
+	Tree       string `json:"tree"`  // tree of the files at journal position Token
+	Rules      string `json:"rules"` // hash of the rules that decided which paths were left out
+	// Left are the paths that Tree leaves out.
 	Left map[string]LeftOut `json:"left,omitempty"`
-	// Ignore holds the texts of ignore files that Tree does not hold, by directory.
+	// Ignore holds the texts of ignore files that Tree leaves out, by directory. Their rules still apply.
 	Ignore map[string]string `json:"ignore,omitempty"`
 	// Attributes are the directories whose .gitattributes differs from the base tree's.
 	Attributes []string `json:"attributes,omitempty"`
-	// Dirs are the permissions of empty directories other than 0755.
+	// Dirs are the permissions of those empty directories whose permissions are not 0755.
 	Dirs  map[string]uint32 `json:"dirs,omitempty"`
 	Index *indexMemory      `json:"index,omitempty"`
-	tree  object.ID         // parsed Tree
+	tree  object.ID         // Tree, parsed
 }
 
 // indexMemory is the result of reading an index.
 type indexMemory struct {
-	Stat fileStat `json:"stat"`
-	Head string   `json:"head"` // tree of HEAD at that time
+	Stat fileStat `json:"stat"` // attributes of the index file
+	Head string   `json:"head"` // tree of HEAD when the index was read
 	// Tree is the tree of the index.
 	Tree string `json:"tree"`
-	// Special are the entries that Tree cannot hold. They are not written to the file.
+	// Special are the entries that a tree cannot describe. They are not written to the memory file.
 	Special []session.IndexEntry `json:"-"`
 	Plain   bool                 `json:"plain"` // Special is empty
 }
 
-// remembered returns the index for the next checkpoint.
+// remembered returns the part of s that the next checkpoint needs in order to decide whether the index has changed.
 func (s *gitState) remembered() *indexMemory {
 	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(),
 		Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
@@ -55,11 +55,11 @@ func (s *gitState) remembered() *indexMemory {
 
 const (
 	memoryVersion = 1
-	// maxRemembered is the maximum number of left-out paths in the file; with more, no file is written.
+	// maxRemembered is the maximum number of left-out paths in the memory file. If there are more, no file is written.
 	maxRemembered = 20_000
 )
 
-// index returns the index. It fails if the special entries were not written to the file.
+// index returns the remembered index. It returns an error if the index has special entries that were not written to the file.
 func (m *indexMemory) index() (session.Index, error) {
 	if !m.Plain && m.Special == nil {
 		return session.Index{}, errors.New("special entries were not kept")
@@ -68,8 +68,8 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// startIndex returns the index of the checkpoint that the mount started from; nil if it started from a plain commit, or the
-// checkpoint cannot be read. It sets c.baseDirs.
+// startIndex returns the index of the checkpoint that the mount started from; nil if the mount started from a plain commit or the
+// checkpoint cannot be read. It also sets c.baseDirs.
 func (c *Capturer) startIndex() *indexMemory {
 	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
 	if err != nil || ref.IsZero() {
@@ -85,7 +85,7 @@ func (c *Capturer) startIndex() *indexMemory {
 		return nil
 	}
 	c.baseDirs = s.Dirs
-	// Matches no file, so that the index is read.
+	// No file has a negative inode number, so the next checkpoint reads the index file in any case.
 	g := gitState{State: s, stat: fileStat{Ino: -1}}
 	if info, err := c.o.Repo.Commit(s.Head); err == nil {
 		g.head = info.Tree
@@ -93,7 +93,7 @@ func (c *Capturer) startIndex() *indexMemory {
 	return g.remembered()
 }
 
-// tracking returns the remembered tracked paths, which may be none.
+// tracking returns the remembered HEAD tree and index; the zero value if no index is remembered.
 func (m *memory) tracking() tracking {
 	if m.Index == nil {
 		return tracking{}
@@ -103,7 +103,8 @@ func (m *memory) tracking() tracking {
 	return tracking{head, session.Index{Tree: tree, Special: m.Index.Special}}
 }
 
-// recall reads the memory file, if it belongs to the checkpoint with commit point.
+// recall reads the memory file. It returns the zero memory if the file cannot be read or belongs to another checkpoint than
+// the one with commit point.
 func recall(name string, checkpoint object.ID) memory {
 	text, err := os.ReadFile(name)
 	var m memory
@@ -113,19 +114,19 @@ func recall(name string, checkpoint object.ID) memory {
 	if err == nil {
 		m.tree, err = object.ParseID(m.Tree)
 	}
-	// The memory of another checkpoint would hide changes.
+	// The journal position of another checkpoint would hide changes.
 	if err != nil || m.Version != memoryVersion || m.Checkpoint != checkpoint.String() {
 		return memory{}
 	}
 	return m
 }
 
-// save replaces the memory file, or removes it if the memory cannot be stored.
+// save replaces the memory file. If JSON cannot represent the memory, or the file would be too large, save removes it.
 func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
 	}
-	// Writing so large a file for each checkpoint would cost more than reading all changes at the next start.
+	// Writing so large a file for each checkpoint would cost more than reading all changes once after the next start.
 	if len(m.Left) > maxRemembered {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -147,7 +148,7 @@ func (m *memory) save(name string) error {
 	if err != nil {
 		return err
 	}
-	// The rename keeps a killed process from leaving half a file.
+	// The rename makes the replacement atomic: a killed process leaves no incomplete file.
 	temp := name + ".tmp"
 	if err := os.WriteFile(temp, text, 0o600); err != nil {
 		return err
@@ -155,7 +156,7 @@ func (m *memory) save(name string) error {
 	return os.Rename(temp, name)
 }
 
-// remember stores the state from which the next checkpoint continues, after the checkpoint commit was written.
+// remember stores the state from which the next checkpoint continues. commit is the checkpoint that was made from s.
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
@@ -164,7 +165,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
-	// The next checkpoint reads everything again, because this one may hold ignored files.
+	// An ignore file could not be read, so the checkpoint may contain ignored files: make the next one read everything again.
 	if len(s.view.unread) > 0 {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}

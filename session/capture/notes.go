@@ -29,7 +29,7 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Checkpoint, info object
 	if err != nil {
 		return false, err
 	}
-	for _, r := range before.Refs { // with the values of the last checkpoint
+	for _, r := range before.Refs { // put back the values that these refs had at the last checkpoint
 		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 &&
 			c.isOthersNotes(s.state.Refs[i]) {
 			notes[r.ID] = true
@@ -47,7 +47,7 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Checkpoint, info object
 	return objects[len(objects)-2].ID == info.Tree && slices.Equal(others(info.Parents), others(s.state.parents)), nil
 }
 
-// isOthersNotes reports whether the value of a notes ref is the result of such a merge.
+// isOthersNotes reports whether r is a notes ref whose value is the result of merging notes of other sessions.
 func (c *Capturer) isOthersNotes(r packedrefs.Ref) bool {
 	return strings.HasPrefix(r.Name, "refs/notes/") && c.o.OthersNotes(r.Name) == r.ID
 }

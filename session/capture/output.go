@@ -18,7 +18,7 @@ import (
 // output collects the objects that a checkpoint writes.
 type output struct {
 	format object.Format
-	have   func(id object.ID) bool // reports whether a tree exists already and need not be written
+	have   func(id object.ID) bool // reports whether a tree exists on the mounted remote, so that it need not be written
 	// list are the objects to write; listed are their ids.
 	list   []odb.Outgoing
 	listed map[object.ID]bool
@@ -26,21 +26,22 @@ type output struct {
 	trees   map[object.ID][]byte
 	bytes   int64    // total size of the blobs in list
 	temps   []string // temporary directories that hold some of the objects
-	keeping int64    // bytes of file contents that are kept in memory
+	keeping int64    // number of bytes of file contents that are kept in memory
 }
 
+// newOutput returns an empty output. have reports whether a tree need not be written because it exists already.
 func newOutput(f object.Format, have func(id object.ID) bool) *output {
 	return &output{format: f, have: have, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
 }
 
-// close removes the temporary directories. Errors are ignored: New removes the rest at the next start.
+// close removes the temporary directories. It ignores errors, because New removes what is left at the next start.
 func (w *output) close() {
 	for _, dir := range w.temps {
 		os.RemoveAll(dir)
 	}
 }
 
-// add adds an object, unless it is listed or exists already.
+// add adds an object, unless it was added before or is a tree that exists already.
 func (w *output) add(o odb.Outgoing) {
 	if w.listed[o.ID] || o.Type == object.Tree && w.have(o.ID) {
 		return
@@ -52,7 +53,7 @@ func (w *output) add(o odb.Outgoing) {
 	}
 }
 
-// raw adds an object with a known id from memory.
+// raw adds an object whose contents are in memory and whose id is known.
 func (w *output) raw(id object.ID, t object.Type, content []byte) {
 	if t == object.Tree {
 		w.trees[id] = content
@@ -82,10 +83,10 @@ func (w *output) blob(content []byte) (object.ID, error) {
 }
 
 const (
-	smallFile = 1 << 20   // maximum size in bytes of files that are read once and kept in memory until they are written
-	keepMost  = 128 << 20 // maximum total of those bytes
-	// hashers is the number of files that are hashed concurrently. More would occupy all processors of a small host, and
-	// so delay the threads that answer the kernel.
+	smallFile = 1 << 20   // maximum size in bytes of a file that is read once and kept in memory until it is written
+	keepMost  = 128 << 20 // maximum number of bytes that are kept in memory for such files together
+	// hashers is the number of files that are hashed concurrently. More would occupy all processors of a small host and
+	// thereby delay the threads that answer the kernel.
 	hashers = 2
 )
 
@@ -95,11 +96,11 @@ type source struct {
 	size    int64
 	content io.ReaderAt
 	id      object.ID // id of the blob
-	data    []byte    // contents, if they are kept in memory
+	data    []byte    // contents; nil: not kept in memory
 	mode    object.Mode
 }
 
-// hash sets the ids of list, several files at a time. It keeps small contents in memory within keepMost.
+// hash sets the ids of list, several files at a time. It keeps the contents of small files in memory, at most keepMost bytes.
 func (w *output) hash(ctx context.Context, list []source) error {
 	var mu sync.Mutex
 	var failure error
@@ -114,7 +115,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				next++
 				stop := failure != nil || i >= len(list) || ctx.Err() != nil
 				keep := !stop && list[i].size <= smallFile && w.keeping+list[i].size <= keepMost
-				// keepMost bounds the memory of all files together, so the amount is reserved under the lock.
+				// keepMost limits all files together, so the bytes of each file are counted before the lock is released.
 				if keep {
 					w.keeping += list[i].size
 				}
@@ -122,7 +123,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				if stop {
 					return
 				}
-				runtime.Gosched() // let programs that write to the mount use the processor
+				runtime.Gosched() // let the goroutines that answer the kernel run first
 				if err := list[i].hash(w.format, keep, buf); err != nil {
 					mu.Lock()
 					failure = errors.Join(failure, fmt.Errorf("read %s: %w", list[i].path, err))
@@ -135,7 +136,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 	return errors.Join(failure, ctx.Err())
 }
 
-// hash sets s.id from the contents; keep also sets s.data.
+// hash reads the contents and sets s.id. With keep it also sets s.data. buf is a buffer for the reading.
 func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	if keep {
 		s.data = make([]byte, s.size)
@@ -148,7 +149,7 @@ func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	}
 	h := object.NewHasher(f, object.Blob, s.size)
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{io.NewSectionReader(s.content, 0, s.size)}, buf)
-	// The id covers the size, so a short read cannot be stored.
+	// The hash begins with the size, so after a short read the id would be wrong.
 	if err == nil && n != s.size {
 		err = io.ErrUnexpectedEOF
 	}
@@ -158,7 +159,7 @@ func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	return err
 }
 
-// keep adds the blob of a hashed file.
+// keep adds the blob of a file that was hashed.
 func (w *output) keep(s *source) {
 	if s.data != nil {
 		w.raw(s.id, object.Blob, s.data)

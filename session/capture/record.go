@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// nothingNew reports whether the files and git's state equal those of the last checkpoint, or, if there is none, those
-// of the mounted commit.
+// nothingNew reports whether the files and git's state equal those of the last checkpoint. If have is false, there is no last
+// checkpoint, and they are compared with the mounted commit.
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
@@ -28,8 +28,8 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 	if last.Tree != s.shown {
 		return false, nil
 	}
-	// git's state is compared by the root tree and the parents of the commit that stores it, because the commit's time
-	// always differs.
+	// The states are compared by the root tree and the parents of the commits that store them. The ids of these commits
+	// always differ, because the commits contain the time.
 	info, err := c.o.Repo.Commit(last.State)
 	if err != nil {
 		return false, err
@@ -38,7 +38,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 	if err != nil {
 		return false, err
 	}
-	// EncodeState returns the root tree last but one, before the commit.
+	// The last object that EncodeState returns is the commit, the one before that is the commit's root tree.
 	tree := objects[len(objects)-2].ID
 	if tree == info.Tree && slices.Equal(info.Parents, s.state.parents) {
 		return true, nil
@@ -46,7 +46,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 	return c.onlyOthersNotes(s, last, info)
 }
 
-// baseTree returns the id of the base tree; an unborn base has the empty tree.
+// baseTree returns the id of the base tree. The base tree of an unborn branch is the empty tree.
 func (c *Capturer) baseTree() (object.ID, error) {
 	if !c.o.BaseTree.IsZero() {
 		return c.o.BaseTree, nil
@@ -59,8 +59,8 @@ func (c *Capturer) baseTree() (object.ID, error) {
 func (c *Capturer) write(
 	ctx context.Context, s *shot, last session.Checkpoint, reason session.Reason, message string,
 ) (session.Checkpoint, error) {
-	now := s.at          // the time of the freeze: the objects may be written much later
-	bytes := s.out.bytes // bytes of files, without the state that is added now
+	now := s.at          // the time of the freeze, because the objects may be written much later
+	bytes := s.out.bytes // size of the files' blobs, before the objects of the checkpoint state are added to s.out
 	state := s.state.State
 	state.Left = s.left
 	stateID, objects, err := session.EncodeState(c.format, state, s.state.parents, now)
@@ -81,8 +81,8 @@ func (c *Capturer) write(
 	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
 		return session.Checkpoint{}, err
 	}
-	// A checkpoint's parent is the previous checkpoint of its segment; the first of a segment has none, so that gc can
-	// drop whole segments.
+	// The parent of a checkpoint is the previous checkpoint of its segment. The first checkpoint of a segment has no parent,
+	// so that gc can drop a whole segment.
 	parent := last.Commit
 	change := session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment), Old: last.Commit}
 	if !parent.IsZero() && !fresh && lane == last.Lane {
@@ -90,7 +90,7 @@ func (c *Capturer) write(
 		if err != nil {
 			return session.Checkpoint{}, err
 		}
-		// Gc dropped old checkpoints, so the previous checkpoint has another commit now.
+		// If gc dropped old checkpoints of the segment, it gave the previous checkpoint another commit.
 		fresh = tip != last.Commit
 	}
 	y1, m1, d1 := last.Time.UTC().Date()
@@ -100,7 +100,7 @@ func (c *Capturer) write(
 		if err != nil {
 			return session.Checkpoint{}, err
 		}
-		// A new segment gets a number that no segment of the lane has.
+		// Number the new segment higher than every segment of the lane.
 		p.Segment, parent, count = max(1, least), object.ID{}, 0
 		if len(segments) > 0 {
 			p.Segment = max(p.Segment, segments[len(segments)-1]+1)
@@ -121,7 +121,7 @@ func (c *Capturer) write(
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last, c.count = &p, count+1
-	// SetLane may have been called meanwhile: then the next checkpoint still starts a segment.
+	// If SetLane was called during the write, the next checkpoint must still start a segment.
 	if c.lane == lane {
 		c.fresh = false
 	}

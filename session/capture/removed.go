@@ -8,15 +8,15 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns a message
-// with their number. The remembered tree is without them, so the next checkpoint shows the removal. The caller calls
-// done after the checkpoint is written or has failed; it releases the contents of the files. If saved is false, the
-// files stay for the next checkpoint.
+// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns the message said,
+// which states their number. The tree that memory records is without these files, so the next checkpoint shows the removal.
+// The caller calls done after the checkpoint was written or has failed; done releases the contents of the files. If saved is
+// false, the Tree keeps the files for the next checkpoint.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
-	// Called after the freeze, so that every file missing in it is among them.
+	// Taken after the freeze, so that every file that the freeze did not find is in removed.
 	removed, lost, done := c.o.Tree.TakeRemoved()
 	e := s.edit
-	// The files of the frozen tree are done: contents is called again for the removed ones only.
+	// The frozen files have been processed already: the call of contents below must process the removed files only.
 	e.plain, e.cleaned = nil, nil
 	n := 0
 	for i := range removed {
@@ -25,7 +25,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			lost++
 			continue
 		}
-		// A removed file is held under the same rules as an existing one.
+		// The rules decide about a removed file as they do about an existing one.
 		why, err := e.judge(ctx, f)
 		if err == nil && (why == "" && !e.v.inSkipped(f.Path)) {
 			n++
@@ -61,7 +61,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	return done, said, err
 }
 
-// inSkipped reports whether path is below a directory that is skipped.
+// inSkipped reports whether path is below a directory that is left out as a whole.
 func (v *view) inSkipped(path string) bool {
 	for dir := parent(path); dir != ""; dir = parent(dir) {
 		if v.skip(dir) {
@@ -71,8 +71,8 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved reports to the Tree which changes are in a checkpoint now, and which ignored directories checkpoints do not
-// hold.
+// saved reports to the Tree which changes the checkpoints contain now, and which directories checkpoints leave out because
+// they are ignored.
 func (c *Capturer) saved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {

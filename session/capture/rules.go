@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// denied are names that look like secrets, in the syntax of gitignore(5). They do not apply to files that are committed
-// already.
+// denied are patterns of file names that look like secrets, in the syntax of gitignore(5). They do not apply to committed
+// files.
 const denied = `
 .env*
 !.env.example
@@ -52,7 +52,7 @@ _netrc
 credentials.tfrc.json
 `
 
-// withToken maps names of files to words that make such a file a secret.
+// withToken maps names of configuration files to words. A file of that name that contains one of its words is a secret.
 var withToken = map[string][]string{
 	".npmrc":      {"_authToken", "_password", "_auth"},
 	".yarnrc.yml": {"npmAuthToken", "npmAuthIdent"},
@@ -62,14 +62,14 @@ var withToken = map[string][]string{
 // deny is the parsed form of denied.
 var deny = parseIgnore([]byte(denied), false)
 
-// rules are compiled Rules.
+// rules is the compiled form of Rules.
 type rules struct {
 	include, exclude globs
 	deny             globs // rules for secrets; nil: no path looks like a secret
 	max              int64 // maximum size in bytes of new files
 }
 
-// compile parses the globs and sets the defaults.
+// compile parses the globs and sets the defaults. It returns an error for the first invalid glob.
 func (r Rules) compile() (rules, error) {
 	c := rules{deny: deny, max: r.MaxFileSize}
 	if r.NoDenyList {
@@ -84,7 +84,7 @@ func (r Rules) compile() (rules, error) {
 	}{{r.Include, &c.include}, {r.Exclude, &c.exclude}} {
 		for _, glob := range list.from {
 			before := len(*list.to)
-			// add drops a rule that can match nothing: report that instead of ignoring the option.
+			// add drops a rule that can match no path. Report that instead of ignoring the option.
 			if *list.to = list.to.add(strings.TrimPrefix(glob, "./"), false); len(*list.to) == before {
 				return rules{}, fmt.Errorf("%q is no glob: nothing can match it", glob)
 			}
@@ -102,8 +102,8 @@ func (r Rules) Validate() error {
 // secret reports whether path looks like a secret.
 func (r *rules) secret(path string) bool { return r.deny != nil && r.deny.covers(path, false) }
 
-// secretContent reports whether a file with an innocent name is a secret by its contents, of which head is the
-// beginning.
+// secretContent reports whether the file at path, whose name does not look like a secret, contains one of the words in
+// withToken. head is the beginning of its contents.
 func (r *rules) secretContent(path string, head []byte) bool {
 	if r.deny == nil {
 		return false

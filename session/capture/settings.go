@@ -19,24 +19,25 @@ import (
 // attributesName is the name of the files that assign git attributes, which control conversions.
 const attributesName = ".gitattributes"
 
-// fetchWait is the timeout for fetching one ignore file.
+// fetchWait is the timeout for fetching the contents of one ignore file or .gitattributes file.
 const fetchWait = 5 * time.Second
 
-// ignoreSettings are the ignore rules from outside of the working tree.
+// ignoreSettings are the ignore rules that git reads from outside of the working tree.
 type ignoreSettings struct {
-	fold      bool
-	user, own globs
+	fold      bool   // core.ignoreCase
+	user, own globs  // rules of core.excludesFile and of info/exclude
 	print     string // hash of these rules and of Options.Rules
 }
 
-// userIgnore is the relevant part of git's configuration. It is valid while stats are unchanged.
+// userIgnore caches two settings of git's configuration. The values are valid while the attributes in stats are unchanged.
 type userIgnore struct {
-	stats []fileStat
-	file  string // path of core.excludesFile
-	fold  bool
+	stats []fileStat // attributes of configFiles
+	file  string     // path of core.excludesFile
+	fold  bool       // core.ignoreCase
 }
 
-// configFiles returns the files that may set core.excludesFile. Files that they include are not watched for changes.
+// configFiles returns the names of the configuration files that may set core.excludesFile. Changes in files that these
+// include are not noticed.
 func configFiles(gitDir string) []string {
 	home, _ := os.UserHomeDir()
 	files := []string{filepath.Join(gitDir, "config"), "/etc/gitconfig", filepath.Join(configHome(), "git", "config")}
@@ -58,13 +59,12 @@ func configHome() string {
 	return filepath.Join(home, ".config")
 }
 
-// ignoreSettings reads the user's ignore file and that of the git directory. It runs git config only if a configuration
-// file has changed.
+// ignoreSettings reads core.excludesFile and info/exclude. It runs git config only if a configuration file has changed.
 func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	var stats []fileStat
 	for _, name := range configFiles(c.o.GitDir) {
 		st, err := statOf(name)
-		// A file that cannot be examined counts as missing.
+		// A file that cannot be examined counts as missing: statOf returned zero attributes for it.
 		if err != nil && !errors.Is(err, fs.ErrPermission) {
 			st = fileStat{}
 		}
@@ -80,19 +80,20 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 			return ignoreSettings{}, err
 		}
 		c.user = userIgnore{stats, strings.TrimSuffix(string(out), "\n"), string(fold) == "true\n"}
-		// git's default for core.excludesFile.
+		// This is git's default for core.excludesFile.
 		if c.user.file == "" {
 			c.user.file = filepath.Join(configHome(), "git", "ignore")
 		}
 	}
 	user, own := readRules(c.user.file), readRules(infoExclude(c.o.GitDir))
-	// The hash changes with every rule from outside of the working tree; look compares it with the remembered one.
+	// The hash covers every rule from outside of the working tree. look compares it with the hash of the previous checkpoint.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
 	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold),
 		hex.EncodeToString(sum.Sum(nil)[:16])}, nil
 }
 
+// equalStats reports whether a and b are equal, in the same order.
 func equalStats(a, b []fileStat) bool {
 	if len(a) != len(b) {
 		return false
@@ -105,7 +106,7 @@ func equalStats(a, b []fileStat) bool {
 	return true
 }
 
-// readRules returns the text of an ignore file; as for git, an unreadable file has no rules.
+// readRules returns the text of an ignore file. Like git, it treats an unreadable file as empty.
 func readRules(name string) []byte {
 	st, err := os.Stat(name)
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxIgnoreFile {
@@ -118,22 +119,23 @@ func readRules(name string) []byte {
 	return text
 }
 
-// gitRun configures a run of git.
+// gitRun configures one run of git.
 type gitRun struct {
-	dir   string
-	env   []string
-	in    []byte
-	quiet bool // exit status 1 is no error: the setting has no value
+	dir   string   // working directory; "": that of this process
+	env   []string // additional environment variables
+	in    []byte   // standard input
+	quiet bool     // treat exit status 1 as empty output: git config exits with 1 if the setting has no value
 }
 
-// git runs stock git on the mount's git directory. The command must not access the working tree in the mount.
+// git runs stock git on the mount's git directory and returns its standard output. The command must not access the working
+// tree in the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx,
 		append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
 	if r.dir != "" {
 		cmd.Dir = r.dir
 	}
-	// The user's configuration applies, because it decides about conversions and ignored files.
+	// The user's configuration is not hidden from git, because it decides about conversions and ignored files.
 	cmd.Env = append(
 		append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
 	cmd.Stdin = bytes.NewReader(r.in)

@@ -2,19 +2,19 @@ package capture
 
 import "time"
 
-// Step is one part of the making of a checkpoint, with its total duration.
+// Step is the total duration of one part of making a checkpoint.
 type Step struct {
 	Name string
 	Took time.Duration
 }
 
-// steps measures consecutive parts.
+// steps measures the durations of consecutive parts.
 type steps struct {
 	list []Step
 	last time.Time
 }
 
-// done ends the current part. A name may occur several times; the durations are added.
+// done ends the current part, which is called name, and starts the next one. The durations of parts of the same name are added.
 func (s *steps) done(name string) {
 	now := time.Now()
 	took := now.Sub(s.last)

@@ -13,23 +13,23 @@ import (
 // treeReader returns the entries of a tree.
 type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// child is an entry of a directory.
+// child is an entry of a directory. mode 0 means that the entry was removed.
 type child struct {
 	mode object.Mode
-	id   object.ID // for a directory in memory: the tree that it was read from, or zero
-	// dir is set if the entry is a directory in memory.
+	id   object.ID // id of the entry; for a directory in memory, the id of the tree that it was read from, or zero
+	// dir is the directory in memory; nil if the entry is not a directory, or was not opened.
 	dir *directory
 }
 
-// directory is a tree in memory.
+// directory is a tree object that was read into memory and may have been changed there.
 type directory struct {
 	was []object.TreeEntry // entries that were read, in git's order
 	now map[string]child   // entries that were opened or replaced, by name; mode 0: removed
-	// edited is set if the directory, or one below it, may have changed.
+	// edited is set if an entry of the directory, or of one below it, may have changed.
 	edited bool
 }
 
-// get returns the present entry of name; mode 0: there is none.
+// get returns the current entry of name; its mode is 0 if there is none.
 func (d *directory) get(name string) child {
 	if c, ok := d.now[name]; ok {
 		return c
@@ -46,7 +46,8 @@ func (d *directory) set(name string, c child) {
 	d.now[name] = c
 }
 
-// find returns the entry of name. Git sorts a directory as if its name ended in a slash, so it searches twice.
+// find returns the entry of name in list, and whether there is one. Git sorts a directory as if its name ended in a slash, so
+// find searches for a file first and then for a directory.
 func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, mode := range []object.Mode{object.ModeFile, object.ModeDir} {
 		i, ok := slices.BinarySearchFunc(list, object.TreeEntry{Name: name, Mode: mode}, object.CompareEntries)
@@ -57,19 +58,19 @@ func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// trees is a tree under construction. It reads only the directories that are accessed.
+// trees is a git tree under construction. It reads only those directories that are accessed.
 type trees struct {
 	read   treeReader
 	format object.Format
 	root   child
 }
 
-// newTrees returns a tree that starts as root; a zero root is empty.
+// newTrees returns a tree that starts with the contents of the tree root; zero: empty.
 func newTrees(read treeReader, f object.Format, root object.ID) *trees {
 	return &trees{read: read, format: f, root: child{mode: object.ModeDir, id: root}}
 }
 
-// open returns the directory of c, and reads it if it is not in memory.
+// open returns the directory of the entry c. If the directory is not in memory, open reads it and stores it in c.dir.
 func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	if c.dir != nil {
 		return c.dir, nil
@@ -85,8 +86,8 @@ func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	return d, nil
 }
 
-// within returns the directory at path and keeps its parents in memory. With make it creates missing directories,
-// replacing other entries; otherwise it returns nil if there is no such directory.
+// within returns the directory at path, and keeps it and its parents in memory. With make, it creates missing directories in
+// place of other entries. Without make, it returns nil if there is no directory at path.
 func (t *trees) within(ctx context.Context, path string, make bool) (*directory, error) {
 	d, err := t.open(ctx, &t.root)
 	if err != nil {
@@ -120,7 +121,7 @@ func split(path string) (dir, name string) {
 	return path[:max(0, i)], path[i+1:]
 }
 
-// get returns the entry at path; mode 0: there is none.
+// get returns the mode and id of the entry at path; the mode is 0 if there is none.
 func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, error) {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
@@ -131,7 +132,7 @@ func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, e
 	return c.mode, c.id, nil
 }
 
-// set replaces whatever is at path, and creates missing parents.
+// set replaces the entry at path, if any, and creates missing parent directories.
 func (t *trees) set(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, true)
@@ -151,8 +152,8 @@ func (t *trees) clear(ctx context.Context, path string) error {
 	return t.set(ctx, path, object.ModeDir, object.ID{})
 }
 
-// remove removes the entry at path. It creates the parent directory if that is missing: the parent exists in the working
-// tree, but may be new and have lost all of its files.
+// remove removes the entry at path. It creates the parent directory if the tree lacks it, because the parent exists in the
+// working tree: it may be a new directory whose files were all removed again.
 func (t *trees) remove(ctx context.Context, path string) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
@@ -165,13 +166,13 @@ func (t *trees) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// write returns the id of the root, and calls emit for each changed tree.
+// write returns the id of the root tree, and calls emit for each tree that has changed, children before parents.
 func (t *trees) write(emit func(id object.ID, content []byte) error) (object.ID, error) {
 	return t.writeChild(t.root, emit)
 }
 
-// writeChild returns the id of a directory, and emits it if it has changed. A directory without entries is stored as the
-// empty tree: git reads such an entry, although it never writes one.
+// writeChild returns the id of the directory c, and emits its tree if that has changed. A directory without entries becomes an
+// entry of the empty tree: git accepts such an entry, although it never writes one.
 func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
 	if !c.id.IsZero() && (c.dir == nil || !c.dir.edited) {
 		return c.id, nil
@@ -202,27 +203,27 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	if err != nil {
 		return object.ID{}, err
 	}
-	// The changes cancelled each other out: the tree exists already.
+	// If the changes cancelled each other out, the tree exists already.
 	if id == c.id {
 		return id, nil
 	}
 	return id, emit(id, content)
 }
 
-// isEmptyTree reports whether an entry is a directory without entries.
+// isEmptyTree reports whether e is a directory whose tree has no entries.
 func isEmptyTree(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
-// difference is a path whose entries differ in two trees; mode 0: there is no entry. A directory is a difference only if
-// it is empty, with object.ModeDir.
+// difference is a path whose entry differs between two trees. The mode of from or to is 0 if that tree has no entry. A
+// directory is a difference only if it is empty in one of the trees.
 type difference struct {
 	path     string
 	from, to object.TreeEntry
 }
 
-// compare calls emit for every path that differs between two trees, in git's order of entries. A zero id is an empty
-// tree. dir is the path of both.
+// compare calls emit for every path that differs between two trees, in the order of git's tree entries. The zero id stands for
+// an empty tree. dir is the path of both trees.
 func compare(ctx context.Context, read treeReader, from, to object.ID, dir string, emit func(difference) error) error {
 	if from == to {
 		return nil
@@ -261,9 +262,9 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 		}
 		path := join(dir, max(x.Name, y.Name))
 		switch {
-		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // git's order never equates a file and a directory
+		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // CompareEntries never returns 0 for a file and a directory
 			err = emit(difference{path, x, y})
-		// A new or emptied directory, or an empty one that was removed, is a difference itself, besides the files below
+		// A directory that is new and empty, was emptied, or was empty and removed is reported itself, after the files below
 		// it.
 		case isEmptyTree(y) || isEmptyTree(x) && y.Mode == 0:
 			if err = compare(ctx, read, x.ID, y.ID, path, emit); err == nil {
@@ -279,7 +280,7 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 	return nil
 }
 
-// changed returns the number of paths that differ from the previous checkpoint, or from the base tree.
+// changed returns the number of paths that differ between the checkpoint and the tree before; zero: the base tree.
 func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
 	if before.IsZero() {
 		before = c.o.BaseTree

@@ -15,20 +15,20 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// InitialState is the state of git after a commit was mounted, before any work.
+// InitialState is the state of git in a new mount of a commit, before the user changes anything.
 type InitialState struct {
-	// Branch is the full name of the ref that HEAD named; "": HEAD was detached.
+	// Branch is the full name of the ref that HEAD pointed to; "": HEAD was detached.
 	Branch string
 	// Commit is the mounted commit.
 	Commit object.ID
 	// Tree is the tree of Commit; both are zero for an unborn branch.
 	Tree object.ID
-	// Refs returns the refs of the mounted remote, whose tags the git directory has; nil: none.
+	// Refs returns the refs of the mounted remote, whose tags exist in the git directory, too; nil: no refs.
 	Refs func() []packedrefs.Ref
 }
 
-// Untouched reports whether git is still in its initial state, as far as cheap checks show. false is only a reason to
-// make a checkpoint, not a proof of changes.
+// Untouched reports whether git is still in its initial state, as far as cheap checks show. The result false means that a
+// checkpoint should be made; it does not prove that anything has changed.
 func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	c := &Capturer{o: Options{GitDir: gitDir}, format: f, refs: session.NewRefDir(gitDir, f)}
 	s, err := c.readRefs()
@@ -49,7 +49,7 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 		return false, fmt.Errorf("read index: %w", err)
 	}
 	x, err := index.Read(f, text)
-	// A split index is written only after a change of git's defaults: assume that the user did something.
+	// Git writes a split index only if its configuration was changed: assume that the user has run git commands.
 	if errors.Is(err, index.ErrSplit) {
 		return false, nil
 	}
@@ -59,21 +59,21 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	if len(x.Entries) == 0 {
 		return b.Tree.IsZero(), nil
 	}
-	// The cached tree shows that the index equals the commit, without comparing the entries.
+	// The cached tree in the index shows that the index equals the commit, without a comparison of the entries.
 	known := x.Tree != nil && x.Tree.Count >= 0 && x.Tree.ID == b.Tree
 	return known && !slices.ContainsFunc(x.Entries, func(e index.Entry) bool {
 		return e.Stage != 0 || e.AssumeValid || e.SkipWorktree || e.IntentToAdd
 	}), nil
 }
 
-// like reports whether HEAD, refs, stashes and files of operations are as in the initial state.
+// like reports whether HEAD, refs, stashes and the files of operations in progress are as in the initial state.
 func (b InitialState) like(s session.State) bool {
 	if s.Branch != b.Branch || s.Head != b.Commit || len(s.Stashes) > 0 {
 		return false
 	}
 	for name := range s.Files {
 		switch name {
-		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files alone record no work
+		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files do not mean that anything was changed
 		default:
 			return false
 		}
@@ -86,7 +86,7 @@ func (b InitialState) like(s session.State) bool {
 		switch {
 		case r.Name == b.Branch:
 			return r.ID != b.Commit
-		// A tag is the mounted remote's if that has it with the same value.
+		// A tag is from the mounted remote if the remote has it with the same value.
 		case strings.HasPrefix(r.Name, "refs/tags/"):
 			return !slices.ContainsFunc(theirs, func(t packedrefs.Ref) bool { return t.Name == r.Name && t.ID == r.ID })
 		}

@@ -15,43 +15,44 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// view is one reading of the working tree's changes, with the ignore rules that apply to them.
+// view is one reading of the working tree's changes, together with the ignore rules that apply to the changed paths.
 type view struct {
 	c *Capturer
-	// ctx is the context of the call that makes the view; callbacks of the Tree need it.
+	// ctx is the context of the call that makes the view. It is stored because callbacks of the Tree have no context.
 	ctx    context.Context
 	frozen *worktree.Frozen
-	// from is the tree that the entries are applied to.
+	// from is the tree to which the frozen entries are applied.
 	from object.ID
-	// whole is set if from is the base tree.
+	// whole is set if from is the base tree, so that the entries are everything that differs from it.
 	whole bool
 	x     ignores
 	// tracking is the tree of the index.
 	tracking object.ID
-	// special has the paths of index entries that the tree lacks (true), and the directories above them (false).
+	// special holds the paths of index entries that a tree cannot describe (value true), and the directories above them
+	// (value false).
 	special map[string]bool
-	// entries has the paths of all entries, with the tree's id for a FrozenTree, else zero.
+	// entries holds the paths of all entries. The value is the id of the tree for a FrozenTree, and zero for other kinds.
 	entries map[string]object.ID
 	// changed has the texts of the ignore files among the entries, by directory.
 	changed map[string][]byte
 	parsed  map[string]globs // parsed ignore files, by directory
-	// needs are the ignore files to fetch: their paths and blob ids.
+	// needs are the ignore files that have to be fetched: their blob ids, by path.
 	needs   map[string]object.ID
-	skipped map[string]bool // directories that are skipped
-	// unread are ignore files that could not be read.
+	skipped map[string]bool // directories for which skip returned true
+	// unread are the paths of ignore files that could not be read.
 	unread  []string
 	failure error // first error of a method that returns none
 }
 
-// fail records the first error of methods that cannot return one.
+// fail records the error of a method that cannot return one. Only the first error is kept.
 func (v *view) fail(err error) {
 	if v.failure == nil {
 		v.failure = err
 	}
 }
 
-// rulesOf returns the rules of a directory's ignore file. If the file has to be fetched, it returns nil and adds the
-// file to v.needs.
+// rulesOf returns the rules of the ignore file in dir. If that file has to be fetched, rulesOf adds it to v.needs and returns
+// nil.
 func (v *view) rulesOf(dir string) globs {
 	if g, ok := v.parsed[dir]; ok {
 		return g
@@ -61,10 +62,10 @@ func (v *view) rulesOf(dir string) globs {
 	return g
 }
 
-// readRules is rulesOf without the cache.
+// readRules returns the same as rulesOf, without the cache.
 func (v *view) readRules(dir string) globs {
 	path := join(dir, ignoreName)
-	// The ignore file is among the entries: its new text applies.
+	// The ignore file itself is among the entries, so its new text applies.
 	if text, ok := v.changed[dir]; ok {
 		return parseIgnore(text, v.x.fold)
 	}
@@ -74,11 +75,11 @@ func (v *view) readRules(dir string) globs {
 			if id.IsZero() {
 				return nil
 			}
-			// This directory was renamed together with the ignore file.
+			// This directory was renamed together with the ignore file, which is found in the directory's tree.
 			root, rel = id, path[len(at)+1:]
 		}
 	}
-	// An ignore file that is itself left out is not in the tree, but still applies.
+	// An ignore file that is left out is not in the tree, but its rules still apply.
 	if text, ok := v.c.mem.Ignore[dir]; ok && !v.whole && root == v.from {
 		return parseIgnore([]byte(text), v.x.fold)
 	}
@@ -96,7 +97,7 @@ func (v *view) readRules(dir string) globs {
 	}
 	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
 	if err != nil {
-		// A failed fetch is not repeated for the same checkpoint.
+		// If the fetch has failed already, do not repeat it for the same checkpoint.
 		if !slices.Contains(v.unread, path) {
 			v.needs[path] = e.ID
 		}
@@ -107,13 +108,13 @@ func (v *view) readRules(dir string) globs {
 	return g
 }
 
-// fetchRules fetches the ignore files in v.needs. A file that cannot be fetched ignores nothing: holding too much is
-// better than losing files.
+// fetchRules fetches the ignore files in v.needs. A file that cannot be fetched counts as empty: a checkpoint with ignored
+// files is better than one that lacks files.
 func (v *view) fetchRules() {
 	for path, id := range v.needs {
 		text, err := []byte(nil), error(odb.ErrNotFound)
 		if v.c.o.Blob != nil {
-			// A checkpoint must not hang on a slow remote.
+			// A slow remote must not block the checkpoint.
 			ctx, cancel := context.WithTimeout(v.ctx, fetchWait)
 			text, err = v.c.o.Blob(ctx, path, id)
 			cancel()
@@ -129,11 +130,12 @@ func (v *view) fetchRules() {
 		v.parsed[parent(path)] = g
 	}
 	clear(v.needs)
-	// Results that were computed without the fetched rules are wrong.
+	// Results that were cached before the rules were fetched may be wrong.
 	clear(v.x.cached)
 }
 
-// skip reports whether everything below a directory is left out: it is ignored, not included, and holds no tracked file.
+// skip reports whether the directory is left out with everything below it: it is ignored, Include matches no path in it, and
+// no file in it is tracked.
 func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
 		return true
@@ -146,8 +148,8 @@ func (v *view) skip(dir string) bool {
 	return true
 }
 
-// ignoredIn returns the ignored, untracked paths in a directory that was renamed with its contents, whose tree is id.
-// Directories end in a slash.
+// ignoredIn returns the paths below a directory that are ignored and untracked. The directory was renamed with its contents; id
+// is its tree, dir its new path. Paths of directories end in a slash.
 func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	entries, err := v.c.readTree(v.ctx, id)
 	if err != nil {
@@ -172,7 +174,7 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	return list, nil
 }
 
-// tracked reports whether the index has path, or a path below it.
+// tracked reports whether the index has an entry for path or for a path below it.
 func (v *view) tracked(path string) bool {
 	// Conflicts and files added with git add -N are tracked, but not in the tree of the index.
 	if _, ok := v.special[path]; ok {
@@ -181,8 +183,8 @@ func (v *view) tracked(path string) bool {
 	return v.trackedMode(path) != 0
 }
 
-// trackedFile reports whether the index has path itself as a file. A file in the place of a tracked directory is new to
-// git.
+// trackedFile reports whether the index has an entry for path itself. If the index has only entries below path, a file at path
+// is untracked.
 func (v *view) trackedFile(path string) bool {
 	if v.special[path] {
 		return true
@@ -191,8 +193,8 @@ func (v *view) trackedFile(path string) bool {
 	return mode != 0 && mode != object.ModeDir
 }
 
-// trackedMode returns the mode of path in the tree of the index; 0: it has none. If a tree cannot be read, path counts
-// as a file.
+// trackedMode returns the mode of path in the tree of the index; 0 if the tree has no such path. If a tree cannot be read,
+// trackedMode records the error and returns the mode of a file.
 func (v *view) trackedMode(path string) object.Mode {
 	e, err := v.c.lookup(v.ctx, v.tracking, path)
 	if err != nil {
@@ -202,7 +204,7 @@ func (v *view) trackedMode(path string) object.Mode {
 	return e.Mode
 }
 
-// track sets the index that decides which paths are tracked.
+// track sets the index that determines which paths are tracked.
 func (v *view) track(by tracking) {
 	v.tracking = by.index.Tree
 	v.special = map[string]bool{}
@@ -217,15 +219,15 @@ func (v *view) track(by tracking) {
 	}
 }
 
-// learn records the paths, ignore files and attributes among entries. stale reports that rules changed for paths that
-// are not among entries, so that those have to be read again; differs reports that ignore files changed since the last
-// call.
+// learn records the paths and the ignore files among entries; read returns the text of an ignore file. stale reports that
+// rules have changed for paths that have no entry, so that these paths have to be read again. differs reports that the ignore
+// files differ from those of the previous call.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
 		e := &entries[i]
 		v.entries[e.Path] = object.ID{}
-		// The paths below such a directory are found in its tree.
+		// The paths below a renamed directory have no entries: readRules finds them in the directory's tree.
 		if e.Kind == worktree.FrozenTree {
 			v.entries[e.Path] = e.ID
 		}
@@ -235,7 +237,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	for i := range entries {
 		e := &entries[i]
 		dir, name := split(e.Path)
-		if name == attributesName { // files below are converted by other attributes now
+		if name == attributesName { // git may convert the files below dir differently now
 			stale = stale || !v.within(dir)
 		}
 		if name != ignoreName {
@@ -258,7 +260,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	return stale, differs, v.failure
 }
 
-// within reports whether entries contain everything below dir.
+// within reports whether entries describe dir, or a directory above it, completely.
 func (v *view) within(dir string) bool {
 	for at := dir; at != ""; at = parent(at) {
 		if _, ok := v.entries[at]; ok {
@@ -268,15 +270,16 @@ func (v *view) within(dir string) bool {
 	return false
 }
 
-// look freezes the working tree without the ignored directories. again makes it read everything that differs from the
-// base tree. The caller releases view.frozen.
+// look freezes the working tree, except for the directories that are left out as a whole. With again, the entries are
+// everything that differs from the base tree. The caller releases view.frozen.
 func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
 	rules, err := c.ignoreSettings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	// Rules outside of the working tree changed: files that have not changed may be ignored now, or no longer.
+	// Rules outside of the working tree have changed, so the status of unchanged files may have changed from ignored to not
+	// ignored, or the reverse.
 	if rules.print != c.mem.Rules {
 		whole = true
 	}
@@ -290,12 +293,13 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			v.from = c.o.BaseTree
 		}
-		// An older index may skip the wrong directories: develop checks that after it has read the index.
+		// The index may have changed since c.tracking was read, so that skip decides wrongly. develop checks the skipped
+		// directories after it has read the index.
 		v.track(c.tracking)
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
 		}
-		// The view was built for changes since token: build another for all differences from the base tree.
+		// The view was built for the changes since token. Build another one, for all differences from the base tree.
 		if whole && token != "" {
 			continue
 		}
@@ -303,12 +307,12 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
-		if frozen.Whole && token != "" { // the Tree has dropped the changes since token
+		if frozen.Whole && token != "" { // the Tree no longer knows the changes since token
 			v.from, v.whole = c.o.BaseTree, true
 			clear(v.parsed)
 		}
 		stale, differs, err := v.learn(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
-		// The dry run and the freeze saw the same ignore files, so the right directories were skipped.
+		// If the ignore files are the same as in the dry run, the right directories were skipped.
 		if err == nil && (!differs || try > 2) && (!stale || v.whole) {
 			v.frozen = frozen
 			return v, nil
@@ -321,8 +325,9 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	}
 }
 
-// names reads the names of the changed paths without stopping writers, and fetches the ignore files that they need.
-// whole reports that everything has to be read: token is empty or too old, or rules changed for unchanged paths.
+// names reads the names of the changed paths without blocking writers, and fetches the ignore files that are needed to decide
+// about them. whole reports that everything that differs from the base tree has to be read, because token is empty or too old,
+// or because rules have changed for unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
 		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})
@@ -341,7 +346,7 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 			return true, nil
 		}
 		clear(v.skipped)
-		for i := range dry.Entries { // each call records the ignore files that it needs
+		for i := range dry.Entries { // these calls only record in v.needs which ignore files have to be fetched
 			if e := &dry.Entries[i]; e.Kind == worktree.FrozenDir {
 				v.x.dir(e.Path)
 			} else if e.Kind == worktree.FrozenTree {
@@ -360,7 +365,8 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 	return token == "", nil
 }
 
-// skipping returns the function that selects the directories to skip; nil after three tries that did not agree.
+// skipping returns the function that selects the directories to skip. After three attempts whose ignore files differed, it
+// returns nil, so that no directory is skipped.
 func (v *view) skipping(try int) func(dir string) bool {
 	if try > 2 {
 		return nil
@@ -368,11 +374,11 @@ func (v *view) skipping(try int) func(dir string) bool {
 	return v.skip
 }
 
-// contentNow reads the current contents of an ignore file. A missing, oversized or unreadable file is empty.
+// contentNow returns the current contents of an ignore file. A missing, oversized or unreadable file counts as empty.
 func (c *Capturer) contentNow(ctx context.Context, path string) ([]byte, error) {
 	n, err := c.o.Tree.Resolve(ctx, path)
 	if err != nil {
-		return nil, nil // removed meanwhile
+		return nil, nil // the file was removed after the dry run
 	}
 	a, err := c.o.Tree.Attr(ctx, n)
 	if err != nil || a.Size > maxIgnoreFile {
@@ -386,7 +392,7 @@ func (c *Capturer) contentNow(ctx context.Context, path string) ([]byte, error) 
 	return text[:k], nil
 }
 
-// contentOf reads the frozen contents of an ignore file. An oversized or unavailable file is empty.
+// contentOf returns the frozen contents of an ignore file. An oversized or unavailable file counts as empty.
 func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]byte, error) {
 	if e.Kind == worktree.FrozenBlob {
 		if _, text, err := c.o.Repo.Get(e.ID, maxIgnoreFile); err == nil {
@@ -409,7 +415,7 @@ func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]by
 	return text, err
 }
 
-// lookup returns the entry of path in the tree root; mode 0: there is none.
+// lookup returns the entry of path in the tree root. The mode of the entry is 0 if there is none.
 func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (object.TreeEntry, error) {
 	id := root
 	for {
@@ -431,11 +437,11 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 	}
 }
 
-// maxTreeCache is the maximum number of entries in Capturer.treeCache.
+// maxTreeCache is the maximum total number of tree entries in Capturer.treeCache.
 const maxTreeCache = 500_000
 
-// readTree returns the entries of a tree from the cache, the objects to be written, the Repo or Options.Trees; the zero
-// id is an empty tree. The caller must not change the result.
+// readTree returns the entries of a tree. It looks in the cache, in the trees that are to be written, in the Repo, and in
+// Options.Trees. The zero id stands for the empty tree. The caller must not change the result.
 func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(c.format) {
 		return nil, nil
@@ -447,7 +453,7 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	if err != nil {
 		return nil, err
 	}
-	// The cache is simply emptied: one checkpoint rarely needs so many trees.
+	// A full cache is emptied completely, because one checkpoint rarely needs so many trees.
 	if c.treeCacheSize += len(list); c.treeCacheSize > maxTreeCache {
 		clear(c.treeCache)
 		c.treeCacheSize = len(list)
@@ -456,9 +462,9 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	return list, nil
 }
 
-// findTree is readTree without the cache.
+// findTree returns the same as readTree, without the cache.
 func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-	// Trees of this checkpoint are written to the Repo only at its end.
+	// Trees of the checkpoint that is being made are not in the Repo yet.
 	if content, ok := c.pending[id]; ok {
 		return object.ParseTree(c.format, content)
 	}
@@ -469,4 +475,5 @@ func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	return list, err
 }
 
+// infoExclude returns the name of the ignore file in a git directory.
 func infoExclude(gitDir string) string { return filepath.Join(gitDir, "info", "exclude") }
