@@ -17,16 +17,15 @@ import (
 type EraseRequest struct {
 	Session string
 	Lane    string
-	Before  time.Time       // erases records that are older than this; zero: age selects none
-	Others  bool            // age selects only records of another session, such as those that a fork has from its parent
+	Before  time.Time       // erases the records that were made before this time; zero: none
+	Others  bool            // restricts Before to records of other sessions, such as those that a fork has from its parent
 	IDs     map[string]bool // erases the records with these ids
 	Stone   Tombstone       // replaces each erased record
 }
 
-// Erase removes records from a transcript for good, and returns the ids of those that existed. A
-// tombstone replaces each, so that turns keep their numbers. The ref gets a new commit without
-// history, so that no ref reaches the records any more: the next sweep removes them, and session
-// remotes follow the ref.
+// Erase removes records from a transcript permanently, and returns the ids of those that it removed. A tombstone replaces each
+// record, so that turns keep their numbers. The ref is set to a new commit without history, so that no ref reaches the removed
+// records: the next sweep deletes their objects, and session remotes get the new ref with the next push. provide is as in Read.
 func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(ids []object.ID) error) (erased []string, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -34,13 +33,13 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 		if err != nil {
 			return nil, err
 		}
-		// The turn of each record is known only after all records were read in order, and the tombstone must keep it.
+		// A tombstone must store the number of its record's turn, which is known only after all records were read in order.
 		turns := map[string]Line{}
 		for _, l := range lines {
 			turns[l.ID] = l
 		}
 		erased, err = e.rewrite(ctx, r, ref, turns)
-		// Another process has moved the ref: the transcript is read again.
+		// If another process has changed the ref, read the transcript again and retry.
 		if !errors.Is(err, session.ErrRefMoved) {
 			break
 		}
@@ -51,12 +50,13 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 	return erased, nil
 }
 
-// wants reports whether the request selects a record that is not erased yet.
+// wants reports whether the request selects the record l. A record that is erased already is not selected.
 func (e EraseRequest) wants(l Line) bool {
 	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
-// rewrite replaces the selected records in every file of the transcript.
+// rewrite replaces the selected records in every file of the transcript by tombstones, and returns their ids. turns are all
+// records, by id.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
 		edit: func(_ string, text []byte) ([]byte, int, error) {
@@ -67,19 +67,19 @@ func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, 
 	return erased, w.do(ctx, r, ref)
 }
 
-// rewriting writes a transcript anew, as one commit without history: no ref reaches the previous
-// one, so that the next sweep removes it.
+// rewriting replaces a transcript by one commit without history. No ref reaches the previous commits then, so the next sweep
+// removes them.
 type rewriting struct {
 	session, lane string
-	at            time.Time
-	message       string
-	// edit returns the new contents of a file, DAY/NAME, and how many records were removed from it;
-	// 0: the file is unchanged. An empty file is removed.
+	at            time.Time // time of the new commit
+	message       string    // first word of the new commit's message
+	// edit returns the new contents of the file at path, DAY/NAME, and the number of records that it removed; 0 means that
+	// the file is unchanged. A file whose new contents are empty is removed.
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 
-// do rewrites the transcript at ref. It changes nothing if edit removes no record. It returns session.ErrRefMoved if
-// another process has moved the ref meanwhile.
+// do rewrites the transcript at ref. If edit removes no record, do changes nothing. It returns session.ErrRefMoved if another
+// process changed the ref during the call.
 func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	defer r.Working()()
 	head, err := r.Ref(ref)
@@ -99,7 +99,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	}
 	var left []object.TreeEntry
 	gone := 0
-	// Entries that are no directories were not written by this program and are kept as they are.
+	// Entries that are not directories were not written by this program. They are kept unchanged.
 	for _, day := range days {
 		if day.Mode != object.ModeDir {
 			left = append(left, day)
@@ -129,7 +129,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 			}
 			kept = append(kept, file)
 		}
-		// git has no empty trees inside a tree, so a day without files is left out.
+		// git does not store empty trees inside a tree, so a day without files gets no entry.
 		if len(kept) == 0 {
 			continue
 		}
@@ -145,7 +145,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	if err != nil {
 		return err
 	}
-	// The commit has no parent, so that no ref reaches the old records.
+	// The commit has no parent, so no ref reaches the old records.
 	message := fmt.Sprintf("%s: %d records\n\nAfs-Session: %s\nAfs-Lane: %s\n", w.message, gone, w.session, w.lane)
 	commit, err := session.NewCommit(f, tree, object.ID{}, w.at, message)
 	if err != nil {
@@ -154,8 +154,8 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	return r.Record(ctx, append(out, commit), []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// lines returns text with tombstones in place of the selected records, and the ids of those records. Lines that
-// cannot be parsed are kept.
+// lines returns text with a tombstone in place of each selected record, and the ids of those records. Lines that cannot be
+// parsed are kept unchanged.
 func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, ids []string, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

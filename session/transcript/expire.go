@@ -13,24 +13,23 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ExpireRequest selects the segments of a transcript to drop. A segment is a file: the records of
-// one day while one checkpoint was the newest.
+// ExpireRequest selects the segments of a transcript that Expire drops. A segment of a transcript is one file: the records of
+// one day that were made while one checkpoint was the newest.
 type ExpireRequest struct {
 	Session string
 	Now     time.Time
-	Keep    time.Duration                   // segments whose newest record is younger are kept
-	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; its segments are kept
-	// DryRun counts the records and changes nothing.
+	Keep    time.Duration              // a segment whose newest record is younger than this is kept
+	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; the segments of such a checkpoint are kept
+	// DryRun makes Expire count the records without changing anything.
 	DryRun bool
 }
 
-// expired is the author and the reason of tombstones that Expire leaves.
+// expiredBy and expiredWhy are the author and the reason in the tombstones that Expire leaves.
 const expiredBy, expiredWhy = "gc", "older than the retention"
 
-// Expire drops segments whose checkpoint is gone, and returns the number of records that were
-// dropped. The last beginning of a turn in each row of dropped records stays as a tombstone, so
-// that later turns keep their numbers. Facts and the handoff are not part of a transcript. provide
-// is as of Read.
+// Expire drops segments whose checkpoint no longer exists, and returns the number of dropped records. Where consecutive records
+// are dropped, the last one that began a turn stays as a tombstone, so that later turns keep their numbers. Facts and the
+// handoff are not part of a transcript and stay. provide is as in Read.
 func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -44,10 +43,10 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 	return dropped, nil
 }
 
-// expire is one attempt of Expire. It returns session.ErrRefMoved if another process has moved the ref meanwhile.
+// expire is one attempt of Expire. It returns session.ErrRefMoved if another process changed the ref during the call.
 func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	provide func(ids []object.ID) error) (dropped int64, err error) {
-	// Reading all records is expensive, so the names of the segments are checked first.
+	// Reading all records is expensive, so first check whether the names of the segments allow dropping any.
 	if some, err := e.some(r, ref); err != nil || !some {
 		return 0, err
 	}
@@ -55,16 +54,16 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	if err != nil {
 		return 0, err
 	}
-	// A segment's newest record decides. Records are read in order of time, whatever segment they
-	// are of.
+	// The newest record of a segment decides whether the segment is dropped. Read returns the records in order of time across
+	// all segments, so the last record found here for a segment is its newest.
 	newest := map[string]time.Time{}
 	for _, l := range lines {
 		newest[segmentOf(l)] = l.Time
 	}
 	old := func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
 	stays := map[string]Line{} // tombstones, by id
-	// last is the id of the tombstone in the current row of dropped records. Only the last beginning of a turn in a
-	// row is needed, because turns are counted from it.
+	// last is the id of the tombstone in the current run of consecutive dropped records. Each run needs a tombstone only for
+	// its last record that began a turn, because later turns are counted from that one.
 	last := ""
 	for _, l := range lines {
 		if !old(l) {
@@ -82,15 +81,15 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	if e.DryRun || dropped == 0 {
 		return dropped, nil
 	}
-	// One commit without history replaces the transcript, as after Erase.
+	// As in Erase, one commit without history replaces the transcript.
 	w := rewriting{session: e.Session, at: e.Now, message: "gc", edit: func(_ string, text []byte) ([]byte, int, error) {
 		return e.drop(text, old, stays)
 	}}
 	return dropped, w.do(ctx, r, ref)
 }
 
-// some reports whether the names of segments show that one may be dropped, so that usually no
-// record has to be read.
+// some reports whether the names of the segments show that one may have to be dropped. Usually none has, and then no record is
+// read.
 func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 	head, err := r.Ref(ref)
 	if err != nil {
@@ -101,7 +100,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 		return false, err
 	}
 	for _, day := range days {
-		// A segment that began within Keep has no record older than that.
+		// All records of a day that began less than Keep ago are younger than Keep.
 		began, err := time.Parse(time.DateOnly, day.Name)
 		if err != nil || e.Now.Sub(began) <= e.Keep {
 			continue
@@ -122,13 +121,13 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 // segmentOf returns the name of the segment of a record: its day in UTC and its checkpoint.
 func segmentOf(l Line) string { return l.Time.UTC().Format(time.DateOnly) + "/" + string(l.Checkpoint) }
 
-// isStone reports whether a line is a tombstone that Expire has left.
+// isStone reports whether l is a tombstone that Expire left in an earlier run.
 func isStone(l Line) bool {
 	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
 }
 
-// drop removes old lines from the text of a file, and replaces those in stays by tombstones. gone is the number of
-// lines that were changed.
+// drop removes the lines for which old is true from the text of a file, but replaces those in stays by tombstones. gone is the
+// number of lines that it changed.
 func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
@@ -140,7 +139,7 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 		}
 		turn, stone := stays[l.ID]
 		if stone && isStone(l) {
-			// A tombstone of an earlier run is already in its final form.
+			// The tombstone of an earlier run needs no change.
 			b.Write(line)
 			continue
 		}

@@ -13,26 +13,26 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Facts and the handoff are stored separately from the log, in session.FactsRef: facts.json and
-// handoff.md. They are kept when records of the log are erased.
+// Facts and the handoff are stored in the tree of session.FactsRef, as facts.json and handoff.md. That ref is separate from the
+// transcript, so facts and handoff are kept when records are erased.
 const (
 	factsFile   = "facts.json"
 	handoffFile = "handoff.md"
-	maxFacts    = 1 << 20 // bytes of either
+	maxFacts    = 1 << 20 // maximum size of each file in bytes
 )
 
 var (
-	// ErrNoFact means that no fact has an id.
+	// ErrNoFact means that no fact has the requested id.
 	ErrNoFact = errors.New("no such fact")
-	// ErrTooLong means that facts or handoff are longer than a session keeps.
+	// ErrTooLong means that the facts or the handoff are longer than maxFacts.
 	ErrTooLong = errors.New("it is longer than a megabyte")
 )
 
-// Fact is a statement for those who resume a session.
+// Fact is a short text for those who resume a session.
 type Fact struct {
 	ID   string    `json:"id"` // a ULID
 	Time time.Time `json:"time"`
-	// By is the author.
+	// By is the name of the author.
 	By   string `json:"by"`
 	Text string `json:"text"`
 }
@@ -43,7 +43,7 @@ type Facts struct {
 	Handoff string
 }
 
-// ReadFacts returns the facts of a session. provide is as in Read.
+// ReadFacts returns the facts of session name, and the commit that stores them; zero if there is none. provide is as in Read.
 func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error) (f Facts, head object.ID, err error) {
 	if head, err = r.Ref(session.FactsRef(name)); err != nil {
 		return f, head, fmt.Errorf("read facts: %w", err)
@@ -75,20 +75,21 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 	return f, head, nil
 }
 
-// FactsChange describes a change of facts. Members that are empty change nothing.
+// FactsChange describes a change of a session's facts. Empty fields of Add, Remove and Handoff change nothing.
 type FactsChange struct {
 	Session string
 	By      string
 	Time    time.Time
-	// Add lists the texts of new facts.
+	// Add contains the texts of new facts.
 	Add []string
-	// Remove is the id of the fact to remove; "": none.
+	// Remove is the id of the fact to remove; "": no fact is removed.
 	Remove string
-	// Handoff is the new text of the handoff; nil keeps the old one.
+	// Handoff is the new text of the handoff; nil: the handoff is not changed.
 	Handoff *string
 }
 
-// ChangeFacts changes the facts of a session, with secrets removed, and returns all facts.
+// ChangeFacts changes the facts of a session, removes secrets from the new texts, and returns all facts of the session and the
+// number of secrets that it removed. provide is as in Read.
 func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	defer r.Working()()
@@ -100,7 +101,7 @@ func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	return f, redacted, err
 }
 
-// make is one attempt of ChangeFacts. It returns session.ErrRefMoved if another process has moved the ref meanwhile.
+// make is one attempt of ChangeFacts. It returns session.ErrRefMoved if another process changed the ref during the call.
 func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	f, head, err := ReadFacts(r, c.Session, provide)
 	if err != nil {
@@ -127,7 +128,7 @@ func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids
 	if err != nil {
 		return f, 0, err
 	}
-	// The limit is checked before anything is written: a longer file could not be read again.
+	// Check the limit before anything is written, because ReadFacts cannot read a longer file.
 	if len(text) >= maxFacts || len(f.Handoff) > maxFacts {
 		return f, 0, fmt.Errorf("write facts: %w", ErrTooLong)
 	}

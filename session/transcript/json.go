@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// ErrNotJSON means that a text is not the JSON that it has to be.
+// ErrNotJSON means that a text that has to be JSON is not valid JSON, or is not a JSON object.
 var ErrNotJSON = errors.New("no JSON")
 
-// secretKey matches names of members whose values are always secrets; doubtfulKey matches names whose values are
-// secrets if they look random.
+// secretKey matches the names of JSON members whose values are always secrets. doubtfulKey matches the names of members whose
+// values are secrets only if they look random.
 var (
 	secretKey = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|` +
 		`api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
 	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 
-// RedactJSON removes secrets from the strings of a JSON text, which it compacts. It keeps everything else, including
-// the order of members.
+// RedactJSON removes secrets from the strings of a JSON text, and returns the text in compact form and the number of removed
+// secrets. Everything else is kept, including the order of members.
 func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, text); err != nil {
@@ -29,14 +29,14 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	}
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
-	var members []string // names of the members whose values enclose the current one
-	name := ""           // the name of the member whose value follows
+	var members []string
+	name := ""          // name of the member whose value follows
 	for i := 0; i < len(in); {
-		// The text was validated by Compact, so a scan for quotes and brackets is sufficient.
+		// Compact has validated the text, so it is sufficient to look for quotes and brackets.
 		switch c := in[i]; c {
 		case '"':
 			end := endOfString(in, i)
-			// A string before a colon is the name of a member.
+			// A string that is followed by a colon is the name of a member.
 			isName := end < len(in) && in[end] == ':'
 			key := name
 			if isName {
@@ -54,7 +54,8 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 				name = ""
 			}
 		case '}', ']':
-			// The name of an array's member applies to all of its elements.
+			// After a value, continue with the name of the enclosing member, because the name of an array's member applies
+			// to all elements of the array.
 			members = members[:len(members)-1]
 			name = ""
 			if len(members) > 0 {
@@ -67,7 +68,7 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	return out, secrets, nil
 }
 
-// endOfString returns the index behind the string that begins at i.
+// endOfString returns the index after the closing quote of the string literal that begins at index i.
 func endOfString(in []byte, i int) int {
 	for i++; in[i] != '"'; i++ {
 		if in[i] == '\\' {
@@ -77,7 +78,8 @@ func endOfString(in []byte, i int) int {
 	return i + 1
 }
 
-// redactString returns the value of a string literal, and the literal without secrets.
+// redactString returns the value of a string literal, the literal with its secrets removed, and the number of secrets. key is
+// the name of the member that the literal is the value of; "": the literal is itself a name.
 func redactString(literal []byte, key string) (value string, clean []byte, secrets int64) {
 	if err := json.Unmarshal(literal, &value); err != nil { // the whole text was validated before
 		return "", []byte(`""`), 0
@@ -93,17 +95,17 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(redacted); err != nil { // a string always can be
+	if err := e.Encode(redacted); err != nil { // cannot happen: every string can be encoded
 		return value, []byte(`""`), n
 	}
 	return redacted, bytes.TrimSuffix(b.Bytes(), []byte("\n")), n
 }
 
-// isObject reports whether a compact JSON text is an object.
+// isObject reports whether text, which is compact valid JSON, is an object.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects returns the members of both objects; where both have a member, the value is that of new. The order is
-// that of old, followed by the members that only new has.
+// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value from new is
+// used. The members of old come first, in their order, then those that only new has.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {
@@ -113,7 +115,7 @@ func mergeObjects(old, new []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// at maps names to positions in all.
+	// at maps the names of members to their positions in all.
 	at := map[string]int{}
 	var all []member
 	for _, m := range append(a, b...) {
@@ -138,14 +140,14 @@ func mergeObjects(old, new []byte) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// member is a member of an object, with its value as it was written.
+// member is one member of a JSON object. value is the original text.
 type member struct {
 	name  string
 	value json.RawMessage
 }
 
-// members returns the members of an object in their order. The text may hold several objects one after the other,
-// because git notes merge -s cat_sort_uniq concatenates two notes so.
+// members returns the members of an object in their order. The text may consist of several objects, one after the other,
+// because `git notes merge -s cat_sort_uniq` concatenates two notes that way.
 func members(text []byte) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	for first := true; ; first = false {

@@ -16,53 +16,53 @@ import (
 )
 
 var (
-	// ErrNoCommit means that a name does not name a commit.
+	// ErrNoCommit means that NoteRequest.Commit does not name a commit.
 	ErrNoCommit = errors.New("no such commit")
-	// ErrNotesRef means that a name is not the name of a ref below refs/notes/.
+	// ErrNotesRef means that NoteRequest.Ref is not the name of a ref below refs/notes/.
 	ErrNotesRef = errors.New("no name of notes")
 )
 
 const (
 	notesPrefix = "refs/notes/"
-	maxNote     = 16 << 20 // largest existing note that is merged, in bytes
-	noteTries   = 5        // number of attempts while the user's git writes notes at the same time
+	maxNote     = 16 << 20 // maximum size in bytes of an existing note that is merged
+	noteTries   = 5        // number of attempts, because the user's git may write notes at the same time
 )
 
 // NoteRequest describes a note to write on a commit.
 type NoteRequest struct {
 	GitDir string
-	Commit string // name of the commit as git accepts it; "": HEAD
-	Also   string // another directory of objects in which Commit is looked up; "": none
+	Commit string // name of the commit in any form that git accepts; "": HEAD
+	Also   string // another directory of objects in which git looks for Commit; "": none
 	Ref    string // name of the notes ref; "agent" stands for refs/notes/agent
-	JSON   []byte
+	JSON   []byte // text of the note, which must be JSON
 }
 
-// Noted is a note that was written.
+// Noted describes a note that was written.
 type Noted struct {
 	Commit string // full id
 	Ref    string // full name
 	Note   string // id of the blob
-	// Redacted is the number of secrets that were removed.
+	// Redacted is the number of secrets that were removed from the note.
 	Redacted int64
 }
 
-// noting serializes notes, because merging reads the old note before the new one is written.
+// noting serializes calls of Note, because each call reads the old note, merges it, and then writes the new one.
 var noting sync.Mutex
 
-// Note writes a git note. If the old and the new note are both JSON objects their members are
-// merged, the new ones taking precedence; otherwise the new note replaces the old one.
+// Note writes a git note, after secrets were removed from it. If the old and the new note are both JSON objects, their members
+// are merged, and the values of the new note take precedence. Otherwise the new note replaces the old one.
 func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	clean, redacted, err := RedactJSON(n.JSON)
 	if err != nil {
 		return Noted{}, fmt.Errorf("write note: %w", err)
 	}
 	done := Noted{Ref: notesRef(n.Ref), Redacted: redacted}
+	// git validates the name of the ref, because a name with ".." could lead outside of refs/notes/.
 	if _, err := n.git(ctx, nil, "check-ref-format", done.Ref); err != nil || done.Ref == notesPrefix {
 		return Noted{}, fmt.Errorf("write note: %w: %.80q", ErrNotesRef, n.Ref)
 	}
 	commit := n.Commit
 	if commit == "" {
-		// git validates the name, because a name with ".." could lead outside refs/notes/.
 		commit = "HEAD"
 	}
 	id, err := n.git(ctx, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", commit+"^{commit}")
@@ -83,14 +83,14 @@ func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	return done, nil
 }
 
-// notesRef returns the full name of a notes ref.
+// notesRef returns the full name of the notes ref that git calls name, as `git notes --ref` accepts it.
 func notesRef(name string) string {
 	name = strings.TrimPrefix(name, notesPrefix)
 	return notesPrefix + strings.TrimPrefix(name, "notes/")
 }
 
-// write merges text into an existing note, writes it, and returns the id of the note's blob. An existing note that
-// cannot be merged is replaced.
+// write merges text into the existing note of the commit, if there is one, writes the result, and returns the id of its blob.
+// An existing note that cannot be merged is replaced.
 func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note string, err error) {
 	if old, err := n.git(ctx, nil, "notes", "--ref", to.Ref, "list", to.Commit); err == nil && isObject(text) {
 		if before, err := n.git(ctx, nil, "cat-file", "blob", string(old)); err == nil && isObject(before) {
@@ -112,15 +112,15 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 	return string(id), nil
 }
 
-// git runs a command in the git directory, without the working tree, and returns its output.
+// git runs a git command in the git directory and returns its output without surrounding spaces. in is the standard input.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
-	// The git directory names the mount as its working tree. Access to that would go through the daemon that runs
-	// this command.
+	// The configuration of the git directory names the mount as the working tree. --work-tree overrides it, because accesses
+	// to the mount would go through the daemon that waits for this command.
 	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull,
 		"-c", "core.fsmonitor=false"}, args...)
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = filepath.Clean(n.GitDir)
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...) // as checkpoints have it
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...) // the same author as checkpoints
 	if n.Also != "" {
 		cmd.Env = append(cmd.Env, gitcmd.Alternates(n.Also))
 	}
@@ -132,13 +132,13 @@ func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte
 	return bytes.TrimSpace(out.Bytes()), nil
 }
 
-// limited keeps the first bytes of a command's output, up to a limit.
+// limited is a writer that appends to a buffer, up to a total number of bytes.
 type limited struct {
 	to   *bytes.Buffer
-	left int
+	left int // number of bytes that may still be written
 }
 
-// Write keeps p. It returns io.ErrShortBuffer over the limit, which ends the command.
+// Write appends p to the buffer. If that would exceed the limit, it returns io.ErrShortBuffer, which ends the command.
 func (l *limited) Write(p []byte) (int, error) {
 	if len(p) > l.left {
 		return 0, io.ErrShortBuffer

@@ -17,35 +17,35 @@ import (
 
 // Line is one record of a transcript, or the tombstone of an erased one.
 type Line struct {
-	ID         string // a ULID; for a record without one, derived from the line
+	ID         string // a ULID; for a record without an id, derived from the text of the line
 	Time       time.Time
 	Checkpoint session.CheckpointID // the newest checkpoint when it was recorded; "": there was none
 	Session    string               // session in which it was recorded; in a fork, that may be the parent
 	Lane       string
 	Actor      string
-	Turn       int  // number of its turn; 0: before the first turn
-	StartsTurn bool // whether it is the first record of its turn
+	Turn       int  // number of the record's turn; 0: before the first turn
+	StartsTurn bool // the record is the first one of its turn
 	Record     json.RawMessage
-	Erased     *Tombstone // tombstone; nil unless Record was erased
+	Erased     *Tombstone // tombstone that replaces Record; nil if the record is not erased
 }
 
 // Tombstone replaces an erased record.
 type Tombstone struct {
-	Time time.Time `json:"time"`
-	By   string    `json:"by"`
-	Why  string    `json:"why,omitempty"`
+	Time time.Time `json:"time"`          // time of the erasure
+	By   string    `json:"by"`            // user or program that erased the record
+	Why  string    `json:"why,omitempty"` // reason
 }
 
-// turnMarkers holds the members that decide whether a record begins a turn.
+// turnMarkers holds those members of a record that decide whether the record begins a turn.
 type turnMarkers struct {
 	Type string `json:"type"`
 	Role string `json:"role"`
 	Turn int    `json:"turn"`
 }
 
-// startsTurn reports whether a record begins a turn: it is a person's prompt ("type":"prompt", or
-// "role":"user" without a type or with "type":"message"), or the first with another "turn" than the
-// one before.
+// startsTurn reports whether the record startsTurn a turn. If the record has a member "turn", the record startsTurn a turn if that number
+// differs from turn, the number of the previous record. Otherwise the record must be a person's prompt: it has "type":"prompt",
+// or "role":"user" without a type or with "type":"message".
 func (b turnMarkers) startsTurn(turn int) bool {
 	if b.Turn > 0 {
 		return b.Turn != turn
@@ -53,7 +53,7 @@ func (b turnMarkers) startsTurn(turn int) bool {
 	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
 }
 
-// HasPrompt reports whether one of the lines that are about to be recorded is a person's prompt.
+// HasPrompt reports whether one of the lines is a person's prompt. The lines are about to be recorded.
 func HasPrompt(lines []string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
 		var b turnMarkers
@@ -61,13 +61,13 @@ func HasPrompt(lines []string) bool {
 	})
 }
 
-// Head returns the commit of a transcript; zero: nothing was recorded.
+// Head returns the newest commit of the transcript of session name; zero if nothing was recorded.
 func Head(r *session.Repo, name string) (object.ID, error) {
 	return r.Ref(session.TranscriptRef(name))
 }
 
-// Read returns the records of a session, oldest first. provide fetches missing contents; nil: none
-// are missing.
+// Read returns the records of session name, oldest first, and the commit that was read. provide fetches the missing contents
+// with the given ids; nil: all contents are on this host.
 func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (lines []Line, head object.ID, err error) {
 	if head, err = Head(r, name); err != nil {
 		return nil, head, fmt.Errorf("read transcript: %w", err)
@@ -108,18 +108,19 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 			return nil, head, fmt.Errorf("read transcript: %w", err)
 		}
 		for line := range bytes.Lines(text) {
-			if l, err := parseLine(line); err == nil { // lines in the format of a later version are left out
+			if l, err := parseLine(line); err == nil { // skip lines in the format of a later version
 				lines = append(lines, l)
 			}
 		}
 	}
-	// Files are by day and checkpoint; records of several lanes may overlap in time.
+	// The files are sorted by day and checkpoint, but the records of several lanes may overlap in time.
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
 	number(lines)
 	return lines, head, nil
 }
 
-// parseLine reads a line. A record without an id has one derived from its bytes, so that it can be named too.
+// parseLine parses one line of a file. A record without an id gets one that is derived from the line, so that requests can name
+// the record.
 func parseLine(line []byte) (Line, error) {
 	var e envelope
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -134,20 +135,20 @@ func parseLine(line []byte) (Line, error) {
 	return l, nil
 }
 
-// number sets Begins and Turn of lines, which must be in order of time.
+// number sets Begins and Turn of all lines. The lines must be sorted by time.
 func number(lines []Line) {
 	turn := 0
 	for i := range lines {
 		l := &lines[i]
 		var b turnMarkers
-		// A tombstone keeps only that its record began a turn, so it counts as a prompt.
+		// A tombstone states whether its record began a turn and the turn's number. Without a number it counts as a prompt.
 		if l.Erased != nil {
 			b = turnMarkers{Turn: l.Turn}
 			if l.StartsTurn && l.Turn == 0 {
 				b.Type = "prompt"
 			}
 		} else {
-			_ = json.Unmarshal(l.Record, &b) // members of other types are ignored
+			_ = json.Unmarshal(l.Record, &b) // a member whose type is not the expected one counts as missing
 		}
 		if l.StartsTurn = b.startsTurn(turn); l.StartsTurn {
 			if turn++; b.Turn > 0 {
@@ -158,11 +159,11 @@ func number(lines []Line) {
 	}
 }
 
-// TurnPrefix begins the names of checkpoints by turn: "turn:3".
+// TurnPrefix is the beginning of a checkpoint name that selects a checkpoint by turn, such as "turn:3".
 const TurnPrefix = "turn:"
 
-// FindTurn returns the checkpoint at the beginning of a turn, by a name that begins with
-// TurnPrefix: the newest when the prompt was recorded.
+// FindTurn returns the checkpoint at the beginning of a turn: the newest checkpoint when the turn's prompt was recorded. name is
+// TurnPrefix and the number of the turn. provide is as in Read.
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {
@@ -181,11 +182,11 @@ func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error)
 		err := fmt.Errorf("%w: the transcript has %d turns", session.ErrNoCheckpoint, last)
 		return session.Checkpoint{}, &session.FindError{Name: name, Err: err}
 	}
-	// The checkpoint of the record may have been dropped, or be another session's: then the time decides.
+	// If the record's checkpoint was dropped or belongs to another session, find a checkpoint by the record's time.
 	if at := lines[i].Checkpoint; at != "" {
 		if p, err := r.Find(string(at)); err == nil {
 			return p, nil
 		}
 	}
-	return r.Find(lines[i].Time.Format(time.RFC3339Nano)) // the checkpoint with this id is not in this session
+	return r.Find(lines[i].Time.Format(time.RFC3339Nano))
 }

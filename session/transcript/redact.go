@@ -8,22 +8,22 @@ import (
 	"sync"
 )
 
-// kind is one form of secrets. Its expression is tried only where one of its hints (in lower case) begins, because
-// searching with expressions alone takes a hundred times as long.
+// kind is one form of secrets. Its regular expression is tried only at positions where one of its hints occurs, because a search
+// with the expressions alone takes a hundred times as long.
 type kind struct {
 	// name appears in the text that replaces the secret.
 	name  string
-	hints []string
-	// shape returns the expression, which matches from the hint on.
+	hints []string // texts in lower case with which the secret, or the text before it, begins
+	// shape returns the regular expression. It is matched from the beginning of the hint.
 	shape func() *regexp.Regexp
-	word  bool // must not follow a letter or digit
-	// secret is the group to remove; 0: the whole match; negative: the group that matched. doubt
-	// says that the form also matches other text, so that the value must look random too.
+	word  bool // the hint must not follow a letter, a digit or an underscore
+	// secret is the number of the group to remove; 0 is the whole match, and a negative number stands for the first group
+	// that matched. doubt means that the expression also matches harmless text, so that a secret must look random, too.
 	secret int
 	doubt  bool
 }
 
-// kinds are applied in this order. The replacement of a secret matches none of them.
+// kinds lists all kinds. They are applied in this order. The text that replaces a secret matches none of them.
 var kinds = []kind{
 	{name: "private key", hints: []string{"-----begin "},
 		shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
@@ -60,18 +60,18 @@ var kinds = []kind{
 			`[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
 }
 
-// begin returns an expression that is compiled when it is first needed: every command and every
-// hook of git is a process that would else compile them all.
+// begin returns an expression that matches only at the beginning of a text. It is compiled at its first use: each command and
+// each git hook is a process of its own, which would otherwise compile all expressions at its start.
 func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
 
-// once returns an expression that is compiled at its first use.
+// once returns a function that compiles the expression at the first call and returns it.
 func once(shape string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(shape) })
 }
 
-// Redact removes text that looks like a secret, and returns how many secrets it removed.
+// Redact replaces each text that looks like a secret, and returns the result and the number of replaced secrets.
 func Redact(text string) (clean string, secrets int64) {
-	// Hints are compared in lower case; the copy has the same length, so positions in it apply to text.
+	// Hints are compared in lower case. The copy in lower case has the same length, so its positions are valid for text, too.
 	low := lower(text)
 	for _, k := range kinds {
 		if redacted, n := k.redact(text, low); n > 0 {
@@ -81,7 +81,7 @@ func Redact(text string) (clean string, secrets int64) {
 	return text, secrets
 }
 
-// lower returns text with its ASCII letters in lower case. It leaves all others, so that positions do not change.
+// lower returns text with its ASCII letters in lower case. Other bytes are kept, so that positions do not change.
 func lower(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return text
@@ -95,7 +95,7 @@ func lower(text string) string {
 	return string(b)
 }
 
-// places returns the positions of the hints in low, in ascending order.
+// places returns the positions of all hints in low, in ascending order.
 func (k kind) places(low string) (all []int) {
 	for _, h := range k.hints {
 		for from := 0; ; {
@@ -111,12 +111,12 @@ func (k kind) places(low string) (all []int) {
 	return all
 }
 
-// isWord reports whether c, in lower case, is part of a word.
+// isWord reports whether c is a lower-case letter, a digit or an underscore.
 func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// redact returns text without the secrets of this kind, and their number. low is text in lower case.
+// redact replaces the secrets of this kind in text, and returns the result and the number of secrets. low is text in lower case.
 func (k kind) redact(text, low string) (string, int64) {
 	var b strings.Builder
 	var n int64
@@ -132,7 +132,7 @@ func (k kind) redact(text, low string) (string, int64) {
 		}
 		from, to := k.place(m)
 		from, to = at+from, at+to
-		// A placeholder is no secret, and a doubtful form must also look random.
+		// A placeholder is not a secret. If the kind is doubtful, the value must also look random.
 		if value := text[from:to]; placeholder(value) || k.doubt && !random(value) {
 			continue
 		}
@@ -148,7 +148,7 @@ func (k kind) redact(text, low string) (string, int64) {
 	return b.String(), n
 }
 
-// place returns the position of the secret in a match.
+// place returns the start and end of the secret within a match, where m is the result of FindStringSubmatchIndex.
 func (k kind) place(m []int) (from, to int) {
 	if k.secret >= 0 {
 		return m[2*k.secret], m[2*k.secret+1]
@@ -161,8 +161,8 @@ func (k kind) place(m []int) (from, to int) {
 	return m[0], m[1]
 }
 
-// placeholder reports whether a value is no secret itself: a variable, asterisks, or text that was
-// redacted before.
+// placeholder reports whether a value stands in the place of a secret without being one: a variable, asterisks, or the result of
+// an earlier redaction.
 func placeholder(v string) bool {
 	low := strings.ToLower(v)
 	switch {
@@ -183,12 +183,12 @@ func placeholder(v string) bool {
 }
 
 const (
-	leastRandom  = 8   // shorter values cannot be distinguished from words
-	leastEntropy = 3.0 // bits a byte: words have less of them, or no digits
+	leastRandom  = 8   // minimum length in bytes: shorter values cannot be distinguished from words
+	leastEntropy = 3.0 // minimum entropy in bits per byte: most words have less
 )
 
-// random reports whether a value looks as if it were made by chance: long, of many different
-// characters, with digits among letters.
+// random reports whether a value looks randomly generated: it is long enough, consists of many different characters, and mixes
+// digits with letters or upper case with lower case.
 func random(v string) bool {
 	if len(v) < leastRandom {
 		return false
@@ -197,7 +197,7 @@ func random(v string) bool {
 	digits, upper, lower, changes := 0, 0, 0, 0
 	// changes counts transitions between the classes digit, upper case, lower case and other: random text has many.
 	class := byte(0)
-	// Count the bytes by class, and each byte value for the entropy.
+	// Count the bytes of each class, and of each value for the entropy.
 	for i := range len(v) {
 		c := v[i]
 		counts[c]++

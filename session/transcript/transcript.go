@@ -1,17 +1,18 @@
-// Package transcript stores text about the work in a session, separately from its files: notes on
-// commits, and a record of the actions. Secrets are removed before anything is written (Redact).
+// Package transcript stores what is recorded about a session beside its files: notes on commits, a log of actions (the
+// transcript), and facts with a handoff. Secrets are removed before anything is written (Redact).
 //
-// Records are in the tree of session.TranscriptRef, each commit of which adds a batch:
+// The records of a transcript are stored in the tree of session.TranscriptRef. Each batch of records adds one commit. The files
+// of the tree are:
 //
-//	2006-01-02/POINT.jsonl        records of a day (in UTC) made while POINT was the newest checkpoint
+//	2006-01-02/POINT.jsonl        records of that day (in UTC) that were made while checkpoint POINT was the newest
 //	2006-01-02/POINT.0002.jsonl   records that did not fit into the first file
-//	2006-01-02/none.jsonl         records made before the first checkpoint
+//	2006-01-02/none.jsonl         records that were made before the first checkpoint
 //
-// A line is {"id","time","point","session","lane","actor","record":{...}}, where record is the
-// caller's. An erased one has "erased":{"time","by","why"} in its place.
+// Each line is an object {"id","time","point","session","lane","actor","record":{...}}, where record is the text that the caller
+// passed. An erased record is replaced by "erased":{"time","by","why"}.
 //
-// Notes are git's own, on refs/notes/*, in the mount's git directory, and written by stock git,
-// which may have to fetch the existing notes from the remote.
+// Notes are ordinary git notes on refs/notes/*. They are written by stock git in the mount's git directory, and git may have to
+// fetch the existing notes from the remote.
 package transcript
 
 import (
@@ -30,14 +31,14 @@ import (
 )
 
 const (
-	maxLine = 1 << 20  // bytes of a record
-	maxPart = 64 << 10 // size of a file from which a new one is begun, in bytes: each batch rewrites the file
-	// maxFile is the largest file that is read: a part together with the batch that exceeded its limit.
+	maxLine = 1 << 20  // maximum size of a record in bytes
+	maxPart = 64 << 10 // size in bytes at which a file is full; it is small because each batch rewrites the last file
+	// maxFile is the maximum size in bytes of a file that is read. A file may exceed maxPart by the size of one batch.
 	maxFile = 64 << 20
-	tries   = 20 // number of attempts while other processes move the ref
+	tries   = 20 // number of attempts if other processes change the ref
 )
 
-// Batch is a list of records that are added together.
+// Batch is a list of records that are added in one commit.
 type Batch struct {
 	Session    string
 	Lane       string
@@ -45,18 +46,18 @@ type Batch struct {
 	Actor      string
 	Time       time.Time
 	Lines      []string // one JSON object each
-	// Provide fetches missing contents; nil: none are missing.
+	// Provide fetches the missing contents with the given ids; nil: all contents are on this host.
 	Provide func(ids []object.ID) error
 }
 
-// Recorded is the result of a Batch.
+// Recorded describes the result of adding a batch.
 type Recorded struct {
 	Ref      string
-	Lines    int64
+	Lines    int64 // number of records that were added
 	Redacted int64 // number of secrets that were removed
 }
 
-// envelope is one line of a file, as it is written.
+// envelope is the stored form of one line of a file.
 type envelope struct {
 	ID         string               `json:"id,omitempty"` // a ULID
 	Time       time.Time            `json:"time"`
@@ -66,24 +67,25 @@ type envelope struct {
 	Actor      string               `json:"actor,omitempty"`
 	Record     json.RawMessage      `json:"record,omitempty"`
 
-	// The fields below are set for an erased record: its tombstone, and its turn.
+	// The fields below are set only for an erased record: the tombstone, whether the record began a turn, and its turn.
 	Erased     *Tombstone `json:"erased,omitempty"`
 	StartsTurn bool       `json:"begins,omitempty"`
 	Turn       int        `json:"turn,omitempty"`
 }
 
-// LineError is an invalid line of a batch.
+// LineError reports an invalid line of a batch.
 type LineError struct {
 	Line int // number of the line, from 1
 	Err  error
 }
 
+// Error implements error.
 func (e *LineError) Error() string { return fmt.Sprintf("record line %d: %v", e.Line, e.Err) }
 
-// Unwrap returns the reason without the number of the line.
+// Unwrap returns the reason, which does not name the line.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Record adds a batch to the records of a session: all of it, or nothing.
+// Record adds all records of a batch to the transcript of its session, or none if it fails.
 func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	ref := session.TranscriptRef(b.Session)
 	text, redacted, err := b.encode()
@@ -94,7 +96,7 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	if len(b.Lines) == 0 {
 		return done, nil
 	}
-	// The objects of the batch are not reachable before the ref moves; Working protects them from a sweep until then.
+	// No ref reaches the objects of the batch until the ref is updated. Working protects them from a sweep until then.
 	defer r.Working()()
 	for range tries {
 		err = b.add(ctx, r, ref, text)
@@ -108,8 +110,8 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	return done, nil
 }
 
-// encode returns the text of the batch, one line for each record, with secrets removed. It returns a *LineError for
-// an invalid line.
+// encode returns the text of the batch with secrets removed, one line for each record, and the number of removed secrets. It
+// returns a *LineError for an invalid line.
 func (b Batch) encode() (text []byte, redacted int64, err error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -134,7 +136,7 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 	return out.Bytes(), redacted, nil
 }
 
-// add writes the commit that adds the batch, and moves the ref. It returns session.ErrRefMoved if another process was
+// add writes a commit that adds the batch, and updates the ref. It returns session.ErrRefMoved if another process updated the ref
 // first.
 func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte) error {
 	f := r.Format()
@@ -183,7 +185,7 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit}, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// treeOf returns the root tree of a commit; the zero commit has none.
+// treeOf returns the entries of a commit's root tree; none for the zero commit.
 func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	if commit.IsZero() {
 		return nil, nil
@@ -195,8 +197,8 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	return r.Tree(info.Tree)
 }
 
-// put sets an entry of a tree in git's order. The names consist of digits, letters and dashes, for which git's order
-// is the order of bytes.
+// put returns a tree with the entry e added or replaced, in git's order. A tree of a transcript contains either only files, or
+// only directories whose names have the same length, so git's order is the order of bytes.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
 	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
@@ -207,8 +209,8 @@ func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	return slices.Insert(entries, at, e)
 }
 
-// part returns the name of the file that the batch is added to, and the file's present contents. A full file is
-// followed by another.
+// part returns the name of the file to which the batch is added, and the current contents of that file. If the last file of the
+// checkpoint is full, part returns the name of a new one.
 func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
 	for n := 1; ; n++ {
 		name = partName(b.Checkpoint, n)
@@ -217,7 +219,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 			return name, nil, nil
 		}
 		_, size, err := r.Size(files[at].ID)
-		if err != nil && b.Provide != nil { // recorded on another machine
+		if err != nil && b.Provide != nil { // the file was pushed by another machine and is not on this host yet
 			if err = b.Provide([]object.ID{files[at].ID}); err == nil {
 				_, size, err = r.Size(files[at].ID)
 			}
@@ -225,7 +227,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 		if err != nil {
 			return "", nil, err
 		}
-		// A file that reached maxPart is full; the next one is looked up.
+		// A file that has reached maxPart is full: try the next one.
 		if size < maxPart {
 			_, before, err = r.Get(files[at].ID, maxFile)
 			return name, before, err
@@ -233,7 +235,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 	}
 }
 
-// partName returns the name of the nth file of a checkpoint.
+// partName returns the name of file n, counted from 1, of a checkpoint.
 func partName(p session.CheckpointID, n int) string {
 	base := stem(p)
 	if n == 1 {
@@ -242,7 +244,7 @@ func partName(p session.CheckpointID, n int) string {
 	return fmt.Sprintf("%s.%04d.jsonl", base, n)
 }
 
-// stem returns the beginning of the names of a checkpoint's files.
+// stem returns the part of a file name that identifies the checkpoint.
 func stem(p session.CheckpointID) string {
 	if p == "" {
 		return "none"
@@ -250,7 +252,7 @@ func stem(p session.CheckpointID) string {
 	return string(p)
 }
 
-// Files returns the ids of the files that hold the records of a checkpoint, oldest first.
+// Files returns the ids of the files that contain the records of checkpoint p in the transcript of session name, oldest first.
 func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.ID, _ error) {
 	head, err := r.Ref(session.TranscriptRef(name))
 	if err != nil {
@@ -277,8 +279,8 @@ func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.I
 	return ids, nil
 }
 
-// Until returns the newest commit of the transcript with the given tip that contains no record of a checkpoint after
-// p, or zero if there is none.
+// Until returns the newest commit, starting from tip, whose transcript contains no record of a checkpoint after p; zero if there
+// is none.
 func Until(r *session.Repo, tip object.ID, p session.CheckpointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)
@@ -289,7 +291,7 @@ func Until(r *session.Repo, tip object.ID, p session.CheckpointID) (object.ID, e
 		if err != nil {
 			return object.ID{}, err
 		}
-		// The commit message states the checkpoint of its batch. Checkpoint ids are in order of time.
+		// The commit message names the newest checkpoint of the batch. Checkpoint ids sort by time.
 		_, of, known := strings.Cut(string(content), "\nAfs-Checkpoint: ")
 		of, _, _ = strings.Cut(of, "\n")
 		if !known || session.CheckpointID(of) <= p {
