@@ -1,28 +1,25 @@
-// Package thin stores a session on a session remote that lacks the history of the mounted
-// repository, without sending that history.
+// Package thin stores a session on a session remote that lacks the history of the mounted repository, without pushing that
+// history.
 //
-// A git server refuses a push unless all objects that the new refs reach exist. In thin mode the
-// objects that the session owns are therefore stored inside of blobs: a container is a commit that
-// is complete in itself, at one ref of the session remote,
+// A git server accepts a push only if all objects that the new refs reach exist on the server. In thin mode, the objects that
+// were created in the session are therefore stored as packs inside of blobs. The commit whose tree holds these blobs is called a
+// container. Everything that a container reaches exists on the session remote. Its ref and its files are
 //
 // refs/afs/thin/SESSION
 //
-//	container.json     refs of the session as they would be on the session remote, and the base: URL and commits
+//	container.json     refs that the session would have on an ordinary session remote, and the base: URL and commits
 //	pack/000001.pack   packs of owned objects
 //
-// and a push is one new container on top of the last, by compare-and-swap of that ref. The
-// description of a session and its claim (session.MetaRef) are complete in themselves too, and stay
-// ordinary refs.
+// A push creates a new container whose parent is the previous one, and updates the ref by compare-and-swap. The description of a
+// session and its claim (session.MetaRef) need no object of the mounted repository, so they stay ordinary refs.
 //
-// Remote is a session remote with the refs of one session: its callers see no difference between
-// ordinary refs and refs inside of a container.
+// Remote represents a session remote with the refs of one session. It hides the difference between ordinary refs and the refs in
+// a container from its callers.
 //
-// Small packs are joined from time to time, so that their number stays below joinAt plus one for
-// each fullPack bytes, and a byte is sent again a number of times that grows with the logarithm of
-// the session's size.
+// Small packs are joined from time to time, so that a container has fewer than joinAt packs plus one for each fullPack bytes.
+// The number of times that a byte is sent again grows with the logarithm of the session's size.
 //
-// Data from a session remote is not trusted: sizes are bounded, names are checked, and objects are
-// hashed.
+// Data from a session remote is not trusted: sizes are limited, names are checked, and objects are hashed.
 package thin
 
 import (
@@ -45,49 +42,49 @@ const (
 	manifestName = "container.json"
 	packDir      = "pack"
 
-	maxManifest = 64 << 20 // bytes
+	maxManifest = 64 << 20 // maximum size of a manifest in bytes
 	maxRefs     = 1 << 20
 	maxPacks    = 1 << 16
 	maxCommits  = 1 << 16
-	maxPack     = 8 << 30 // bytes; packs are PackSize or less, but for one large object
+	maxPack     = 8 << 30 // maximum size of a pack in bytes; a pack exceeds PackSize only for one large object
 )
 
-// Prefix is the prefix of the refs of containers.
+// Prefix is the common prefix of the refs of all containers.
 const Prefix = session.Prefix + "thin/"
 
 // Ref returns the ref of a session's container.
 func Ref(name string) string { return Prefix + name }
 
-// ErrContainer means that a ref does not hold a container.
+// ErrContainer means that the ref of a container does not name a valid container of the session.
 var ErrContainer = errors.New("not a container of a session")
 
-// ErrNewer means that a later version of this program wrote a container.
+// ErrNewer means that a container was written by a later version of this program.
 var ErrNewer = errors.New("container of a later version")
 
-// Base describes the objects of the mounted repository that those of a container refer to.
+// Base identifies the history of the mounted repository that the objects of a container refer to.
 type Base struct {
-	URL     string // URL of the mounted remote, without secrets
-	Commits []object.ID
+	URL     string      // URL of the mounted remote, without secrets
+	Commits []object.ID // commits of the mounted repository to which the objects refer
 }
 
-// packEntry is one pack of a container.
+// packEntry describes one pack of a container.
 type packEntry struct {
 	Name string
-	Blob object.ID
-	Size int64 // bytes
+	Blob object.ID // blob whose contents are the pack
+	Size int64     // in bytes
 }
 
-// manifest is the contents of container.json: a description of the container.
+// manifest describes a container. It is stored as container.json.
 type manifest struct {
 	Session string
 	Format  object.Format
 	Base    Base
 	Next    int         // number of the next pack
-	Packs   []packEntry // ordered by name, which is also the order of age
+	Packs   []packEntry // sorted by name, which is also the order of age
 	Refs    map[string]object.ID
 }
 
-// manifestJSON is manifest as it is written.
+// manifestJSON is the stored form of manifest.
 type manifestJSON struct {
 	Version int               `json:"version"`
 	Session string            `json:"session"`
@@ -98,20 +95,20 @@ type manifestJSON struct {
 	Refs    map[string]string `json:"refs"`
 }
 
-// baseJSON is Base as it is written.
+// baseJSON is the stored form of Base.
 type baseJSON struct {
 	URL     string   `json:"url"`
 	Commits []string `json:"commits"`
 }
 
-// packJSON is packEntry as it is written.
+// packJSON is the stored form of packEntry.
 type packJSON struct {
 	Name string `json:"name"`
 	Blob string `json:"blob"`
 	Size int64  `json:"size"`
 }
 
-// packName returns the name of the pack with a number.
+// packName returns the name of the pack with the given number.
 func packName(number int) string { return fmt.Sprintf("%06d.pack", number) }
 
 // encode returns the contents of container.json.
@@ -137,7 +134,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	if len(text) > maxManifest {
 		return manifest{}, fmt.Errorf("%w: %d bytes", ErrContainer, len(text))
 	}
-	// A Decoder stops behind the first value, so a second call checks that nothing follows.
+	// A Decoder stops after the first value, so a call of Token checks that no other value follows.
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&j); err != nil {
 		return manifest{}, fmt.Errorf("%w: %w", ErrContainer, err)
@@ -145,7 +142,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return manifest{}, fmt.Errorf("%w: something follows the JSON", ErrContainer)
 	}
-	// A later version may have other members, so it is recognized before anything else is checked.
+	// A later version may have other members, so check the version before anything else.
 	if j.Version > version {
 		return manifest{}, fmt.Errorf("%w: %d", ErrNewer, j.Version)
 	}
@@ -156,7 +153,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	return m, nil
 }
 
-// manifest checks all members and converts them.
+// manifest checks all members of j and returns them in their parsed form.
 func (j manifestJSON) manifest() (manifest, error) {
 	m := manifest{Session: j.Session, Base: Base{URL: j.Base.URL}, Next: j.Next, Refs: make(map[string]object.ID, len(j.Refs))}
 	switch j.Format {
@@ -180,7 +177,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 	if err := plainURL(j.Base.URL); err != nil {
 		return m, err
 	}
-	// id parses an id of the container's format. The null id is invalid.
+	// id parses an object id, which must have the container's format. The null id is invalid.
 	id := func(text string) (object.ID, error) {
 		id, err := object.ParseID(text)
 		if err == nil && (id.Format() != m.Format || strings.Trim(text, "0") == "") {
@@ -207,7 +204,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if p.Size < 0 || p.Size > maxPack {
 			return m, fmt.Errorf("pack %s of %d bytes", p.Name, p.Size)
 		}
-		// A later pack has a higher number, so the order of names is the order of age.
+		// Newer packs have higher numbers, so the order of names must be the order of age.
 		if len(m.Packs) > 0 && !older(m.Packs[len(m.Packs)-1].Name, p.Name) {
 			return m, fmt.Errorf("pack %s is out of order", p.Name)
 		}
@@ -218,7 +215,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if err != nil {
 			return m, err
 		}
-		// Ordinary refs are never in a container: a manifest must not replace what the session remote itself lists.
+		// A container never contains ordinary refs. Otherwise it could replace refs that the session remote lists itself.
 		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
 			return m, fmt.Errorf("invalid ref %.200q", name)
 		}
@@ -227,10 +224,10 @@ func (j manifestJSON) manifest() (manifest, error) {
 	return m, nil
 }
 
-// older reports whether the pack a has a lower number than b. Of two names the longer has the higher number.
+// older reports whether pack name a has a lower number than b. A longer name has a higher number.
 func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }
 
-// plainURL refuses a base that has a password, or could not be a URL of a remote.
+// plainURL returns an error if text contains a password or could not be the URL of a remote.
 func plainURL(text string) error {
 	if len(text) > 4096 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return fmt.Errorf("base %.80q", text)
@@ -243,8 +240,8 @@ func plainURL(text string) error {
 	return nil
 }
 
-// direct reports whether a ref is an ordinary one in thin mode too: it is complete in itself, and
-// is read without reading a container.
+// direct reports whether ref is an ordinary ref even if the session name uses a container. Such a ref reaches no object of the
+// mounted repository, and can be read without the container.
 func direct(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == "HEAD" || strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
 }

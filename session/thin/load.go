@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// unpacked is a container whose packs were extracted into a bare repository without refs.
+// unpacked holds the contents of a container: its packs were extracted into a bare repository without refs.
 type unpacked struct {
 	dir     string
 	repo    *session.Repo
@@ -28,7 +28,7 @@ type unpacked struct {
 // close closes the repository and removes it.
 func (u *unpacked) close() error { return errors.Join(u.repo.Close(), os.RemoveAll(u.dir)) }
 
-// load sets tip and manifest to those of a container: from memory, from the state file, or by fetching it from the
+// load sets r.tip and r.manifest to those of the container tip. It takes them from memory, from the state file, or from the
 // session remote. The caller holds loading.
 func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	r.mu.Lock()
@@ -37,7 +37,7 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	if known {
 		return nil
 	}
-	if tip.IsZero() { // there was no container yet, or the session remote has lost it
+	if tip.IsZero() { // the session has no container yet, or the container's ref was deleted
 		r.set(tip, manifest{})
 		return nil
 	}
@@ -46,7 +46,7 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 		case st.Tip:
 			r.set(tip, st.Manifest)
 			return nil
-		case st.Next: // a push whose answer was lost
+		case st.Next: // a push has succeeded, but its answer was lost
 			r.set(tip, st.NextManifest)
 			return nil
 		}
@@ -61,8 +61,8 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	return nil
 }
 
-// Adopt records the contents of the container, for a process that continues the session, once the
-// caller has its objects.
+// Adopt records that this host has the contents of the container that was fetched last. The caller has copied the objects
+// before, and continues the session on this host. Without a fetched container, Adopt does nothing.
 func (r *Remote) Adopt() error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -75,21 +75,21 @@ func (r *Remote) Adopt() error {
 	return errors.Join(r.writeIDs(m, u.ids), r.writeState(state{Tip: tip, Manifest: m}))
 }
 
-// set records the container that the session remote is known to have.
+// set records that the session remote has the container tip with the manifest m.
 func (r *Remote) set(tip object.ID, m manifest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tip, r.manifest = tip, m
 }
 
-// fetchContainer fetches a container, validates its manifest, and extracts its packs. Only one extracted container is
-// kept.
+// fetchContainer fetches the container tip, validates its manifest, and extracts its packs. It removes the container that was
+// extracted before.
 func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked, m manifest, err error) {
 	dir, err := r.place()
 	if err != nil {
 		return nil, m, err
 	}
-	// The container that was unpacked before uses the same directory.
+	// A container that was extracted before uses the same directory.
 	r.mu.Lock()
 	before := r.unpacked
 	r.unpacked = nil
@@ -100,7 +100,7 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 		}
 	}
 	incoming, spool := join(dir, "incoming"), join(dir, "objects")
-	for _, old := range []string{incoming, spool} { // of a process that was killed
+	for _, old := range []string{incoming, spool} { // a killed process may have left these directories
 		if err := os.RemoveAll(old); err != nil {
 			return nil, m, err
 		}
@@ -141,14 +141,14 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 	return u, m, nil
 }
 
-// fetchInto fetches one container without its predecessors.
+// fetchInto fetches the container tip into a store, without the containers before it if the session remote supports that.
 func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) error {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
 	req := transport.FetchRequest{Wants: []object.ID{tip}}
-	// Each container is complete in itself, so its predecessors are not needed.
+	// A container does not need the containers before it.
 	if caps.Shallow {
 		req.Depth = 1
 	}
@@ -157,16 +157,16 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 		return err
 	}
 	defer resp.Pack.Close()
-	// The pack need not survive a power loss: it is removed after it was unpacked.
+	// The pack need not survive a power loss, because it is removed after the container was extracted.
 	_, err = into.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true}, nil)
 	return err
 }
 
-// readManifest reads the manifest of a container and compares its packs with those in the container's tree. It
-// returns ErrContainer if they differ.
+// readManifest reads the manifest of the container tip and checks that it lists exactly the packs in the container's tree. If
+// not, readManifest returns ErrContainer.
 func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	f := tip.Format()
-	// read returns the contents of an object of the type want.
+	// read returns the contents of object id, which must have the type want.
 	read := func(id object.ID, want object.Type, limit int64) ([]byte, error) {
 		t, content, err := from.Get(id, limit)
 		if err == nil && t != want {
@@ -177,7 +177,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 		}
 		return content, nil
 	}
-	// tree returns the entries of a tree by their names.
+	// tree returns the entries of a tree, by name.
 	tree := func(id object.ID) (map[string]object.TreeEntry, error) {
 		content, err := read(id, object.Tree, object.MaxTreeSize)
 		if err != nil {
@@ -217,7 +217,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 			return m, err
 		}
 	}
-	// A pack in the tree that the manifest does not list would never be read, so the numbers must be equal.
+	// A pack in the tree that the manifest does not list would never be read, so the counts must be equal.
 	if m.Format != f || len(packs) != len(m.Packs) {
 		return m, fmt.Errorf("%w: it has %d packs, and names %d", ErrContainer, len(packs), len(m.Packs))
 	}
@@ -229,8 +229,8 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	return m, nil
 }
 
-// take extracts a pack from its blob. Ingest verifies the hash of each object. The ids of the objects are recorded in
-// u.ids.
+// take extracts a pack from its blob and records the ids of the pack's objects in u.ids. Ingest verifies the hash of each
+// object.
 func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error {
 	t, size, err := from.Size(p.Blob)
 	if err != nil {
@@ -239,7 +239,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	if t != object.Blob || size != p.Size {
 		return fmt.Errorf("a %v of %d bytes", t, size)
 	}
-	// The pack may be larger than memory, so it is passed through a pipe.
+	// The pack may be larger than memory, so it is streamed through a pipe.
 	in, out := io.Pipe()
 	done := make(chan struct{})
 	go func() {
@@ -256,7 +256,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	return err
 }
 
-// stream returns one pack of all objects. Stock git makes it and reuses existing deltas.
+// stream returns a pack with all objects of the container. Stock git makes the pack, because git reuses existing deltas.
 func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 	var ids bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(u.ids)) {

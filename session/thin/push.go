@@ -20,38 +20,38 @@ import (
 )
 
 const (
-	// PackSize is the size up to which a pack of a container grows, in bytes.
+	// PackSize is the size in bytes up to which a pack of a container grows.
 	PackSize = 32 << 20
-	fullPack = PackSize / 2 // a pack of this size is not joined with others
-	joinAt   = 32           // number of smaller packs from which some are joined
-	joinLess = joinAt / 2   // smallest number of packs that are joined at once
+	fullPack = PackSize / 2 // packs of at least this size in bytes are not joined with others
+	joinAt   = 32           // number of smaller packs at which some of them are joined
+	joinLess = joinAt / 2   // minimum number of packs that are joined at once
 )
 
-// Push is a push of a session in progress.
+// Push is a push to a session remote that was started and may not have been sent yet.
 type Push struct {
 	transport.Receiver
 	remote *Remote
 	push   *transport.Push
-	// thin is set if the push goes to a container, and tip is the container's commit that it replaces; zero: there is
-	// none.
+	// thin is set if the push goes to a container. tip is the commit of the container that the push replaces; zero: there is
+	// no container yet.
 	thin bool
 	tip  object.ID
 }
 
-// Load describes the objects to send with a push to a container.
+// Load describes the objects that a push to a container sends.
 type Load struct {
-	Direct    []odb.Outgoing // objects of the ordinary refs
-	Contained []object.ID    // ids of the objects of the refs in the container, without those that the container has
-	Base      Base           // objects of the mounted repository to which these refer, in addition to those already recorded
-	// All returns all objects of the container's refs, if it is to be written anew. ok is false if
-	// they are not known on this host.
+	Direct    []odb.Outgoing // objects that the updated ordinary refs reach
+	Contained []object.ID    // ids of objects that the refs in the container reach and that the container lacks
+	Base      Base           // base of these objects, which is added to the recorded base
+	// All returns the ids of all objects that refs reach. It is called if the container is to be rewritten with only these
+	// objects. ok is false if not all of the objects are known on this host.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
-	// Write writes packs of objects into a directory, none much larger than PackSize. It leaves out
-	// objects that are not on this host any more.
+	// Write writes the objects with the given ids as packs into a directory, none of them much larger than PackSize. It
+	// leaves out objects that no longer exist on this host.
 	Write func(ctx context.Context, dir string, ids []object.ID) error
 }
 
-// OpenPush begins a push: it requests the session remote's refs below the prefixes (none: all).
+// OpenPush starts a push and requests the session remote's refs that begin with one of the prefixes; no prefixes: all refs.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	asked := prefixes
 	if r.session != "" {
@@ -69,15 +69,15 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 		push.Close()
 		return nil, err
 	}
-	// A container is replaced as a whole by one compare-and-swap, so any number of its refs can change or be removed
-	// at once.
+	// The container is replaced as a whole by one compare-and-swap of its ref, so any number of the refs in it can be changed
+	// or deleted atomically.
 	if p.thin {
 		p.Atomic, p.Delete = true, true
 	}
 	return p, nil
 }
 
-// OpenPushOf is transport.Remote.OpenPushOf for ordinary refs.
+// OpenPushOf starts a push of ordinary refs. told are the session remote's refs, as in transport.Remote.OpenPushOf.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, error) {
 	push, err := r.Remote.OpenPushOf(ctx, refs)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, e
 // Thin reports whether the push goes to a container.
 func (p *Push) Thin() bool { return p.thin }
 
-// UseContainer makes the session use a container, beginning with this push.
+// UseContainer makes the session use a container. This push is the first one that goes to it.
 func (p *Push) UseContainer() error {
 	owner, err := p.remote.owner(p.Format)
 	if err != nil {
@@ -102,14 +102,14 @@ func (p *Push) UseContainer() error {
 	return nil
 }
 
-// Direct reports whether a ref is an ordinary one though the session uses a container.
+// Direct reports whether ref is an ordinary ref even if the session uses a container.
 func (p *Push) Direct(ref string) bool { return direct(ref, p.remote.session) }
 
-// Close ends the push. If nothing was sent, nothing has changed.
+// Close ends the push. If Send was not called, the session remote is unchanged.
 func (p *Push) Close() { p.push.Close() }
 
-// Send changes refs by compare-and-swap, like transport.Push.Send. For a push to a container, load is sent instead of
-// req.Pack.
+// Send updates refs by compare-and-swap, like transport.Push.Send, and returns the result of each update. A push to a container
+// sends the objects of load instead of req.Pack.
 func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) ([]error, error) {
 	if !p.thin {
 		return p.push.Send(ctx, req)
@@ -120,8 +120,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	r.mu.Lock()
 	now, at, keepOld := r.manifest.clone(), r.tip, r.keepOld
 	r.mu.Unlock()
-	// moved is the result of each update if another process has replaced the container: the caller lists the refs
-	// again.
+	// moved is the result of each update if another process has replaced the container. The caller then lists the refs again
+	// and retries.
 	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "the container was moved"}
 	if at != p.tip {
 		return rejectAll(req.Updates, moved), nil
@@ -134,8 +134,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 			continue
 		}
 		contained = true
-		// The refs in a container are compared on this host; the compare-and-swap of the container's ref makes that
-		// safe.
+		// The old values of refs in the container are compared here and not by the server. That is safe, because the
+		// container's ref is updated by compare-and-swap.
 		if now.Refs[u.Name] != u.Old {
 			return rejectAll(req.Updates, moved), nil
 		}
@@ -157,7 +157,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		return nil, fmt.Errorf("make container of session %s: %w", r.session, err)
 	}
 	defer os.RemoveAll(next.dir)
-	// The state is written before the push: if the answer is lost, load recognizes the new container by Next.
+	// The state is written before the push. If the server's answer is lost, load recognizes the new container as state.Next.
 	if err := r.writeState(state{Tip: at, Manifest: r.manifest, Next: next.id, NextManifest: next.manifest}); err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		return nil, err
 	}
 	last := results[len(ordinary)]
-	// A failure to write the state is not an error of the push: the state can be read from the session remote again.
+	// An error while the state is written does not fail the push, because the state can be fetched from the session remote.
 	if last == nil {
 		if err := r.arrived(next); err != nil {
 			r.log.Warn("note what is in the container", zap.String("session", r.session), zap.Error(err))
@@ -181,7 +181,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		r.mu.Lock()
 		r.keepOld = true
 		r.mu.Unlock()
-		last = moved // tried again with the predecessor
+		last = moved // the caller retries, and the next container gets a parent
 	}
 	all := make([]error, 0, len(req.Updates))
 	for _, u := range req.Updates {
@@ -194,7 +194,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	return all, nil
 }
 
-// rejectAll returns the result why for each update.
+// rejectAll returns the error why as the result of each update.
 func rejectAll(updates []transport.RefUpdate, why error) []error {
 	all := make([]error, len(updates))
 	for i := range all {
@@ -203,7 +203,7 @@ func rejectAll(updates []transport.RefUpdate, why error) []error {
 	return all
 }
 
-// packOf returns the function that writes a pack of objects.
+// packOf returns a function that writes a pack of the objects; nil if there are none.
 func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Writer) error {
 	if len(objects) == 0 {
 		return nil
@@ -211,19 +211,19 @@ func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Wr
 	return func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, f, objects) }
 }
 
-// nextContainer is a container that can be sent.
+// nextContainer is a container that was built and is ready to be sent.
 type nextContainer struct {
 	id       object.ID
 	manifest manifest
-	objects  []odb.Outgoing // objects that the session remote lacks
-	ids      map[string][]object.ID
-	dir      string // directory of the packs
-	alone    bool   // whether its commit has no parent
-	// anew is set if it holds only the objects that its refs reach.
+	objects  []odb.Outgoing         // objects that the session remote lacks
+	ids      map[string][]object.ID // ids of the objects in each new pack, by the pack's name
+	dir      string                 // directory of the pack files
+	alone    bool                   // the container's commit has no parent
+	// anew is set if the container was rewritten, so that it contains only objects that its refs reach.
 	anew bool
 }
 
-// next builds the container that replaces the one at p.tip. The caller holds loading, and removes n.dir.
+// next builds the container that replaces the one at p.tip. The caller holds loading, and removes n.dir after the push.
 func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
 	place, err := r.place()
 	if err != nil {
@@ -268,7 +268,7 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 		return nil, err
 	}
 	var before object.ID
-	// Without its predecessor, the old container is not reached any more, and the session remote can remove it.
+	// A rewritten container gets no parent: no ref reaches the old containers then, and the session remote can delete them.
 	if n.anew && !keepOld {
 		n.alone = true
 	} else {
@@ -278,8 +278,8 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 	return n, n.addCommit(p.Format, before)
 }
 
-// join chooses small packs to be joined with the new objects, or none while there are fewer than joinAt. It returns
-// the ids of their objects, and the packs that stay.
+// join chooses small packs that are joined with the new objects. It returns the ids of their objects, and the packs that stay
+// separate. If there are fewer than joinAt small packs, it chooses none.
 func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	var small []packEntry
 	for _, p := range packs {
@@ -290,8 +290,8 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	if len(small) < joinAt {
 		return nil, packs
 	}
-	// The newest packs are joined, and older ones while they are not much larger. So each time that a byte is sent
-	// again it is in a considerably larger pack.
+	// Choose the newest packs, and older ones as long as these are not much larger than the chosen packs together. So each
+	// time that a byte is sent again, it becomes part of a considerably larger pack.
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]
@@ -299,7 +299,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 			break
 		}
 		list, ok := r.readIDs(p.Name)
-		// The objects of a pack from another machine may not be known on this host: such a pack stays as it is.
+		// If the pack was pushed by another machine, its objects may be unknown on this host: leave the pack unchanged.
 		if !ok {
 			continue
 		}
@@ -310,7 +310,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	return ids, rest
 }
 
-// addPacks adds the packs in n.dir to the container, with the next numbers.
+// addPacks adds the pack files in n.dir to the container, and assigns the next free numbers to them.
 func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 	files, err := filepath.Glob(join(n.dir, "*.pack"))
 	if err != nil {
@@ -336,7 +336,7 @@ func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 	return nil
 }
 
-// fileBlob returns the blob with the contents of a file. The file must exist until it was sent.
+// fileBlob returns the blob with the contents of a file. The file must not be removed before the blob was sent.
 func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -356,7 +356,7 @@ func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	return o, err
 }
 
-// addCommit adds the manifest, the trees, and the commit, whose parent is before unless that is zero.
+// addCommit adds the manifest, the trees and the commit of the container. before is the commit's parent; zero: no parent.
 func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	text, err := n.manifest.encode()
 	if err != nil {
@@ -398,7 +398,7 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	return err
 }
 
-// arrived records the state that the session remote has acknowledged.
+// arrived records that the session remote has accepted container n.
 func (r *Remote) arrived(n *nextContainer) error {
 	r.set(n.id, n.manifest)
 	err := r.writeIDs(n.manifest, n.ids)

@@ -18,30 +18,31 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Remote is a session remote with the refs of one session. If the session has a container, refs and
-// objects are read from it and pushed to it; otherwise all calls are passed on. It is safe for
-// concurrent use, except that OpenPush to Send must be called by one goroutine at a time.
+// Remote represents a session remote with the refs of one session. If the session uses a container, Remote reads refs and
+// objects from the container and pushes them to it. Otherwise it passes all calls to the transport.Remote. Its methods may be
+// called concurrently, except that only one push at a time may be between OpenPush and Send.
 //
-// Locks: loading is held across network and disk, and acquired before mu. mu is a leaf.
+// Locks: loading is held during network and disk operations and is acquired before mu. No other lock is acquired while mu is
+// held.
 type Remote struct {
 	*transport.Remote
-	session string
+	session string // name of the session; "": all calls are passed on
 	log     *zap.Logger
 
 	loading sync.Mutex
 
 	mu            sync.Mutex
 	dir           string // directory of the state and of unpacked containers; "": a temporary one, created when it is needed
-	own           bool   // whether dir is temporary
-	usesContainer bool   // whether the session uses a container, even if none was pushed yet
-	tip           object.ID
+	own           bool      // dir is temporary, so Close removes it
+	usesContainer bool      // the session uses a container, even if none was pushed yet
+	tip           object.ID // commit of the container; zero: none is known
 	manifest      manifest // manifest of the container at tip
 	unpacked      *unpacked
-	metas         map[object.ID]bool // ids of the ordinary refs that were listed
-	keepOld       bool               // the session remote refuses a container without its predecessor
+	metas         map[object.ID]bool // objects that the listed ordinary refs name
+	keepOld       bool               // the session remote accepts a new container only if its parent is the previous one
 }
 
-// New returns the session remote with the refs of a session. An empty name passes everything on.
+// New returns a Remote for the refs of session name. If name is empty, the Remote passes all calls to remote.
 func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 	if log == nil {
 		log = zap.NewNop()
@@ -49,15 +50,15 @@ func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 	return &Remote{Remote: remote, session: name, log: log, metas: map[object.ID]bool{}}
 }
 
-// Keep names a directory for the state of the container, so that it need not be fetched again. It
-// is created when it is needed. Keep must be called before all other methods.
+// Keep sets the directory that stores the state of the container, so that a later process need not fetch the container again.
+// The directory is created when it is needed. Keep must be called before all other methods.
 func (r *Remote) Keep(dir string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dir = dir
 }
 
-// UseContainer makes the session use a container from now on.
+// UseContainer makes the session use a container from now on, even if none was pushed yet.
 func (r *Remote) UseContainer() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,14 +72,14 @@ func (r *Remote) Thin() bool {
 	return r.usesContainer
 }
 
-// Base returns the base of the session's container; the zero Base if none was read yet.
+// Base returns the base of the session's container; the zero Base if no container was read yet.
 func (r *Remote) Base() Base {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Base{URL: r.manifest.Base.URL, Commits: slices.Clone(r.manifest.Base.Commits)}
 }
 
-// Close closes the session remote, and removes unpacked containers.
+// Close closes the connection to the session remote and removes extracted containers and temporary directories.
 func (r *Remote) Close() error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -109,7 +110,7 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, e
 	return transport.Refs{List: refs}, err
 }
 
-// Listing is a listing of a session remote's refs, before a container of the session is read.
+// Listing holds the refs that the session remote has listed. The session's container, if any, is read only when Refs is called.
 type Listing struct {
 	remote   *Remote
 	format   object.Format
@@ -117,12 +118,12 @@ type Listing struct {
 	prefixes []string
 }
 
-// ListAhead sends the request of the first List ahead, at the same time as the request for capabilities.
+// ListAhead sends the request of the first List in advance, together with the request for the server's capabilities.
 func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
 	r.RefsAhead(ctx, r.asked(prefixes))
 }
 
-// List requests from the session remote the refs of the session that begin with one of the prefixes.
+// List requests those refs of the session that begin with one of the prefixes; no prefixes: all.
 func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
@@ -139,7 +140,8 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has returns the id of an ordinary ref, and reports whether the session remote has other refs of the session.
+// Has returns the id that the ref ordinary has, and reports whether the session remote has a container, lanes or pins of the
+// session.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {
@@ -153,13 +155,13 @@ func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	return id, more
 }
 
-// Refs returns the listed refs of the session. If the session uses a container, Refs loads it first.
+// Refs returns the listed refs of the session. If the session uses a container, Refs reads that and returns the refs in it, too.
 func (l *Listing) Refs(ctx context.Context) ([]transport.Ref, error) {
 	refs, _, _, err := l.remote.view(ctx, l.format, l.list, l.prefixes)
 	return refs, err
 }
 
-// asked returns prefixes with the ref of the container, which is always requested too.
+// asked returns prefixes with the container's ref appended, because each listing has to show whether there is a container.
 func (r *Remote) asked(prefixes []string) []string {
 	if len(prefixes) == 0 {
 		return nil
@@ -167,7 +169,8 @@ func (r *Remote) asked(prefixes []string) []string {
 	return append(slices.Clone(prefixes), Ref(r.session))
 }
 
-// view returns the refs of the session, whether it uses a container, and at which commit that is.
+// view returns those refs of the session that begin with one of the prefixes, whether the session uses a container, and the
+// commit of the container. list are the refs that the session remote has listed.
 func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref,
 	prefixes []string) (refs []transport.Ref, thin bool, tip object.ID, err error) {
 	for _, ref := range list {
@@ -192,7 +195,7 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 			r.metas[ref.ID] = true
 		}
 	}
-	// The refs in the container appear to callers like ordinary refs.
+	// Callers see the refs in the container like ordinary refs.
 	for name, id := range r.manifest.Refs {
 		refs = append(refs, transport.Ref{Name: name, ID: id})
 	}
@@ -205,14 +208,14 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 	return wanted(refs, prefixes), true, tip, nil
 }
 
-// owner returns the ref which states that the plain names of branches belong to the session. In a container they
-// always do.
+// owner returns the ref that marks the branches without a prefix on the session remote as belonging to the session. In a
+// container they always belong to the session.
 func (r *Remote) owner(f object.Format) (transport.Ref, error) {
 	blob, err := session.OwnerBlob(f, r.session)
 	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
 }
 
-// wanted returns the refs that begin with one of the prefixes; none: all.
+// wanted returns the refs that begin with one of the prefixes; no prefixes: all.
 func wanted(refs []transport.Ref, prefixes []string) []transport.Ref {
 	if len(prefixes) == 0 {
 		return refs
@@ -226,9 +229,9 @@ func wanted(refs []transport.Ref, prefixes []string) []transport.Ref {
 	return some
 }
 
-// Fetch returns objects of the session. Those of a container are returned all together, whatever
-// depth, filters and haves the request has: they are on this host, and only what the session
-// created.
+// Fetch fetches objects of the session. If the wanted objects are in a container, Fetch returns a pack of all objects of that
+// container and ignores the depth, filter and haves of the request: the container was extracted on this host already, and it
+// contains nothing but objects that were created in the session.
 func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error) {
 	r.mu.Lock()
 	tip := r.tip
@@ -243,9 +246,8 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	u := r.unpacked
 	r.mu.Unlock()
 	if u == nil || !slices.ContainsFunc(req.Wants, u.objects.Has) {
-		// For example a ref outside of the container that has moved since it was listed. A
-		// container that was sent from this host is not unpacked: all of its objects are on this
-		// host.
+		// The wants are not in the container: for example, an ordinary ref was updated after it was listed. A container that
+		// was pushed from this host was never extracted, because this host has all of its objects.
 		return r.Remote.Fetch(ctx, req)
 	}
 	for _, id := range req.Wants {
@@ -260,7 +262,7 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	return &transport.FetchResponse{Pack: pack}, nil
 }
 
-// place returns the directory for state, and creates it if necessary.
+// place returns the directory of the state, and creates it if it does not exist.
 func (r *Remote) place() (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,7 +276,7 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty reports whether the session remote has no refs except descriptions, containers and deleted sessions.
+// IsEmpty reports whether the session remote has no refs except those of descriptions, containers and deleted sessions.
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
@@ -285,16 +287,16 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	}), nil
 }
 
-// ofNothing are prefixes of refs that reach nothing of a mounted repository.
+// ofNothing are prefixes of refs that reach no object of a mounted repository.
 var ofNothing = []string{session.Prefix + "meta/", Prefix, TrashPrefix}
 
-// stream is a pack that a command writes.
+// stream is the output of a running command that writes a pack.
 type stream struct {
 	io.ReadCloser
-	wait func() error
+	wait func() error // waits for the command and returns its error
 }
 
-// Close ends the command and returns its error.
+// Close closes the output, waits for the command, and returns its error.
 func (s *stream) Close() error { return errors.Join(s.ReadCloser.Close(), s.wait()) }
 
 // join returns the path of parts below dir.

@@ -12,24 +12,23 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// state is the known state of the container on the session remote. All of it can be read from there
-// again.
+// state records what this host knows about the container on the session remote. It is only a cache: all of it can be fetched
+// from the session remote again.
 type state struct {
-	// Tip is the container that the session remote is known to have.
+	// Tip is the commit of the newest container that the session remote is known to have.
 	Tip          object.ID
 	Manifest     manifest
-	Next         object.ID // container of a push that may have arrived
+	Next         object.ID // commit of a container that was sent, and whose acceptance is unknown
 	NextManifest manifest
 }
 
-// Names of files in the state directory of a Remote.
+// Names of files in the directory of a Remote.
 const (
 	stateName   = "container.json"
-	rewriteName = "rewrite" // a file that is there while the container is to be written anew
+	rewriteName = "rewrite" // this file exists as long as the container has to be rewritten
 )
 
-// stateJSON is state as it is written. Remote is the URL of the session remote, so that the state is not used for
-// another one.
+// stateJSON is the stored form of state. Remote is the URL of the session remote: a state of another session remote is not used.
 type stateJSON struct {
 	Remote   string          `json:"remote"`
 	Tip      string          `json:"tip"`
@@ -68,7 +67,7 @@ func (r *Remote) writeState(st state) error {
 	return nil
 }
 
-// readState returns the state, if there is one of this session remote that can be read.
+// readState returns the stored state. ok is false if there is none, or if it cannot be read or belongs to another session remote.
 func (r *Remote) readState() (st state, ok bool) {
 	dir, err := r.place()
 	if err != nil {
@@ -82,7 +81,7 @@ func (r *Remote) readState() (st state, ok bool) {
 	if json.Unmarshal(text, &j) != nil || j.Remote != r.URL() {
 		return st, false
 	}
-	// decode reads one container of the state; an empty id stands for none.
+	// decode parses one container of the state. An empty id means that the state has no such container.
 	decode := func(id string, text []byte) (at object.ID, m manifest, err error) {
 		if id == "" {
 			return at, m, nil
@@ -96,7 +95,7 @@ func (r *Remote) readState() (st state, ok bool) {
 		}
 		return at, m, err
 	}
-	// A state that cannot be read counts as missing: the container is then fetched.
+	// A state that cannot be parsed counts as missing: the caller then fetches the container.
 	if st.Tip, st.Manifest, err = decode(j.Tip, j.Manifest); err != nil {
 		return st, false
 	}
@@ -106,8 +105,8 @@ func (r *Remote) readState() (st state, ok bool) {
 	return st, true
 }
 
-// writeIDs records the ids of the objects of new packs, which join needs, and removes the records of packs that the
-// container does not have any more.
+// writeIDs records the ids of the objects in new packs, which join needs later. It removes the records of packs that the
+// container no longer contains.
 func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	dir, err := r.place()
 	if err != nil {
@@ -126,6 +125,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	if err != nil {
 		return err
 	}
+	// there holds the names of the files that are kept.
 	there := map[string]bool{}
 	for _, p := range m.Packs {
 		there[p.Name+".ids"] = true
@@ -140,13 +140,12 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	return nil
 }
 
-// readIDs returns the ids of the objects of a pack, and false if they are not known on this host.
+// readIDs returns the ids of the objects in a pack; false if they are not recorded on this host.
 func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	dir, err := r.place()
 	if err != nil {
 		return nil, false
 	}
-	// there holds the names of the files to keep.
 	text, err := os.ReadFile(join(dir, name+".ids"))
 	if err != nil {
 		return nil, false
@@ -162,15 +161,15 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	return ids, true
 }
 
-// Rewrite makes the next push of a Remote whose state is in dir rewrite the container, so that it holds only objects
-// that its refs reach. neverMind revokes this.
+// Rewrite requests that the next push of the Remote with directory dir rewrites the container, so that it contains only objects
+// that its refs reach. neverMind withdraws the request.
 func Rewrite(dir string) (neverMind func(), err error) {
-	// The request is a file, so that it also reaches a later process.
+	// The request is stored as a file, so that it is still known after this process has ended.
 	name := join(dir, rewriteName)
 	return func() { os.Remove(name) }, os.WriteFile(name, nil, 0o600)
 }
 
-// rewriting reports whether the next push must rewrite the container.
+// rewriting reports whether Rewrite has requested that the next push rewrites the container.
 func (r *Remote) rewriting() bool {
 	dir, err := r.place()
 	if err != nil {
@@ -180,7 +179,7 @@ func (r *Remote) rewriting() bool {
 	return err == nil
 }
 
-// rewritten removes the request of Rewrite after a push that has fulfilled it.
+// rewritten removes the request of Rewrite, after a push has rewritten the container.
 func (r *Remote) rewritten() error {
 	dir, err := r.place()
 	if err == nil {
