@@ -1,15 +1,14 @@
-// Package mirror reads sessions of a session remote without mounting them and without storing
-// anything permanently.
+// Package mirror reads sessions of a session remote without mounting them and without storing anything permanently.
 //
-// A Mirror is a bare repository in a temporary directory. It is filled in steps of one request
-// each, only as far as needed: the descriptions of sessions (Find), their checkpoints (Points), the
-// trees of these (Trees), the base tree (Base), contents (Contents). No history of the mounted
-// remote is fetched: the base commit of a session is sent to the server as a have.
+// A Mirror is a bare repository in a temporary directory. Each method fetches one part of the sessions, usually with one request,
+// so that a caller fetches only what it needs: the descriptions of sessions (Find), their checkpoints (Checkpoints), the trees of the
+// checkpoints (Trees), the base tree (Base), and contents (Contents). The history of the mounted remote is not fetched, because
+// the base commit of a session is sent to the server as a have.
 //
-// Objects that the session remote lacks, such as the base of a session that is stored without
-// history, are fetched from the mounted remote (Options.Origin).
+// Objects that the session remote lacks are fetched from the mounted remote (Options.Origin). An example is the base commit of a
+// session that was pushed without the history of the mounted remote.
 //
-// A Mirror must be used by one goroutine at a time.
+// A Mirror must not be used by several goroutines concurrently.
 package mirror
 
 import (
@@ -28,10 +27,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// maxObject is the size in bytes of the largest object that is taken.
+// maxObject is the maximum size in bytes of a fetched object. Larger objects are refused.
 const maxObject = 1 << 30
 
-// Remote is a session remote, or the one that was mounted.
+// Remote is a session remote or a mounted remote. *transport.Remote implements it.
 type Remote interface {
 	URL() string
 	Capabilities(ctx context.Context) (transport.Capabilities, error)
@@ -40,32 +39,31 @@ type Remote interface {
 	Close() error
 }
 
-// Options describe a Mirror.
+// Options configures a Mirror.
 type Options struct {
 	Dir    string // directory in which the temporary directory is created
-	Remote Remote // the Mirror closes it
-	// Origin opens the mounted remote of a session. The Mirror closes it.
+	Remote Remote // session remote; the Mirror closes it
+	// Origin opens the mounted remote with the given URL. The Mirror closes it. nil: missing objects are not fetched.
 	Origin func(url string) (Remote, error)
 }
 
-// Mirror holds what was fetched of the sessions of a session remote.
+// Mirror holds the fetched parts of the sessions of a session remote.
 type Mirror struct {
 	remote Remote
 	open   func(url string) (Remote, error)
 	origin map[string]Remote // mounted remotes that were opened, by URL
-	dir    string
+	dir    string            // temporary directory, which is the bare repository
 	caps   transport.Capabilities
-	refs   map[string]object.ID
-	main   *session.Repo            // repository to which objects are written
-	views  map[string]*session.Repo // the same repository as that of each session, by name
+	refs   map[string]object.ID     // refs of the session remote, as far as Find has read them
+	main   *session.Repo            // the repository, through which objects are written
+	views  map[string]*session.Repo // the same repository, opened read-only once for each session, by session name
 	metas  map[string]session.Meta
-	// had records, for each session, how much of its checkpoints was fetched; based records the base commits that
-	// were fetched.
+	// had records, by session, how much of the checkpoints was fetched. based records which base commits were fetched.
 	had   map[string]depth
 	based map[object.ID]bool
 }
 
-// depth is how much of a session's checkpoints was fetched.
+// depth states how much of a session's checkpoints was fetched: nothing, the commits, or the commits and their trees.
 type depth int
 
 const (
@@ -74,7 +72,7 @@ const (
 	trees
 )
 
-// Open makes an empty Mirror.
+// Open returns an empty Mirror of o.Remote. It requests the session remote's capabilities.
 func Open(ctx context.Context, o Options) (_ *Mirror, err error) {
 	m := &Mirror{remote: o.Remote, open: o.Origin, origin: map[string]Remote{}, refs: map[string]object.ID{},
 		views: map[string]*session.Repo{}, metas: map[string]session.Meta{}, had: map[string]depth{}, based: map[object.ID]bool{}}
@@ -93,7 +91,7 @@ func Open(ctx context.Context, o Options) (_ *Mirror, err error) {
 	return m, err
 }
 
-// Close removes the Mirror.
+// Close closes the remotes and removes the temporary repository.
 func (m *Mirror) Close() error {
 	err := m.remote.Close()
 	for _, o := range m.origin {
@@ -111,13 +109,13 @@ func (m *Mirror) Close() error {
 	return err
 }
 
-// Remote is the session remote.
+// Remote returns the session remote.
 func (m *Mirror) Remote() Remote { return m.remote }
 
-// Refs returns the session remote's refs by their full names, as Find has read them.
+// Refs returns the ids of the session remote's refs, by full name, as far as Find has read them.
 func (m *Mirror) Refs() map[string]object.ID { return m.refs }
 
-// Find reads the descriptions of the named sessions, or of all. It sends two requests.
+// Find reads the descriptions of the named sessions; without names, of all sessions. It sends two requests.
 func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	prefixes := []string{session.Prefix}
 	if len(names) > 0 {
@@ -147,7 +145,7 @@ func (m *Mirror) Find(ctx context.Context, names ...string) error {
 		if of, ok := strings.CutPrefix(name, session.MetaRef("")); ok {
 			meta, err := session.MetaAt(m.main, m.caps.Format, id)
 			if errors.Is(err, session.ErrNotMeta) || errors.Is(err, session.ErrNewerMeta) || err == nil && meta.Session != of {
-				continue // the ref of another program, or of a later version: the others are read all the same
+				continue // another program or a later version wrote the ref: skip it and read the others
 			}
 			if err != nil {
 				return err
@@ -158,7 +156,7 @@ func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	return m.writeRefs()
 }
 
-// writeRefs writes the refs to where Repo reads them.
+// writeRefs writes the refs into the packed-refs file of the repository, where session.Repo reads them.
 func (m *Mirror) writeRefs() error {
 	var list []packedrefs.Ref
 	for name, id := range m.refs {
@@ -172,8 +170,8 @@ func (m *Mirror) fetch(ctx context.Context, r transport.FetchRequest) error {
 	return m.bringFrom(ctx, m.remote, m.caps, r)
 }
 
-// fetchAny is fetch, and fetches objects that the session remote refuses from the mounted remote of
-// the session.
+// fetchAny is like fetch, but if the session remote does not have the objects, fetchAny fetches them from the mounted remote of
+// session name.
 func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchRequest) error {
 	err := m.fetch(ctx, r)
 	url := m.metas[name].Remote
@@ -197,8 +195,8 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	return nil
 }
 
-// bringFrom fetches objects from a remote into the Mirror. Filter and depth are dropped if the server does not support
-// them.
+// bringFrom fetches objects from a remote into the Mirror. If the server does not support filters or shallow fetches, the filter
+// or the depth of the request is ignored.
 func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
@@ -218,7 +216,7 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true, Temporary: true}, nil); err != nil {
 		return err
 	}
-	// The views share the pack directory, but each keeps its own list of packs.
+	// The views use the same pack directory as m.main, but each has its own list of packs.
 	for _, v := range m.views {
 		packs, err := v.Packs()
 		if err == nil {
@@ -231,7 +229,7 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 	return nil
 }
 
-// Sessions returns the names of the sessions that Find has found.
+// Sessions returns the names of the sessions that Find has found, sorted.
 func (m *Mirror) Sessions() []string {
 	var names []string
 	for name := range m.metas {
@@ -247,7 +245,7 @@ func (m *Mirror) Meta(name string) (session.Meta, bool) {
 	return meta, ok
 }
 
-// Repo is the repository as that of a session.
+// Repo returns the repository, opened read-only as that of session name. The Mirror closes it.
 func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	if v := m.views[name]; v != nil {
 		return v, nil
@@ -259,18 +257,18 @@ func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	return v, err
 }
 
-// Checkpoints fetches the commits of the sessions' checkpoints, in one request.
+// Checkpoints fetches the commits of the named sessions' checkpoints, in one request.
 func (m *Mirror) Checkpoints(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
-// Trees fetches, in one request, the commits of the sessions' checkpoints and transcripts, and
-// their trees as far as the base commit does not have them.
+// Trees fetches the commits of the named sessions' checkpoints and transcripts, and those of their trees that the base commits do
+// not have, in one request.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
 }
 
-// checkpoints fetches the checkpoints of sessions to the depth d, in one request.
+// checkpoints fetches, in one request, the checkpoints of those sessions of which less than d was fetched before.
 func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error {
 	filter := map[depth]string{commits: "tree:0", trees: "blob:none"}[d]
 	var wants, haves []object.ID
@@ -301,10 +299,10 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 	return nil
 }
 
-// Base fetches the base commit of a session, and all of its trees.
+// Base fetches the base commit of session name, and all of its trees.
 func (m *Mirror) Base(ctx context.Context, name string) error {
 	base, err := object.ParseID(m.metas[name].Base)
-	if err != nil || m.based[base] { // it began on an unborn branch, or was fetched before
+	if err != nil || m.based[base] { // the session started on an unborn branch, or the commit was fetched before
 		return nil
 	}
 	if err := m.fetchAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
@@ -314,7 +312,7 @@ func (m *Mirror) Base(ctx context.Context, name string) error {
 	return nil
 }
 
-// Contents fetches the missing blobs of a session, in one request.
+// Contents fetches those of the blobs ids that are missing, in one request. They are contents of session name.
 func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {
 	var wants []object.ID
 	for _, id := range ids {
@@ -328,12 +326,12 @@ func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) err
 	return m.fetchAny(ctx, name, transport.FetchRequest{Wants: wants, Filter: "blob:none"})
 }
 
-// History fetches commits with their history, without trees.
+// History fetches commits with their complete history, without trees.
 func (m *Mirror) History(ctx context.Context, commits ...object.ID) error {
 	return m.fetch(ctx, transport.FetchRequest{Wants: commits, Filter: "tree:0"})
 }
 
-// Snapshot fetches a commit with its trees, and returns its tree.
+// Snapshot fetches a commit with its trees, and returns the id of its root tree.
 func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
 	if err := m.fetch(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1, Filter: "blob:none"}); err != nil {
 		return object.ID{}, err
@@ -342,8 +340,8 @@ func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, err
 	return c.Tree, err
 }
 
-// Tree reads a tree that was fetched.
+// Tree returns the entries of a tree that was fetched.
 func (m *Mirror) Tree(id object.ID) ([]object.TreeEntry, error) { return m.main.Tree(id) }
 
-// Dir is the repository's directory.
+// Dir returns the directory of the repository.
 func (m *Mirror) Dir() string { return m.dir }

@@ -17,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Resume fetches a session from the session remote of the mount: its metadata, its checkpoints with their trees, and the
-// checkpoint that at stands for ("" is the newest). It claims the lane concurrently. known is what was read of the
-// session before, or nil. begins is called once the session remote is known to have the session. The result is nil if
+// Resume fetches session name from the session remote of the mount: its metadata, its checkpoints with their trees, and the files
+// of the checkpoint that at names ("" stands for the newest one). At the same time it claims the lane. known is what was already
+// read of the session, or nil. Resume calls begins once it knows that the session remote has the session. The result is nil if
 // the session remote does not have the session, or if the session has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {
@@ -37,7 +37,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	if metaID.IsZero() {
 		return nil, nil
 	}
-	// The session exists, so the caller can report that it is being resumed.
+	// The session exists, so the caller can report now that it is being resumed.
 	reportStart()
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(k.Format, name))
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 		claim = t.Claims.ClaimAhead(ctx, t.Remote, session.MetaRef(name), metaID)
 		defer claim.End()
 	}
-	// The metadata names the base commit and the writers of the lanes, so it is fetched first.
+	// The metadata is fetched first, because it contains the base commit and the writers of the lanes.
 	meta, err := t.putMeta(ctx, repo, k, metaID)
 	if err != nil {
 		return nil, err
@@ -60,16 +60,16 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 		return nil, err
 	}
 	based := func() error { return nil }
-	if more { // the mounted remote is requested concurrently with the session remote
+	if more { // send the requests to the mounted remote while those to the session remote are running
 		var stop func()
 		based, stop = t.acquireBeside(ctx, s)
 		defer stop()
 	}
-	refs, err := k.Listing.Refs(ctx) // the container of a thin session is fetched while the claim is pushed
+	refs, err := k.Listing.Refs(ctx) // if the session has a container, Refs fetches it, while the claim is being pushed
 	if err != nil {
 		return nil, fault.SessionRemote(t.Remote, err)
 	}
-	all := map[string]object.ID{} // by their names on the session remote
+	all := map[string]object.ID{} // ids of the refs, by their names on the session remote
 	for _, r := range refs {
 		all[r.Name] = r.ID
 	}
@@ -77,7 +77,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	if err != nil {
 		return nil, err
 	}
-	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint starts like a new one, except for the claim
+	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint starts like a new session, but is claimed
 		if err := claim.Wait(); err != nil {
 			return nil, err
 		}
@@ -92,7 +92,8 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	return s, adopt(repo, t.Remote, layout, all, claim)
 }
 
-// putMeta stores the metadata of the session in the repository, and checks that this mount may resume the session.
+// putMeta stores the metadata commit id of the session in the repository, and returns the metadata. It returns an error if the
+// session is of another mounted remote, or if this host may not claim it.
 func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id object.ID) (session.Meta, error) {
 	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
 		return session.Meta{}, err
@@ -110,13 +111,13 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	return meta, t.Claims.Refused(meta)
 }
 
-// fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to the one that the mount starts
-// from. all are the refs of the session remote. based waits for the base commit.
+// fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to checkpoint at, from which the mount
+// starts. all are the refs of the session remote. based waits until the base commit was fetched.
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
-	// From this line on, branches and tags have the names that they have in the mount. Notes are shared by all sessions:
-	// they start as in the checkpoint, and are merged with those of the session remote when they are pushed.
+	// In there, branches and tags have their names in the mount. Notes are shared by all sessions: in the mount, they start
+	// with the value in the checkpoint, and they are merged with the notes on the session remote when they are pushed.
 	there := layout.Mapped(all)
 	for ref, id := range all {
 		if strings.HasPrefix(ref, session.Prefix) {
@@ -137,7 +138,7 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	if err != nil {
 		return fault.SessionRemote(t.Remote, err)
 	}
-	// fetchNewer names commits of the mounted remote as haves, so the base commit must be fetched by now.
+	// fetchNewer sends commits of the mounted remote as haves, so wait until the base commit was fetched.
 	if err := based(); err != nil {
 		return err
 	}
@@ -147,12 +148,12 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	return keepBase(ctx, repo, s.Checkpoint)
 }
 
-// isOfCheckpoints reports whether a ref is a lane segment or a pin of a session.
+// isOfCheckpoints reports whether ref is a lane segment or a pin of session name.
 func isOfCheckpoints(name, ref string) bool {
 	return strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
 }
 
-// checkpointsOf returns the tips of a session's lanes and its pins.
+// checkpointsOf returns the commits of a session's lane segments and pins.
 func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	for ref, id := range refs {
 		if isOfCheckpoints(name, ref) {
@@ -162,15 +163,15 @@ func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	return ids
 }
 
-// adopt records the refs that the session remote has, by their names there, for the queue. It must precede all changes
-// of these refs on this host.
+// adopt records for the push queue which refs the session remote has, by their names there. It must be called before any of
+// these refs is changed on this host.
 func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
 		return err
 	}
 	same := map[string]object.ID{}
-	// A ref that both sides have with the same value needs no push.
+	// A ref with the same value on this host and on the session remote need not be pushed.
 	for _, r := range refs {
 		if there[layout.There(r.Name)] == r.ID {
 			same[r.Name] = r.ID
@@ -184,7 +185,8 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
-// fetchCheckpoints fetches checkpoints with their trees and checkpoint states, and the commits of the session.
+// fetchCheckpoints fetches the checkpoints with the commits tips, including their trees, checkpoint states and history. base is
+// sent as a have, so that the history of the mounted remote is left out.
 func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
@@ -198,15 +200,15 @@ func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remot
 	return repo.AddShallow(in.Shallow)
 }
 
-// fetchState fetches the small files of a checkpoint state and returns the state.
+// fetchState fetches the files of a checkpoint state, except for staged contents, and returns the state.
 func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Checkpoint,
 	f object.Format) (session.State, error) {
 	wants, err := StateBlobs(repo, p)
 	if err != nil {
 		return session.State{}, err
 	}
-	// The store cannot be used for this, because it learns its object format from the mounted remote, which may answer
-	// later.
+	// repo is asked for the missing blobs, not the store, because the store learns its object format from the mounted
+	// remote, which may not have answered yet.
 	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
 	if len(wants) > 0 {
 		if _, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: wants}); err != nil {
@@ -224,7 +226,7 @@ func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thi
 	return state, err
 }
 
-// StateBlobs returns the IDs of the files of a checkpoint state, without staged contents.
+// StateBlobs returns the ids of the files of a checkpoint state, except for staged contents.
 func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	c, err := repo.Commit(p.State)
 	if err != nil {
@@ -240,7 +242,7 @@ func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 		for _, e := range entries {
 			name := path.Join(at, e.Name)
 			switch {
-			// The trees index and conflict hold staged contents.
+			// The trees index and conflict contain staged contents.
 			case e.Mode == object.ModeDir && name != "index" && name != "conflict":
 				if err := walk(e.ID, name); err != nil {
 					return err
@@ -254,8 +256,8 @@ func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	return blobs, walk(c.Tree, "")
 }
 
-// fetchNewer fetches the commits to which the branches, tags and notes of the session have moved on the session remote
-// since the checkpoint, so that newer commits are not lost.
+// fetchNewer fetches the commits that the branches, tags and notes of the session now have on the session remote, if they differ
+// from those in the checkpoint, so that commits that were made after the checkpoint are not lost.
 func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start,
 	state session.State, there map[string]object.ID) error {
 	var newer []object.ID
@@ -263,8 +265,8 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
-	// A branch may be at one of these commits of the mounted remote. A container does not contain them, and the store
-	// can read them only after all trees were fetched.
+	// Do not request commits of the mounted remote, at which a branch may be. A container does not have them, and repo finds
+	// them only after the store has fetched all of their trees.
 	bases := append(remote.Base().Commits, s.Base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
@@ -292,15 +294,15 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	})
 }
 
-// keepNewer protects the tips of branches, tags and notes that have moved on the session remote since the checkpoint,
-// because in the mount these refs start as in the checkpoint. Commits that the session itself pushed after its last
-// checkpoint are replaced by the next push; those of other sessions stay on the session remote.
+// keepNewer protects the commits that branches, tags and notes have on the session remote, if they are newer than those in the
+// checkpoint, because in the mount these refs start with the values in the checkpoint. The next push replaces commits that the
+// session itself pushed after its last checkpoint. It does not replace commits of other sessions.
 func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
 	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
 	for _, r := range state.Refs {
 		id := there[r.Name]
-		// The commit on the session remote is an ancestor of the one in the checkpoint, or it was never pushed.
+		// Skip a ref that is not on the session remote, or whose commit there is an ancestor of the checkpoint's.
 		if id.IsZero() || writeback.Within(repo, r.ID, id) {
 			continue
 		}
@@ -308,7 +310,7 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 		if there[session.CarriedRef(repo.Session(), r.Name)] == id {
 			s.Own[r.Name] = true
 		}
-		// Commits of the mounted remote need no ref to be kept.
+		// A commit of the mounted remote can be fetched again, so it needs no ref that protects it.
 		if repo.Owned(id) {
 			name := session.KeptPrefix(repo.Session()) + string(session.NewCheckpointID(time.Now()))
 			changes = append(changes, session.RefChange{Name: name, New: id})
@@ -320,11 +322,11 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 	return repo.Update(ctx, changes)
 }
 
-// mostHaves is the largest number of commits that are sent as haves in one request; each takes one line.
+// mostHaves is the maximum number of commits that one request sends as haves. Each of them takes one line in the request.
 const mostHaves = 256
 
-// haves returns commits that this host has with everything reachable from them, as far as the mounted remote has it. The
-// checkpoint's objects are only those that the session owns, so its base commit is listed too.
+// haves returns commits of which this host has, or can fetch from the mounted remote, everything that they reach. The base commit
+// is one of them, because fetching the checkpoint has fetched only objects that were created in the session.
 func (t *Target) haves(s *Start, state session.State) []object.ID {
 	known := []object.ID{s.Checkpoint.Commit}
 	if !s.Base.IsZero() {

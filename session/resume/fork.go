@@ -14,20 +14,20 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// A fork of a session that only a session remote has starts like a session that is resumed from there, with three
-// differences: the lane is not claimed, since its writer continues; the branches are those of the checkpoint even if
-// they have moved since; and none of the parent's refs is kept, since the new session has its own.
+// A fork of a session that exists only on a session remote starts like a session that is resumed from there, with three
+// differences. The lane is not claimed, because the parent's writer continues to use it. The branches have the values in the
+// checkpoint, even if they have changed since. No ref of the parent is kept, because the fork has its own refs.
 
-// Parent is a session on a session remote that is to be forked.
+// Parent is a session on a session remote that is about to be forked.
 type Parent struct {
 	Remote     *thin.Remote
 	Session    string
 	Meta       session.Meta
 	checkpoint string // name of the checkpoint, in the form that Find accepts
 	list       *thin.Listing
-	refs       map[string]object.ID // refs in list; nil before read
+	refs       map[string]object.ID // refs in list, by name; nil until read was called
 	format     object.Format
-	free       bool // the session remote of the fork has no session with the fork's name
+	free       bool // the fork's session remote has no session with the name of the fork
 }
 
 // forkPrefixes returns the prefixes of the refs that a fork of a session needs.
@@ -36,8 +36,8 @@ func forkPrefixes(name string) []string {
 		session.FactsRef(name)}
 }
 
-// Look reads the metadata of a session from its session remote, in three requests. ok is false if there is no such
-// session. checkpoint names the checkpoint to fork; "" is the newest. dir is used for temporary files.
+// Look reads the metadata of session name from its session remote, in three requests. ok is false if there is no such session.
+// checkpoint names the checkpoint to fork; "" stands for the newest one. Temporary files are created in dir.
 func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
 	// A link without a checkpoint forks the newest one.
@@ -66,11 +66,11 @@ func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint
 	return p, true, nil
 }
 
-// Free reports, after Fork, whether the session remote has no session with the name of the fork. The claim can then be
-// pushed after the mount has started, because no other machine uses the session.
+// Free reports, after Fork, whether the session remote has no session with the name of the fork. If so, no other machine uses
+// the session, and the claim can be pushed after the mount has started.
 func (p *Parent) Free() bool { return p.free }
 
-// read reads the refs of the session. It fetches the container if the session is stored in one.
+// read reads the refs of the parent. If the parent is stored in a container, read fetches that.
 func (p *Parent) read(ctx context.Context) error {
 	refs, err := p.list.Refs(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *Parent) read(ctx context.Context) error {
 	return nil
 }
 
-// Fork fetches the checkpoint of a parent that the mount starts from, and everything that belongs to it. at is the URL
+// Fork fetches the parent's checkpoint that the mount starts from, and everything that belongs to this checkpoint. at is the URL
 // of the parent's session remote, which may contain a secret.
 func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err error) {
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(p.format, p.Session))
@@ -100,7 +100,7 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	}
 	based, stop := t.acquireBeside(ctx, s)
 	defer stop()
-	// The session remote of the fork is asked concurrently with the fetch.
+	// Ask the session remote of the fork for the fork's name while the parent is being fetched.
 	free := make(chan bool, 1)
 	go func() { free <- t.isFree(ctx, p) }()
 	err = t.fetchParent(ctx, repo, p, s)
@@ -112,7 +112,7 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	case baseErr != nil:
 		return nil, baseErr
 	}
-	// The fork has another session remote, which does not have the parent's contents.
+	// The contents that the parent owns are not on the fork's session remote, so they are fetched from the parent's.
 	if t.Remote == nil || t.Remote.URL() != p.Remote.URL() {
 		s.ContentsFrom = at
 	}
@@ -120,7 +120,7 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	return s, t.forkRefs(ctx, repo, p.Session, tips, s.Checkpoint)
 }
 
-// isFree reports whether the session remote has no session with the name of the fork.
+// isFree reports whether the fork's session remote has no session with the name of the fork; false if that is not known.
 func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	if t.Remote == nil {
 		return false
@@ -133,7 +133,7 @@ func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	return err == nil && len(refs.List) == 0
 }
 
-// fetchParent fetches the checkpoints, the transcript and the facts of the parent.
+// fetchParent fetches the checkpoints of the parent and, concurrently, its transcript and facts.
 func (t *Target) fetchParent(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
 	if err := p.read(ctx); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (t *Target) fetchParent(ctx context.Context, repo *session.Repo, p *Parent,
 	return err
 }
 
-// fetchTranscript fetches the transcript and the facts of the parent with contents, because the fork appends to them.
+// fetchTranscript fetches the transcript and the facts of the parent with their contents, because the fork appends to them.
 func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	var wants []object.ID
 	for _, ref := range []string{session.TranscriptRef(p.Session), session.FactsRef(p.Session)} {
@@ -165,7 +165,7 @@ func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	return err
 }
 
-// findForked finds the checkpoint to fork from among the fetched checkpoints, and fetches the small files of its checkpoint
+// findForked sets s.Checkpoint to the checkpoint to fork, which must have been fetched, and fetches the files of its checkpoint
 // state.
 func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
 	if err := setRefs(ctx, repo, p.refs, func(ref string) bool { return isOfCheckpoints(p.Session, ref) }); err != nil {
@@ -181,11 +181,11 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 	return nil
 }
 
-// parentTips are commits of the parent that a fork continues from; zero if the parent has none.
+// parentTips are the parent's commits with which the fork's transcript and facts start; zero if the parent has none.
 type parentTips struct{ transcript, facts object.ID }
 
-// forkRefs changes the repository into that of the new session: it keeps the checkpoint that the session starts from,
-// the transcript of the parent up to it and the parent's facts, and removes all refs of the parent.
+// forkRefs turns the repository of the parent into that of the fork. It creates refs for the checkpoint p that the fork starts
+// from, for the parent's transcript up to p, and for the parent's facts. Then it removes all refs of the parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)

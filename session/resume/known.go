@@ -15,26 +15,26 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Known is what was read of a session on a session remote. A mount that read it to find out its mounted remote continues
-// with it, because a new connection and the same requests would take five round trips.
+// Known is what was read of a session on a session remote. A command that only knows the name of a session reads it to find out
+// which remote to mount. The mount then reuses it, because a new connection with the same requests would take five round trips.
 type Known struct {
 	Remote  *thin.Remote
 	Format  object.Format
 	Listing *thin.Listing
-	MetaID  object.ID    // zero if the session remote has no such session
+	MetaID  object.ID    // commit of the session's metadata; zero if the session remote has no such session
 	Meta    session.Meta // valid after ReadMeta
-	// objects are the objects of the metadata; none if one was too large for memory.
+	// objects are the objects of the metadata; nil if one of them was too large to be kept in memory.
 	objects []odb.Outgoing
 }
 
-// prefixes returns the prefixes of the refs that are needed to resume a session.
+// prefixes returns the prefixes of the refs that are needed to resume session name.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
 		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
 		"refs/heads/", "refs/tags/"}
 }
 
-// List requests the refs of a session from a session remote.
+// List requests the refs of session name from a session remote.
 func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error) {
 	remote.ListAhead(ctx, prefixes(name))
 	caps, err := remote.Capabilities(ctx)
@@ -49,7 +49,7 @@ func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error)
 	return k, nil
 }
 
-// ReadMeta reads the metadata of the session with its previous versions. dir is used for temporary files.
+// ReadMeta reads the metadata of the session and its previous versions. Temporary files are created in dir.
 func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	if k.Meta, k.objects, err = readMeta(ctx, dir, k.Remote, k.MetaID, 0); err != nil {
 		return fault.SessionRemote(k.Remote, err)
@@ -57,7 +57,7 @@ func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// keepMeta stores the metadata of the session in the repository of the mount.
+// keepMeta stores the metadata of the session in the repository of the mount. It fetches the metadata if it is not in memory.
 func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remote) error {
 	if len(k.objects) > 0 {
 		return objects.KeepAs(ctx, k.Format, k.objects)
@@ -68,7 +68,7 @@ func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remo
 	return nil
 }
 
-// maxMeta is the largest size in bytes of an object of a session's metadata.
+// maxMeta is the maximum size in bytes of one object of a session's metadata.
 const maxMeta = 16 << 20
 
 // Fetcher is a remote from which objects can be fetched.
@@ -76,14 +76,14 @@ type Fetcher interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// ReadMeta reads the metadata of a session from its remote. It stores nothing. dir is used for temporary files.
+// ReadMeta reads the metadata commit id of a session from remote, without storing it. Temporary files are created in dir.
 func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (session.Meta, error) {
 	meta, _, err := readMeta(ctx, dir, remote, id, 1)
 	return meta, err
 }
 
-// readMeta is ReadMeta, and also returns the objects; none if one is too large for memory. A depth of 0 also fetches all
-// previous versions.
+// readMeta reads the metadata commit id and its history up to depth commits; 0 means the whole history. It returns the metadata
+// and all fetched objects. The objects are nil if one of them was too large to be kept in memory.
 func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, err := os.MkdirTemp(dir, "meta-*.tmp")
 	if err != nil {
@@ -102,7 +102,7 @@ func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, dep
 	defer resp.Pack.Close()
 	var all []odb.Outgoing
 	whole := true
-	// An object without content was too large for memory.
+	// Ingest passes nil as the content of an object that is too large for memory.
 	_, err = objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true},
 		func(id object.ID, t object.Type, content []byte) {
 			whole = whole && content != nil
@@ -118,7 +118,7 @@ func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, dep
 	return meta, all, err
 }
 
-// inMemory returns an object in memory for writing it into a pack.
+// inMemory returns an object that can be written into a pack, and whose content is in memory.
 func inMemory(id object.ID, t object.Type, content []byte) odb.Outgoing {
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

@@ -13,18 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Local is a checkpoint of a session on this host.
+// Local identifies a checkpoint of a session that is on this host.
 type Local struct {
 	RepoDir    string // session repository that has the checkpoint
 	Session    string
 	Checkpoint session.Checkpoint
 	Ref        string // full name of the ref that the session started from; "" if it was a commit
-	// ContentsFrom is the URL of the session remote that has contents of the session which are missing; "" if there is
-	// none. It may contain a secret.
+	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "": there is
+	// none. The URL may contain a secret.
 	ContentsFrom string
 }
 
-// Link gives the repository of the mount all objects that the other session owns, by hard links. It copies no contents.
+// Link adds all objects that the session from owns to the repository of the mount, by hard links, without copying contents. If
+// the mount has a session, that one becomes a fork of session from.
 func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	format := from.Checkpoint.Tree.Format()
 	var tips parentTips
@@ -65,9 +66,9 @@ func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
 }
 
-// LinkObjects hard-links all packs and loose objects of one object directory into another. Another process may repack
-// the first one meanwhile; LinkObjects then starts again, because joined packs are removed and their objects are in
-// another pack.
+// LinkObjects hard-links all packs and loose objects of the object directory from into the object directory to. If another
+// process repacks from at the same time, packs disappear, because their objects were moved into another pack. LinkObjects then
+// removes the directory to and starts again.
 func LinkObjects(from, to string) error {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -84,8 +85,8 @@ func LinkObjects(from, to string) error {
 // packFiles are the suffixes of a pack's files, in the order in which they must appear for concurrent readers.
 var packFiles = []string{".pack", ".promisor", ".rev", ".idx"}
 
-// LinkOnce is LinkObjects without a retry: it returns fs.ErrNotExist if a pack disappears meanwhile, and does not remove
-// the links that it has created.
+// LinkOnce is LinkObjects with a single attempt. It returns fs.ErrNotExist if a pack disappears during the call. It does not
+// remove the links that it has created until then.
 func LinkOnce(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -98,7 +99,7 @@ func LinkOnce(from, to string) error {
 	if err != nil {
 		return err
 	}
-	// A reader opens a pack after it has seen the .idx, which therefore is linked last.
+	// Readers open a pack when they see its .idx file, so that file is linked last.
 	for _, ending := range packFiles {
 		for _, p := range packs {
 			if strings.HasPrefix(p.Name(), "pack-") && strings.HasSuffix(p.Name(), ending) {
@@ -120,7 +121,7 @@ func LinkOnce(from, to string) error {
 			return err
 		}
 		for _, l := range loose {
-			// Git writes loose objects under such names first.
+			// Git writes a loose object to a temporary file of such a name first, and renames it when it is complete.
 			if strings.HasPrefix(l.Name(), "tmp_") {
 				continue
 			}
@@ -132,7 +133,7 @@ func LinkOnce(from, to string) error {
 	return nil
 }
 
-// linkFile creates a hard link, unless the file exists already.
+// linkFile creates the hard link to, unless a file of that name exists already.
 func linkFile(from, to string) error {
 	err := os.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
@@ -141,7 +142,7 @@ func linkFile(from, to string) error {
 	return err
 }
 
-// readIDs returns the object IDs in a file, one on each line; none if the file does not exist.
+// readIDs returns the object ids in a file, one on each line; none if the file does not exist.
 func readIDs(path string) (ids []object.ID, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,13 +1,15 @@
-// Package resume stores a checkpoint, with everything that the session owns, in the session repository of a mount that starts
-// from it instead of the tree of a commit: a session that is resumed on another machine, a fork, or a mount that shows one
-// checkpoint. The tree of the checkpoint is the base tree of such a mount, and its overlay is empty.
+// Package resume prepares the session repository of a mount that starts from a checkpoint instead of from a commit: a session
+// that is resumed on another machine, a fork, or a mount that shows one checkpoint. It stores in that repository the checkpoint
+// and everything that the session owns. The tree of the checkpoint is the base tree of the mount, and the overlay is empty.
 //
-//	from another home on this host  its packs are hard-linked, whatever their size (Link)
-//	from a session remote           four requests: refs, metadata, checkpoints with their trees, and the small files of
-//	                                the checkpoint state (Resume, Fork)
+// The objects come from one of two places:
 //
-// File contents are not copied. Contents that the session created are fetched from the session remote when they are read; all
-// others are fetched from the mounted remote.
+//	another mount on this host  its packs are hard-linked, whatever their size (Link)
+//	a session remote            four requests fetch the refs, the metadata, the checkpoints with their trees, and the files
+//	                            of the checkpoint state (Resume, Fork)
+//
+// File contents are not copied. Contents that were created in the session are fetched from the session remote when they are read;
+// all others are fetched from the mounted remote.
 package resume
 
 import (
@@ -26,26 +28,26 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// Start is the checkpoint that a mount starts from. Its objects are in the repository of the mount's home.
+// Start describes the checkpoint that a mount starts from. Its objects are in the session repository of the mount.
 type Start struct {
 	Checkpoint session.Checkpoint
 	Ref        string    // full name of the ref that the session started from; "" if it was a commit
 	Base       object.ID // base commit of the session; zero for an unborn branch
 	Format     object.Format
-	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not acquired yet
-	// ContentsFrom is the URL of the session remote of another session that has contents which are missing; "" if there
-	// is none. It may contain a secret.
+	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
+	// ContentsFrom is the URL of another session's session remote from which missing contents can be fetched; "": there is
+	// none. The URL may contain a secret.
 	ContentsFrom string
-	Newer        map[string]object.ID // value on the session remote of each ref whose value differs from that in Checkpoint
-	Own          map[string]bool      // refs in Newer that the session itself has moved
+	Newer        map[string]object.ID // values on the session remote of the refs whose values differ from those in Checkpoint
+	Own          map[string]bool      // refs in Newer that this session itself has pushed
 }
 
-// Target is the mount that starts from a checkpoint.
+// Target describes the mount that starts from a checkpoint.
 type Target struct {
 	Session string       // session of the mount; "" if it has none
 	Mounted string       // URL of the mounted remote
-	RepoDir string       // session repository in the home of the mount
-	Remote  *thin.Remote // session remote; nil if there is none but RepoDir
+	RepoDir string       // directory of the mount's session repository
+	Remote  *thin.Remote // session remote; nil if there is none besides RepoDir
 	Since   time.Time    // time of the mount
 
 	// RepoOptions returns the options for opening RepoDir.
@@ -55,28 +57,33 @@ type Target struct {
 	Claims      Claims
 }
 
-// Objects are the objects of the repository in RepoDir. It is implemented by *fetch.Local.
+// Objects reads and stores objects of the repository in RepoDir. It is implemented by *fetch.Local.
 type Objects interface {
+	// Fetch fetches objects and stores them.
 	Fetch(ctx context.Context, r fetch.FetchRequest) (fetch.Fetched, error)
+	// KeepAs stores objects whose format is f.
 	KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error
+	// Size returns the type and the size of an object that is on this host.
 	Size(id object.ID) (object.Type, int64, error)
 }
 
-// Store is the store of the mounted remote. It is implemented by *fetch.Store.
+// Store is the store of the mounted remote, which fetches its commits. It is implemented by *fetch.Store.
 type Store interface {
 	// Connect connects to the mounted remote in the background.
 	Connect()
-	// Resume acquires a commit that was mounted before.
+	// Resume returns the snapshot of a commit that was mounted before, and fetches it if it is missing.
 	Resume(ctx context.Context, b fetch.Base) (*fetch.Snapshot, error)
 }
 
-// Claims claims the lane of a session that is resumed. It is implemented by *agent.Agent.
+// Claims claims the lane of a session that is being resumed. It is implemented by *agent.Agent.
 type Claims interface {
+	// ClaimAhead starts to push the claim in the background. ref is the session's metadata ref, and old its current commit.
 	ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *agent.AheadClaim
+	// Refused returns an error if this host may not claim the session that meta describes.
 	Refused(meta session.Meta) error
 }
 
-// Acquire acquires the base commit of the session and sets s.Snapshot.
+// Acquire fetches the base commit of the session, if it is missing, and sets s.Snapshot.
 func (t *Target) Acquire(ctx context.Context, s *Start) error {
 	snap, err := t.Store.Resume(ctx, fetch.Base{Ref: s.Ref, Commit: s.Base, Time: t.Since, Format: s.Format})
 	if err != nil {
@@ -86,7 +93,7 @@ func (t *Target) Acquire(ctx context.Context, s *Start) error {
 	return nil
 }
 
-// acquireBeside is Acquire in the background. wait returns its result; stop cancels it and waits for it.
+// acquireBeside starts Acquire in the background. wait waits for it and returns its error; stop cancels it and waits for its end.
 func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var err error
@@ -105,8 +112,8 @@ func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error
 	}
 }
 
-// Find returns the checkpoint that name stands for; "" is the newest. contents fetches contents of the transcript, which
-// are needed to find turns; it may be nil.
+// Find returns the checkpoint that name stands for; "" stands for the newest one. contents fetches missing contents of the
+// transcript, which Find reads if name is a turn; nil: none are missing.
 func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Checkpoint, error) {
 	if name == "" {
 		name = "@"
@@ -117,12 +124,12 @@ func Find(repo *session.Repo, name string, contents func(ids []object.ID) error)
 	return repo.Find(name)
 }
 
-// keepBase protects the checkpoint that the mount starts from by a ref, so that it stays even if its lane is removed.
+// keepBase creates a ref for the checkpoint that the mount starts from, so that gc keeps it even if its lane is removed.
 func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) error {
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }
 
-// setRefs moves the refs that which selects to their values on the session remote.
+// setRefs sets those refs for which which returns true to their values on the session remote, which are in there.
 func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
 	var changes []session.RefChange
 	for ref, id := range there {
@@ -136,7 +143,7 @@ func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID
 	return repo.Update(ctx, changes)
 }
 
-// baseCommit returns the base commit of a session; zero for an unborn branch.
+// baseCommit returns the id of a session's base commit; zero if the session started on an unborn branch.
 func baseCommit(meta session.Meta) (object.ID, error) {
 	if meta.Base == "" {
 		return object.ID{}, nil

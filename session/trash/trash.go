@@ -1,16 +1,15 @@
-// Package trash removes sessions from a session remote, and restores them.
+// Package trash deletes sessions from a session remote, and restores deleted ones.
 //
-// A deleted session can be restored for Keep: each of its refs exists under another name,
+// A deleted session can be restored for the duration Keep. Until then, each of its refs exists under another name:
 //
-//	refs/afs/trash/SESSION/UNIXTIME/heads/main     the former refs/heads/main
+//	refs/afs/trash/SESSION/UNIXTIME/heads/main     was refs/heads/main
 //
-// so nothing has to be fetched, read or packed to delete a session, list deleted ones, or restore
-// one; git itself keeps the objects that the refs reach. The time in the name is that of the
-// deletion.
+// UNIXTIME is the time of the deletion. Because git keeps all objects that refs reach, no object has to be fetched or pushed to
+// delete a session, to list deleted sessions, or to restore one.
 //
-// Delete creates all copies before it removes the first ref, and Undelete the other way round. A
-// kill in between leaves both, and repeating the call completes it. All refs are changed by
-// compare-and-swap.
+// Delete creates all refs in the trash before it deletes the first ref of the session. Undelete creates all refs of the session
+// before it deletes the first ref in the trash. If a call is interrupted, both may exist, and repeating the call completes the
+// operation. All refs are updated by compare-and-swap.
 package trash
 
 import (
@@ -29,24 +28,24 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Keep is how long a deleted session can be restored.
+// Keep is the time for which a deleted session can be restored.
 const Keep = 7 * 24 * time.Hour
 
 var (
-	// ErrNone means that there is no such deleted session.
+	// ErrNone means that no deleted session has the requested name.
 	ErrNone = errors.New("no such deleted session")
-	// ErrThere means that there is a session of that name again.
+	// ErrThere means that the session cannot be restored, because another session has its name now.
 	ErrThere = errors.New("there is another session of that name")
 )
 
-// Deleted is a session that can be restored.
+// Deleted is a deleted session that can be restored.
 type Deleted struct {
 	Session string
-	At      time.Time // time of the deletion
-	refs    map[string]object.ID
+	At      time.Time            // time of the deletion
+	refs    map[string]object.ID // refs of the session, by the names that they had before the deletion
 }
 
-// Refs asks a session remote for all of its refs.
+// Refs requests all refs of a session remote and returns their ids, by name.
 func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, error) {
 	refs, err := remote.Refs(ctx, nil)
 	if err != nil {
@@ -61,8 +60,9 @@ func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, 
 	return there, nil
 }
 
-// Of returns the refs of a session among those of a session remote: all that are named after it,
-// and branches and tags that belong to the session alone, or that have the session's values.
+// Of returns those refs of a session remote that belong to the session of l. These are the refs whose names contain the session's
+// name, and branches and tags that only this session pushes or that have the values that it pushed. owner is the id that
+// session.OwnerRef has if it names this session; there are all refs of the session remote.
 func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
 	mine := map[string]object.ID{}
 	for name, id := range there {
@@ -89,12 +89,12 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 	return mine
 }
 
-// prefix returns the beginning of the refs of a session that was deleted at a time.
+// prefix returns the prefix of the trash refs of session name if the session was deleted at the given time.
 func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
-// Delete removes refs of a session. It returns those that the session remote refuses to remove,
+// Delete moves the refs of session name to the trash. It returns the names of the refs that the session remote refuses to delete,
 // such as the branch that its HEAD names.
 func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID,
 	now time.Time) (kept []string, err error) {
@@ -107,7 +107,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	if len(copies) == 0 {
 		return nil, nil
 	}
-	// The copies are made first: if the process is killed in between, no ref is lost.
+	// Create the copies first, so that no ref is lost if the process is killed before the removals.
 	if _, err := move(ctx, remote, copies, true); err != nil {
 		return nil, fmt.Errorf("put session %s into the trash: %w", name, err)
 	}
@@ -117,7 +117,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	return kept, nil
 }
 
-// List returns the deleted sessions, newest first.
+// List returns the deleted sessions among the refs there of a session remote, newest deletion first.
 func List(there map[string]object.ID) []Deleted {
 	found := map[string]*Deleted{}
 	for ref, id := range there {
@@ -147,8 +147,9 @@ func List(there map[string]object.ID) []Deleted {
 	return all
 }
 
-// Undelete restores the session of that name that was deleted last. It returns the refs that were
-// created anew meanwhile: they are not changed, and the session's values stay in the trash.
+// Undelete restores the session of the given name. If several such sessions were deleted, it restores the one that was deleted
+// last. taken are the names of refs that were created again after the deletion with another value: Undelete leaves them
+// unchanged, and the deleted session's values stay in the trash.
 func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
@@ -156,7 +157,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 	}
 	d := List(there)[i]
 	meta := session.MetaRef(name)
-	// A session of the same name that is not the deleted one must not be mixed with it.
+	// A new session of the same name may exist. The two must not be mixed.
 	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
 		return nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
 	}
@@ -182,7 +183,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 	return taken, nil
 }
 
-// Expire removes sessions from the trash that were deleted longer ago than Keep.
+// Expire deletes the sessions in the trash that were deleted longer ago than Keep.
 func Expire(ctx context.Context, remote *transport.Remote, there map[string]object.ID, now time.Time) error {
 	var removals []transport.RefUpdate
 	for _, d := range List(there) {
@@ -200,8 +201,8 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 	return nil
 }
 
-// move makes updates, all of them or none where all is set and the server can. It returns the refs
-// that the server does not remove; any other refusal is an error.
+// move updates refs of a session remote. With all, and if the server supports it, the updates are atomic. kept are the names of
+// the refs that the server refuses to delete. Any other refused update is an error.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil
