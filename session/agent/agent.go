@@ -1,20 +1,21 @@
-// Package agent makes the checkpoints of one mount and pushes them, with the branches, tags and notes of the mount's git
-// directory, to the session remote.
+// Package agent makes the checkpoints of one mount, and pushes them to the session remote together with the branches, tags and
+// notes in the mount's git directory. There are three paths:
 //
-//	working tree   reports a change -> schedule -> Capturer                  -> session repository
-//	git directory  writeback.RefCopier watches its refs                      -> session repository
-//	                                  session repository -> writeback.Queue -> session remote
+//	working tree    reports a change -> schedule -> Capturer -> session repository
+//	git directory   refs, watched by writeback.RefCopier     -> session repository
+//	session repository                    -> writeback.Queue -> session remote
 //
-// No work exists in the memory of this process alone. Checkpoints and refs are in the session's repository, and small files
-// beside it record which of them the session remote has acknowledged, so that the next process continues after a crash.
+// Nothing that is to be kept exists only in the memory of this process. Checkpoints and refs are stored in the session's
+// repository. Small files beside it record which of them the session remote has acknowledged, so that the next process can
+// continue after a crash.
 //
-// The repository is created when there is something to store: a mount without changes leaves nothing. A mount that is
-// read-only, or whose session remote is control.RemoteNone, makes and pushes nothing.
+// The repository is created when the first checkpoint or ref is stored, so a mount without changes leaves no repository. For a
+// read-only mount, or if the session remote is control.RemoteNone, no checkpoint is made and nothing is pushed.
 //
-// The Agent does not depend on the type of the mount. It uses the mount through the interfaces of Config.
+// The Agent does not know the type of the mount. It accesses the mount through the interfaces in Config.
 //
-// Lock order: checkpointLock, then Agent.opening, then Agent.mu. The mutexes of laneClaim, gitSigns, mergedNotes, lastLook
-// and problems are leaves.
+// Lock order: checkpointLock, then Agent.opening, then Agent.mu. No other lock is acquired while a mutex of laneClaim, gitSigns,
+// mergedNotes, lastLook or problems is held.
 package agent
 
 import (
@@ -32,10 +33,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// ErrEnded reports that the mount is being unmounted.
+// ErrEnded is returned because the mount is being unmounted.
 var ErrEnded = errors.New("the mount ends")
 
-// A failed operation is tried again after retryFirst, and then after twice as long each time, up to retryMost.
+// A failed operation is retried after retryFirst. Each further wait is twice as long as the previous one, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
@@ -46,7 +47,7 @@ type Agent struct {
 	config Config
 	log    *zap.Logger
 
-	// checkpointLock serializes making and removing checkpoints.
+	// checkpointLock is held while checkpoints are made or removed.
 	checkpointLock
 	opening  sync.Mutex // held while the repository is opened
 	git      gitSigns
@@ -64,50 +65,51 @@ type Agent struct {
 	meta        session.Meta
 	lane        session.Lane
 	closed      bool
-	followed    chan struct{} // closed when a change by another writer was followed, and replaced by a new channel
+	followed    chan struct{} // closed, and replaced by a new channel, after a change by another writer was processed
 	checkpoints checkpoints
 	notes       []string
 	ending      ending
 }
 
-// place is the location of the mount's session and its surroundings.
+// place contains the directories and the store that the mount's session uses.
 type place struct {
-	home    string // directory of the session in the state directory; "" before Configure
-	gitDir  string
+	home    string // directory of the session below the state directory; "" before Configure
+	gitDir  string // git directory of the mount
 	store   Store
-	baseURL string // URL of the mounted remote, without secrets, if other machines can read it there; otherwise ""
+	baseURL string // URL of the mounted remote without secrets; "" if other machines cannot use that URL
 }
 
-// work is everything that Open opens and End closes.
+// work contains everything that Open opens and End closes.
 type work struct {
 	repo     *session.Repo // nil if not opened yet
 	capturer Capturer
 	copier   *writeback.RefCopier // nil until Start watches the refs of the git directory
 	queue    *writeback.Queue
-	// Connection to the mounted remote, for history that the session remote lacks; nil if there is no session remote.
+	// origin is a connection to the mounted remote, from which history that the session remote lacks is fetched; nil if there
+	// is no session remote.
 	origin *transport.Remote
 }
 
-// checkpoints is the knowledge about the checkpoints of the session.
+// checkpoints describes the checkpoints of the session, as far as this process knows them.
 type checkpoints struct {
 	newest  session.Checkpoint
-	leftOut []capture.LeftOut // files that newest excludes
-	unread  []string          // ignore files that could not be read for newest
+	leftOut []capture.LeftOut // files that newest does not contain, with the reasons
+	unread  []string          // ignore files that could not be read when newest was made
 	count   int64             // number of checkpoints in all lanes
-	old     int               // number of them that gc would drop, at the last count
-	seen    time.Time         // time of the latest capture: newest contains all changes until then
+	old     int               // number of checkpoints that gc would drop, at the last count
+	seen    time.Time         // start of the latest capture: newest contains all changes before it
 	made    Figures
 }
 
-// Figures counts the work of this process for the mount.
+// Figures counts what this process has done for the mount.
 type Figures struct {
-	Made   int
-	Paused time.Duration // longest time that a checkpoint blocked writers
-	Took   time.Duration // total time of all checkpoints
+	Made   int           // number of checkpoints that were made
+	Paused time.Duration // longest time for which a checkpoint blocked writers
+	Took   time.Duration // total duration of all checkpoints
 	Pushed writeback.Figures
 }
 
-// New returns the agent of a mount. It must be configured before it is used.
+// New returns the agent of a mount. Configure must be called before the other methods.
 func New(c Config) *Agent {
 	a := &Agent{config: c, log: c.Log, checkpointLock: make(checkpointLock, 1), followed: make(chan struct{}), git: newGitSigns()}
 	a.claim.agent = a
@@ -115,19 +117,19 @@ func New(c Config) *Agent {
 	return a
 }
 
-// Settings is the part of the configuration that is known once the session's directory is locked.
+// Settings is the part of the configuration that is known only after the session's directory was locked.
 type Settings struct {
-	Home    string // directory of the session in the state directory
+	Home    string // directory of the session below the state directory
 	GitDir  string // git directory of the mount
 	Store   Store
-	BaseURL string // URL of the mounted remote, without secrets, if other machines can read it there; otherwise ""
+	BaseURL string // URL of the mounted remote without secrets; "" if other machines cannot use that URL
 
 	Asked    control.SessionOptions // options in the request for the mount
 	Recorded control.SessionOptions // options of the previous mount of the session
 }
 
-// Configure determines the options in force: those of the request, then the recorded ones, then the defaults. The error
-// is a *control.Error if an option is invalid.
+// Configure determines the options in force: the requested value of each option, or else the recorded one, or else the default.
+// It returns a *control.Error if an option is invalid.
 func (a *Agent) Configure(s Settings) error {
 	o := combine(s.Asked, s.Recorded)
 	kind, every, err := o.Policy.Split()
@@ -144,7 +146,7 @@ func (a *Agent) Configure(s Settings) error {
 	return nil
 }
 
-// combine returns the options of a request, completed from the recorded ones and the defaults.
+// combine returns the options o of a request, in which unset options are replaced by the recorded ones or by the defaults.
 func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	if o.Remote == "" {
 		o.Remote = recorded.Remote
@@ -177,7 +179,7 @@ func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	return o
 }
 
-// Rules returns the rules by which checkpoints exclude files.
+// Rules returns the rules that decide which files checkpoints contain.
 func Rules(o control.SessionOptions) capture.Rules {
 	return capture.Rules{Include: o.Include, Exclude: o.Exclude, NoDenyList: o.NoDenyList, MaxFileSize: o.MaxFileSize}
 }
@@ -194,7 +196,7 @@ func (a *Agent) Active() bool {
 	return a.config.Writable && a.Options().Remote != control.RemoteNone
 }
 
-// Automatic reports whether checkpoints are made without a request for them.
+// Automatic reports whether checkpoints are made without an explicit request.
 func (a *Agent) Automatic() bool {
 	return a.Active() && a.policy() != control.PolicyOff
 }
@@ -206,35 +208,34 @@ func (a *Agent) policy() control.Policy {
 	return a.schedule.kind
 }
 
-// opened returns a copy of the work that Open has opened.
+// opened returns a copy of a.work, which is empty before Open.
 func (a *Agent) opened() work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.work
 }
 
-// Repo returns the session's repository and the queue of its pushes; nil if Open was not called yet. The caller must not
-// close them.
+// Repo returns the session's repository and the queue that pushes it; both are nil before Open. The caller must not close them.
 func (a *Agent) Repo() (*session.Repo, *writeback.Queue) {
 	w := a.opened()
 	return w.repo, w.queue
 }
 
-// Retry repeats a failed push immediately.
+// Retry makes the queue retry a failed push immediately.
 func (a *Agent) Retry() {
 	if queue := a.opened().queue; queue != nil {
 		queue.Wake()
 	}
 }
 
-// AddNote adds a line to Notices for as long as this process serves the mount.
+// AddNote adds a line to the result of Notices. The line is lost when this process ends.
 func (a *Agent) AddNote(note string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.notes = append(a.notes, note)
 }
 
-// Figures returns the figures of this process.
+// Figures returns the counts of this process.
 func (a *Agent) Figures() Figures {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,7 +246,7 @@ func (a *Agent) Figures() Figures {
 	return f
 }
 
-// problems are the operations whose last attempt failed, with their errors.
+// problems records which operations failed at their last attempt, and with which errors.
 type problems struct {
 	log *zap.Logger
 
@@ -253,8 +254,8 @@ type problems struct {
 	failed map[string]error // by operation; guarded by mu
 }
 
-// note records the result of an operation. A nil error removes its failure. A canceled operation is ignored. Only the
-// first of several failures in a row is logged.
+// note records the result of an operation. A nil error removes the recorded failure of the operation. The result of a canceled
+// operation is ignored. Each failure is logged as a warning, and the first success after a failure is logged, too.
 func (p *problems) note(operation string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
@@ -270,7 +271,7 @@ func (p *problems) note(operation string, err error) {
 	}
 }
 
-// drain removes the token from a channel of capacity 1, and reports whether there was one.
+// drain removes the token from c, a channel of capacity 1, and reports whether there was one.
 func drain(c <-chan struct{}) bool {
 	select {
 	case <-c:

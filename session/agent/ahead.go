@@ -15,12 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// withdrawTime limits the wait for the session remote when a lane is released after a failed mount.
+// withdrawTime is the timeout for releasing a lane on the session remote after a failed mount.
 const withdrawTime = 5 * time.Second
 
-// AheadClaim is a claim that is pushed while the checkpoints of the session are still being fetched, so that the mount
-// does not wait for the claim separately. If this fails, because another writer was faster or the session remote does
-// not answer, Claim repeats it.
+// AheadClaim is a claim that is pushed while the checkpoints of the session are still being fetched, so that the mount does not
+// have to wait for both in sequence. If the push fails, because another writer was faster or the session remote does not answer,
+// Agent.Claim pushes the claim again.
 type AheadClaim struct {
 	agent  *Agent
 	ref    string
@@ -29,21 +29,21 @@ type AheadClaim struct {
 	opened chan *thin.Push // holds one value; nil if the push could not be opened
 	done   chan struct{}   // closed when the goroutine of Begin has returned; nil if Begin was not called
 
-	// The fields below are valid once done is closed.
-	now   object.ID // commit that the session remote was asked to move ref to; zero if nothing was sent
-	acked bool      // the session remote has acknowledged the move
+	// The fields below are valid after done was closed.
+	now   object.ID // new commit of ref that was sent to the session remote; zero if nothing was sent
+	acked bool      // the session remote has acknowledged now
 	err   error
 }
 
-// ClaimAhead opens a push of the session's metadata, which is the commit old of ref on the session remote. It returns
-// nil if the mount needs no claim. The caller must call End.
+// ClaimAhead opens a push to ref, the metadata ref of the session, in the background. old is the commit of ref on the session
+// remote. ClaimAhead returns nil if the mount makes no checkpoints and so needs no claim. The caller must call End.
 func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *AheadClaim {
 	if !a.Active() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	c := &AheadClaim{agent: a, ref: ref, old: old, cancel: cancel, opened: make(chan *thin.Push, 1)}
-	go func() { // where a push starts with a dialogue, it runs concurrently with the fetch
+	go func() { // opening a push may take several requests, so it runs concurrently with the fetch
 		push, err := remote.OpenPushOf(ctx, []transport.Ref{{Name: ref, ID: old}})
 		if err != nil {
 			push = nil
@@ -54,8 +54,8 @@ func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string,
 	return c
 }
 
-// Begin claims the lane in the repository, which must have the metadata of the session remote, and pushes the claim in
-// the background. It may be called on nil.
+// Begin claims the lane in repo, which must have the same metadata as the session remote, and pushes the claim in the background.
+// It does nothing if c is nil.
 func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 	if c == nil {
 		return
@@ -69,8 +69,8 @@ func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 	}()
 }
 
-// claim claims the lane in repo and pushes the claim through the opened push. If the session remote has moved, it undoes
-// the claim in repo.
+// claim claims the lane in repo and pushes the claim with the push that ClaimAhead has opened. If another writer has changed the
+// metadata on the session remote, it undoes the claim in repo.
 func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	l := &c.agent.claim
 	if _, err := l.claimLane(ctx, repo, c.agent.Options().TakeOver); err != nil {
@@ -88,7 +88,7 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	defer push.Close()
 	l.setClaimed(true)
 	err = writeback.Ahead(ctx, repo, push, c.ref, c.old, now)
-	if errors.Is(err, writeback.ErrMoved) { // the change of the other writer is followed when Claim pushes the claim again
+	if errors.Is(err, writeback.ErrMoved) { // Agent.Claim pushes the claim again, and the other writer's change is processed then
 		l.setClaimed(false)
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
 	}
@@ -99,8 +99,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// Wait returns when the push of Begin has finished. It returns an error if the lane cannot be claimed. It may be called
-// on nil.
+// Wait waits until the push that Begin started has finished. It returns an error if another writer has the lane. It returns nil
+// if c is nil.
 func (c *AheadClaim) Wait() error {
 	if c == nil {
 		return nil
@@ -111,11 +111,11 @@ func (c *AheadClaim) Wait() error {
 	if IsRefusal(c.err) {
 		return c.err
 	}
-	return nil // Claim repeats a claim that failed for another reason
+	return nil // after any other error, Agent.Claim repeats the claim
 }
 
-// AddTo corrects the acknowledged commit of the metadata, or adds the commit to asked if the session remote has not
-// answered. It must be called after Wait. It may be called on nil.
+// AddTo sets the commit of the metadata ref in acknowledged. If the session remote did not answer, AddTo also adds the commit that
+// was sent to asked. It must be called after Wait. It does nothing if c is nil.
 func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	if c == nil || c.now.IsZero() {
 		return
@@ -127,7 +127,7 @@ func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	}
 }
 
-// End cancels the push, waits for it and closes it. It may be called on nil, and after Wait.
+// End cancels the push, waits until it has ended, and closes it. It may be called after Wait. It does nothing if c is nil.
 func (c *AheadClaim) End() {
 	if c == nil {
 		return
@@ -141,11 +141,11 @@ func (c *AheadClaim) End() {
 	}
 }
 
-// notMade is the recorded reason for releasing a lane whose mount failed.
+// notMade is the reason that is recorded when the lane of a failed mount is released.
 const notMade = "it could not be mounted"
 
-// withdraw releases the lane of a mount that claimed it and failed to start. Otherwise other writers would refuse to use
-// the lane.
+// withdraw releases the lane of a mount that has claimed the lane and then failed to start. Otherwise other machines could not
+// use the lane without taking it over.
 func (l *laneClaim) withdraw() {
 	a := l.agent
 	l.mu.Lock()
@@ -171,7 +171,7 @@ func (l *laneClaim) withdraw() {
 	}
 }
 
-// withdrawAhead is withdraw for an AheadClaim, before a queue exists.
+// withdrawAhead releases a lane that only an AheadClaim has claimed, so that there is no queue that could push the release.
 func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, before object.ID) error {
 	c := l.agent.config
 	repo, err := c.Repository.OpenMeta()

@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	fewSegments = 4 // segments up to which checkpoints are counted while the caller waits
-	// Droppable checkpoints from which Notices mentions them, because each is read when they are counted or listed.
+	fewSegments = 4 // with at most this many segments, checkpoints are counted before Open returns
+	// manyOld is the number of droppable checkpoints from which Notices suggests gc. Each checkpoint has to be read when
+	// checkpoints are counted or listed.
 	manyOld = 1000
 )
 
-// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest one, it returns that one,
-// and made is false.
+// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest checkpoint, Checkpoint returns that
+// one, and made is false.
 func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Checkpoint, made bool, err error) {
 	p, report, err := a.Capture(ctx, reason, message)
 	return p, report.Made, err
 }
 
-// Capture is Checkpoint with a report of the excluded files. It waits for the git directory, which is part of a
-// checkpoint.
+// Capture makes a checkpoint like Checkpoint, and also returns a report on the files that it left out. It waits until the git
+// directory was created, because its state is part of a checkpoint.
 func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
 		return session.Checkpoint{}, capture.Report{}, ErrEnded
@@ -39,7 +40,7 @@ func (a *Agent) Capture(ctx context.Context, reason session.Reason, message stri
 	return a.CaptureNow(ctx, reason, message)
 }
 
-// CaptureNow is Capture for callers that run before the git directory is ready.
+// CaptureNow makes a checkpoint like Capture, without waiting for the git directory.
 func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string) (
 	p session.Checkpoint, report capture.Report, err error,
 ) {
@@ -50,7 +51,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	if _, err = a.Open(ctx); err != nil {
 		return p, report, err
 	}
-	signed := drain(a.git.moved) // taken even if the policy ignores them, because no other code would take them then
+	signed := drain(a.git.moved) // removed here even if the policy ignores it, because nothing else would remove it then
 	if signed {
 		a.git.heard()
 	}
@@ -78,7 +79,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	return p, report, nil
 }
 
-// CheckpointHead makes a checkpoint if HEAD differs from HEAD in the newest checkpoint of the repository.
+// CheckpointHead makes a checkpoint if HEAD is not the same commit as in the newest checkpoint of repo.
 func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	last := object.ID{}
 	if newest, err := repo.Checkpoints(1); err != nil {
@@ -94,10 +95,10 @@ func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	return err
 }
 
-// checkpointLock is a lock that can be waited for with a context. It holds one token while locked.
+// checkpointLock is a lock whose Lock stops waiting when a context ends. The channel has capacity 1 and is full while the lock is held.
 type checkpointLock chan struct{}
 
-// Lock waits until no other caller makes or removes checkpoints. It returns the cause of ctx if that ends first.
+// Lock waits until no other goroutine makes or removes checkpoints. If ctx ends first, it returns the cause.
 func (t checkpointLock) Lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
@@ -110,23 +111,23 @@ func (t checkpointLock) Lock(ctx context.Context) error {
 // Unlock releases the lock.
 func (t checkpointLock) Unlock() { <-t }
 
-// Newest returns the newest checkpoint that this process made or found, and the lane that the next one goes to.
+// Newest returns the newest checkpoint that this process has made or found, and the lane of the next one.
 func (a *Agent) Newest() (p session.Checkpoint, lane string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.newest, a.lane.Name
 }
 
-// LeftOut returns the existing files that a checkpoint excludes, as of the last comparison. It returns false if the
-// checkpoint is not the newest one, or if no comparison was made since. The files that it excluded when it was made are
-// listed in its checkpoint state.
+// LeftOut returns the files that exist in the working tree but not in checkpoint id, as of the last comparison with the working
+// tree. It returns false if id is not the newest checkpoint, or if this process has made no comparison. The files that were left
+// out when a checkpoint was made are listed in its checkpoint state.
 func (a *Agent) LeftOut(id session.CheckpointID) ([]capture.LeftOut, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkpoints.leftOut, a.checkpoints.newest.ID == id && a.checkpoints.leftOut != nil
 }
 
-// Recount counts the checkpoints again, after some were found or removed.
+// Recount counts the checkpoints in the repository again. It must be called after checkpoints were added or removed there.
 func (a *Agent) Recount() {
 	a.mu.Lock()
 	repo, made := a.work.repo, a.checkpoints.made.Made
@@ -142,7 +143,7 @@ func (a *Agent) Recount() {
 	c.count, c.old = int64(len(checkpoints))+int64(c.made.Made-made), oldCheckpoints(checkpoints, time.Now())
 }
 
-// oldCheckpoints returns the number of checkpoints older than session.DefaultAll. gc drops all of them but the last of
+// oldCheckpoints returns the number of checkpoints that are older than session.DefaultAll. Of these, gc keeps only the last one of
 // each day and the pinned ones. The checkpoints must be sorted, newest first.
 func oldCheckpoints(checkpoints []session.Checkpoint, now time.Time) int {
 	i := slices.IndexFunc(checkpoints, func(p session.Checkpoint) bool { return now.Sub(p.Time) > session.DefaultAll })
@@ -152,13 +153,13 @@ func oldCheckpoints(checkpoints []session.Checkpoint, now time.Time) int {
 	return len(checkpoints) - i
 }
 
-// massRemoved reports whether many files were removed since the last checkpoint.
+// massRemoved reports whether many files were removed or overwritten since the last checkpoint.
 func (c *Config) massRemoved() bool {
 	_, _, many := c.Removals.MassRemoved()
 	return many
 }
 
-// unsaved reports whether there may be changes for a checkpoint, in files or in the git directory.
+// unsaved reports whether files or the git directory may have changed since the last checkpoint.
 func (a *Agent) unsaved() bool {
 	repo := a.opened().repo
 	if a.config.Tree.Changed() > 0 || a.config.massRemoved() ||
@@ -166,20 +167,20 @@ func (a *Agent) unsaved() bool {
 		return true
 	}
 	untouched, err := a.config.Git.Untouched()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a git directory, git was not used
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if there is no git directory, git was not used
 		a.log.Debug("look at git", zap.String("dir", a.config.Dir), zap.Error(err))
 	}
 	return err == nil && !untouched
 }
 
-// isEmpty reports whether a repository holds nothing but the metadata of its session.
+// isEmpty reports whether a repository contains nothing except the metadata of its session.
 func isEmpty(repo *session.Repo) bool {
 	refs, err := repo.Refs("")
 	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
 }
 
-// KeepAll stores all work in the repository: the refs of the git directory, and a checkpoint unless the policy is off.
-// An UnsavedError reports that some work is in neither.
+// KeepAll stores all changes in the repository: the refs of the git directory and, unless the policy is off, a checkpoint. It
+// returns an UnsavedError if some changes could not be stored.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // no program has changed anything
 		return nil
@@ -192,14 +193,14 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
 		return errors.Join(err, unsavedError(captureErr))
 	}
-	// The checkpoint has the commits; only contents, which clones need, may be missing.
+	// The checkpoint contains the commits. If copying refs failed, only contents that clones of the repository need can be missing.
 	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}
 	return unsavedError(err)
 }
 
-// Flush copies the refs of the git directory, as they are now, into the repository.
+// Flush copies the current refs of the git directory into the session's repository.
 func (a *Agent) Flush(ctx context.Context) error {
 	copier := a.opened().copier
 	if copier == nil {
@@ -208,10 +209,10 @@ func (a *Agent) Flush(ctx context.Context) error {
 	return copier.Flush(ctx)
 }
 
-// UnsavedError reports why the latest work is neither in a checkpoint nor in the session's repository.
+// UnsavedError means that the latest changes were stored neither in a checkpoint nor as refs in the session's repository.
 type UnsavedError struct{ cause error }
 
-// unsavedError wraps an error in an UnsavedError. It returns nil for nil.
+// unsavedError wraps err in an UnsavedError. It returns nil if err is nil.
 func unsavedError(err error) error {
 	if err == nil {
 		return nil

@@ -16,38 +16,37 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// The session remote decides which writer has a lane, because the copy of the metadata on this host may be out of date,
-// and because the session remote accepts one of two concurrent claims first. A mount is therefore reported as mounted
-// when the session remote has acknowledged its claim, and refused if another writer works in the lane. If the session
-// remote does not answer, the mount starts nevertheless; if another writer turns out to have the lane, this mount
-// continues in a lane of its own (yield).
+// The session remote decides which writer has a lane, because it accepts only one of two concurrent claims, and because the
+// metadata on this host may be out of date. Therefore a mount waits until the session remote has acknowledged its claim, and is
+// refused if another writer uses the lane. If the session remote does not answer, the mount starts nevertheless. If it turns out
+// later that another writer has the lane, this mount continues in a new lane (yield).
 
-// confirmTime limits the wait for the session remote to acknowledge a claim.
+// confirmTime is the timeout for the acknowledgement of a claim by the session remote.
 const confirmTime = 5 * time.Second
 
-// laneClaim is the claim of this process to a lane of the session.
+// laneClaim is the claim of this process on a lane of the session.
 type laneClaim struct {
 	agent *Agent
 
 	// mu guards the fields below.
 	mu      sync.Mutex
-	writer  session.Writer     // writer that claims; zero before the first claim
+	writer  session.Writer     // identity with which the lane is claimed; zero before the first claim
 	pending bool               // the mount is starting, and the session remote has not answered yet
 	held    *session.HeldError // claim of another writer on the lane; nil if there is none
-	claimed bool               // a starting mount has claimed the lane, and the session remote may know it
+	claimed bool               // a starting mount has claimed the lane, and the session remote may have the claim
 	before  object.ID          // metadata of the session before the first claim of this process
-	waited  time.Duration      // time that AheadClaim.Wait has waited for the session remote
+	waited  time.Duration      // time for which AheadClaim.Wait has waited for the session remote
 }
 
-// ClaimOptions are the options of a claim.
+// ClaimOptions configures Claim.
 type ClaimOptions struct {
 	Resumed bool // the session was mounted on this host before
-	Confirm bool // wait until the session remote has acknowledged the claim, or does not answer
+	Confirm bool // wait until the session remote has acknowledged the claim, for at most confirmTime
 }
 
-// Claim makes this state directory the writer of a lane of the session, if the session has a repository. It must be
-// called before the kernel has the mount. It returns an error only if IsRefusal is true for it, or if ctx has ended;
-// after other errors the claim is repeated later.
+// Claim makes this state directory the writer of a lane of the session, if the session has a repository. It must be called before
+// the mount is attached to the kernel. It returns an error only if IsRefusal is true for the error, or if ctx has ended. After any
+// other error the claim is repeated later.
 func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if !a.Active() || !statedir.HasSessionRepo(a.place.home) {
 		return nil
@@ -55,7 +54,7 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	l := &a.claim
 	l.setPending(true)
 	defer l.setPending(false)
-	if o.Resumed && a.Options().TakeOver { // the writer to take the lane from may differ from the one recorded on this host
+	if o.Resumed && a.Options().TakeOver { // another writer than the one recorded on this host may have the lane now
 		l.update(ctx)
 	}
 	_, err := a.Open(ctx)
@@ -71,17 +70,17 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if IsRefusal(err) || ctx.Err() != nil {
 		return err
 	}
-	a.problems.note("open the session", err) // the claim is repeated, and the files can be used meanwhile
+	a.problems.note("open the session", err) // the claim is repeated later; until then, the mount can be used
 	return nil
 }
 
-// IsRefusal reports whether a claim failed because another writer has the lane or the session is closed.
+// IsRefusal reports whether a claim failed because another writer has the lane or because the session is closed.
 func IsRefusal(err error) bool {
 	var held *session.HeldError
 	return errors.As(err, &held) || errors.Is(err, session.ErrClosed)
 }
 
-// Refused returns a *session.HeldError if another writer has the lane that this mount would claim, according to meta.
+// Refused returns a *session.HeldError if, according to meta, another writer has the lane that this mount would claim.
 func (a *Agent) Refused(meta session.Meta) error {
 	if !a.Active() || a.Options().TakeOver {
 		return nil
@@ -96,42 +95,43 @@ func (a *Agent) Refused(meta session.Meta) error {
 	return nil
 }
 
-// setPending records whether the mount is starting and waits for the answer of the session remote.
+// setPending records whether the mount is starting and waits for an answer of the session remote.
 func (l *laneClaim) setPending(pending bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pending = pending
 }
 
-// setClaimed records whether a starting mount has claimed the lane.
+// setClaimed records whether a starting mount has claimed the lane, so that withdraw has to release it.
 func (l *laneClaim) setClaimed(claimed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claimed = claimed
 }
 
-// setWaited records the time that was already spent waiting for the session remote.
+// setWaited records for how long the mount has already waited for the session remote.
 func (l *laneClaim) setWaited(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waited = d
 }
 
-// heldBy returns the claim of another writer, or nil.
+// heldBy returns the claim of another writer on the lane; nil if there is none.
 func (l *laneClaim) heldBy() *session.HeldError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held
 }
 
-// owner returns the writer that this process claims as.
+// owner returns the identity with which this process claims lanes.
 func (l *laneClaim) owner() session.Writer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.writer
 }
 
-// claimLane claims a lane in the repository of the session. It does not push the claim.
+// claimLane claims a lane in the session's repository, without pushing the claim. With takeOver, it claims a lane that another
+// writer has.
 func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
 	c := l.agent.config
 	writer, err := c.Writer()
@@ -157,7 +157,7 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	})
 }
 
-// laneOf returns the lane that a writer used last; "" stands for the first lane.
+// laneOf returns the lane that writer w used last; "" if w has used none, which stands for the main lane.
 func laneOf(meta session.Meta, w session.Writer) string {
 	var newest session.Lane
 	for _, l := range meta.Lanes {
@@ -168,8 +168,8 @@ func laneOf(meta session.Meta, w session.Writer) string {
 	return newest.Name
 }
 
-// confirm waits until the session remote has acknowledged the claim, at most confirmTime. It returns nil if the session
-// remote does not answer, and a *session.HeldError if another writer has the lane.
+// confirm waits until the session remote has acknowledged the claim, for at most confirmTime. It returns a *session.HeldError if
+// another writer has the lane. It returns nil if the session remote does not answer.
 func (l *laneClaim) confirm(ctx context.Context) error {
 	a := l.agent
 	l.mu.Lock()
@@ -201,7 +201,7 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 	}
 }
 
-// update fetches the session's metadata from the session remote, and reports whether it is newer than that on this host.
+// update fetches the session's metadata from the session remote. It reports whether that is newer than the metadata on this host.
 func (l *laneClaim) update(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	defer cancel()
@@ -212,7 +212,7 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	return newer
 }
 
-// fetchMeta moves the metadata on this host to that of the session remote, if that is a descendant of it.
+// fetchMeta sets the metadata on this host to that of the session remote, if the latter is a descendant of the former.
 func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	c := l.agent.config
 	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()
@@ -246,7 +246,7 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	return false, nil
 }
 
-// giveUp undoes the claim of a starting mount if another writer has the lane. It returns false if there is no reason to.
+// giveUp undoes the claim of a starting mount if another writer has the lane. It returns false if it has not undone the claim.
 func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
 	a := l.agent
 	a.mu.Lock()

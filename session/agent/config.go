@@ -15,11 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Config connects an Agent with its mount. The interfaces are used after Configure; some parts of the mount may be
-// missing then.
+// Config connects an Agent with its mount. The Agent uses the interfaces after Configure; parts of the mount, such as its git
+// directory, may still be missing then.
 type Config struct {
-	Session  string // name; "" if the mount has no session
-	Dir      string // directory of the mount, for logs and for recorded reasons
+	Session  string // name of the session; "" if the mount has none
+	Dir      string // directory of the mount, which appears in logs and recorded reasons
 	Writable bool
 	Log      *zap.Logger
 
@@ -31,21 +31,21 @@ type Config struct {
 	Remotes    Remotes
 	Objects    Objects
 
-	// Writer returns the identity of this state directory and process among the writers of sessions.
+	// Writer returns the identity under which this state directory and this process write to sessions.
 	Writer func() (session.Writer, error)
-	// Watch sends to wake, without blocking, when an entry is created in dir, until stop is called. fresh is false, and
-	// stop nil, if wake watches dir already.
+	// Watch sends to wake, without blocking, when an entry is created in dir, until stop is called. If wake watches dir
+	// already, fresh is false and stop is nil.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Background runs work in a goroutine that the end of the mount waits for, and reports panics of work.
+	// Background runs work in a goroutine, and reports a panic of work. The unmount waits until work has returned.
 	Background func(name string, work func())
-	// Followed reports whether all changes of the working tree are those that following the remote made, so that no
+	// Followed reports whether every change of the working tree was made by following the branch on the remote, so that no
 	// checkpoint is needed.
 	Followed func(ctx context.Context) bool
 }
 
 // Tree reports changes of the working tree.
 type Tree interface {
-	// Changed returns the number of paths that the user changed.
+	// Changed returns the number of paths that were changed in the mount.
 	Changed() int64
 	// LastChange returns the time of the latest change.
 	LastChange() time.Time
@@ -53,53 +53,54 @@ type Tree interface {
 	Noticed() <-chan struct{}
 }
 
-// Removals reports removals and overwrites of many files. Their contents are kept until the next checkpoint.
+// Removals reports that many files were removed or overwritten at once. Their contents are kept until the next checkpoint.
 type Removals interface {
-	// MassRemoval returns a channel that holds one token after such a removal.
+	// MassRemoval returns a channel that holds one token after many files were removed.
 	MassRemoval() <-chan struct{}
-	// MassRemoved returns the time of the latest removal, whether there is no room to keep more contents, and whether
+	// MassRemoved returns the time of the latest removal, whether there is little room to keep more contents, and whether
 	// many files were removed since the last checkpoint.
 	MassRemoved() (latest time.Time, full, many bool)
 }
 
-// GitDir is the git directory of the mount.
+// GitDir reports the state of the mount's git directory.
 type GitDir interface {
-	// Await waits until the git directory was created, or its creation failed. It returns false if ctx or the mount
-	// ended first.
+	// Await waits until the git directory was created or its creation has failed. It returns false if ctx or the mount ended
+	// before that.
 	Await(ctx context.Context) bool
-	// Exists reports whether git may have been used, because this process or a predecessor has created the directory.
+	// Exists reports whether git may have been used: this process or a predecessor has created the git directory.
 	Exists() bool
-	// Untouched reports whether refs, HEAD and index are as they were at the time of the mount. It returns false if it
-	// cannot find out quickly.
+	// Untouched reports whether refs, HEAD and index are the same as when the mount was created. It also returns false if
+	// finding that out would take long.
 	Untouched() (bool, error)
 }
 
 // Captures opens Capturers of the working tree.
 type Captures interface {
+	// NewCapturer returns a Capturer that continues from the newest checkpoint of r.Lane.
 	NewCapturer(r CaptureRequest) (Capturer, error)
 }
 
-// CaptureRequest holds the parameters of a Capturer.
+// CaptureRequest contains the parameters of a Capturer.
 type CaptureRequest struct {
 	Repo  *session.Repo
-	Lane  session.Lane // lane of its checkpoints
+	Lane  session.Lane // lane of the checkpoints that the Capturer makes
 	Rules capture.Rules
-	// MergedNotes returns the commit to which merging notes of other sessions has moved a notes ref; zero if it has not.
+	// MergedNotes returns the value that a notes ref got when notes of other sessions were merged into it; zero: no merge.
 	MergedNotes func(ref string) object.ID
 }
 
-// Capturer makes checkpoints of the working tree. It is implemented by *capture.Capturer.
+// Capturer makes checkpoints of the working tree. It is implemented by *capture.Capturer, which documents the methods.
 type Capturer interface {
 	Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error)
 	Last() (session.Checkpoint, bool)
 	SetLane(lane string, segment int)
 }
 
-// Repository opens the session's repository. The caller closes it.
+// Repository opens the session's repository. The caller closes the result.
 type Repository interface {
 	// Open opens the repository for checkpoints and refs, and creates it if it is missing.
 	Open() (*session.Repo, error)
-	// OpenMeta opens the repository for changes of the metadata. It works before the base commit of the mount is known.
+	// OpenMeta opens the repository to change the metadata. It can be called before the base commit of the mount is known.
 	OpenMeta() (*session.Repo, error)
 	// Meta returns the metadata of a new session.
 	Meta() session.Meta
@@ -107,9 +108,9 @@ type Repository interface {
 
 // Remotes are the remotes of the mount.
 type Remotes interface {
-	// Session returns the session remote; nil if the session has no other than the embedded one.
+	// Session returns the session remote; nil if the session has only the embedded one.
 	Session() *thin.Remote
-	// Parent returns the name of the parent session and a connection to its session remote; nil if there is none.
+	// Parent returns the name of the parent session and a connection to that session's remote; nil if there is no parent.
 	Parent() (name string, remote *transport.Remote)
 	// OpenOrigin opens another connection to the mounted remote. The caller closes it.
 	OpenOrigin() (*transport.Remote, error)
@@ -117,12 +118,12 @@ type Remotes interface {
 
 // Objects fetches objects from session remotes.
 type Objects interface {
-	// FetchMeta fetches version want of the session's metadata into the session's repository, which has version have.
+	// FetchMeta fetches commit want of the session's metadata into the session's repository, which has commit have.
 	FetchMeta(ctx context.Context, want, have object.ID) error
-	// ReadMeta reads the metadata of another session from its session remote. It stores nothing.
+	// ReadMeta reads commit id of another session's metadata from its session remote, without storing it.
 	ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error)
-	// Contents returns a function that fetches contents of the session that exist on its session remote alone; nil if
-	// there are none.
+	// Contents returns a function that fetches contents of the session that exist only on its session remote; nil if there
+	// are none.
 	Contents(ctx context.Context) func(ids []object.ID) error
 }
 

@@ -13,31 +13,31 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// A mount ends in two steps. While the kernel still has it, BeforeUnmount does what may take long: a checkpoint of all
-// writes, and the push of everything. After the kernel has detached it, nothing can change any more: End keeps the
-// writes since BeforeUnmount too, and releases the lane on the session remote.
+// A mount ends in two steps. BeforeUnmount runs while the mount is still attached to the kernel, and does everything that may take
+// long: it makes a checkpoint and pushes everything. After the mount was detached, no process can change it any more. Then End
+// stores the changes since BeforeUnmount, and releases the lane on the session remote.
 
-// SyncTime is the default for how long a caller waits for the session remote.
+// SyncTime is the default timeout for operations that wait until the session remote has everything.
 const SyncTime = 30 * time.Second
 
 const (
-	keepTime = 30 * time.Second // limit for the last checkpoint
-	restTime = 15 * time.Second // limit for the final push to a session remote that has just answered
+	keepTime = 30 * time.Second // timeout for the last checkpoint
+	restTime = 15 * time.Second // timeout for the final push, after the session remote has answered BeforeUnmount
 )
 
-// ending is the progress and result of the end of the mount.
+// ending is the progress and the result of ending the mount.
 type ending struct {
-	patience time.Duration // wait for the session remote; SyncTime if 0, none if negative
+	patience time.Duration // timeout for waiting for the session remote; 0: SyncTime; negative: do not wait
 	tried    bool          // BeforeUnmount has run
-	why      error         // reason why the session remote does not have everything
-	unsaved  error         // reason why the latest work is in no checkpoint
+	why      error         // reason why the session remote lacks something; nil: unknown or nothing is lacking
+	unsaved  error         // reason why the latest changes are in no checkpoint; nil: they are in a checkpoint
 	pending  int64         // number of refs that are not pushed
 	diverged []control.DivergedRef
-	empty    bool // the repository holds nothing but metadata
+	empty    bool // the repository contains nothing except metadata
 }
 
-// BeforeUnmount makes a checkpoint and pushes it while the kernel still has the mount. With wait, the checkpoint waits
-// for the git directory.
+// BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. With wait, it waits until the git
+// directory was created before it makes the checkpoint.
 func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait bool) {
 	if !a.Active() {
 		return
@@ -64,8 +64,8 @@ func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait b
 	a.ending.tried, a.ending.why = true, err
 }
 
-// patience returns how long the end of a mount waits for the session remote before the unmount, at most half of the time
-// until the deadline of ctx, so that time is left for the unmount itself.
+// patience returns how long BeforeUnmount waits for the session remote: wait, or SyncTime if wait is 0. The result is at most half
+// of the time until the deadline of ctx, so that there is time for the unmount itself.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	if wait == 0 {
 		wait = SyncTime
@@ -76,8 +76,8 @@ func patience(ctx context.Context, wait time.Duration) time.Duration {
 	return wait
 }
 
-// SetPatience sets how long the end of the mount waits for the session remote: SyncTime if d is 0, not at all if d is
-// negative.
+// SetPatience sets for how long ending the mount waits for the session remote. 0 means SyncTime; a negative d means that nothing
+// waits.
 func (a *Agent) SetPatience(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,13 +86,14 @@ func (a *Agent) SetPatience(d time.Duration) {
 
 // EndRequest states how a mount ends.
 type EndRequest struct {
-	Served bool // the kernel had the mount
-	Opened bool // its working tree was opened, and still is
-	Keep   bool // the work is not discarded with the mount
+	Served bool // the mount was attached to the kernel
+	Opened bool // the working tree of the mount is open
+	Keep   bool // the changes are kept; false: they are discarded with the mount
 	Reason session.Reason
 }
 
-// End ends the Agent. The mount must be detached from the kernel, and Start must have returned.
+// End stores the remaining changes, releases the lane, and closes everything that Open has opened. The mount must be detached from
+// the kernel, and Start must have returned.
 func (a *Agent) End(r EndRequest) {
 	if a.place.home == "" {
 		return
@@ -136,7 +137,7 @@ func (a *Agent) End(r EndRequest) {
 	}
 }
 
-// endWork keeps all remaining work, releases the lane, and pushes both.
+// endWork stores all remaining changes in the repository, releases the lane, and pushes both.
 func (a *Agent) endWork(reason session.Reason) {
 	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
 	defer cancel()
@@ -171,7 +172,7 @@ func (a *Agent) endWork(reason session.Reason) {
 	a.ending.why = err
 }
 
-// count records the refs that are not pushed at the end.
+// count records the refs that are not pushed, and the reason if none is recorded yet.
 func (e *ending) count(st writeback.Status) {
 	e.pending, e.diverged = int64(st.Pending), divergedRefs(st)
 	if e.why == nil {
@@ -179,27 +180,27 @@ func (e *ending) count(st writeback.Status) {
 	}
 }
 
-// Empty reports, after End, whether the repository holds nothing but metadata.
+// Empty reports, after End, whether the repository contains nothing except metadata.
 func (a *Agent) Empty() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ending.empty
 }
 
-// Left describes the work that is not pushed after End.
+// Left describes what the session remote lacks after End.
 type Left struct {
-	Pending  int64 // number of refs; 0 if everything was pushed
-	Why      string
+	Pending  int64                 // number of refs that are not pushed; 0 if everything was pushed
+	Why      string                // reason; "" if Pending is 0
 	Diverged []control.DivergedRef // refs that were pushed under another name
 }
 
-// Left returns the work that is not pushed. It must be called after End.
+// Left returns what the session remote lacks. It must be called after End.
 func (a *Agent) Left() Left {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := Left{Diverged: a.ending.diverged}
 	switch {
-	case a.ending.unsaved != nil: // at least 1, for the ref that the missing checkpoint would have moved
+	case a.ending.unsaved != nil: // count at least 1 ref: the one that the missing checkpoint would have updated
 		l.Pending, l.Why = max(1, a.ending.pending), "the last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:
@@ -210,7 +211,7 @@ func (a *Agent) Left() Left {
 	return l
 }
 
-// answered reports whether the session remote has answered, although it does not have all of the work.
+// answered reports whether err means that the session remote has answered but has not accepted everything.
 func answered(err error) bool {
 	return errors.Is(err, writeback.ErrMoved) || errors.Is(err, writeback.ErrRefused)
 }

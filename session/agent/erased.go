@@ -13,18 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A fork has the transcript of its parent up to the checkpoint that it started from. Erasures in the parent are recorded
-// in session.json of the parent (session.Erasure). A fork on the same host is erased by the command itself. A fork on
-// another host reads that file from the parent's session remote when it is mounted and then every eraseEvery, and erases
-// the same records. It then records the erasures in its own session.json, for its own forks.
+// A fork contains the transcript of its parent up to the checkpoint that the fork started from. If records are erased from the
+// parent, that is recorded in session.json of the parent (session.Erasure). If the fork is on the same host, the command that
+// erases the records also erases them from the fork. A fork on another host reads session.json from the parent's session remote,
+// when it is mounted and then every eraseEvery, and erases the same records. Then it records the erasure in its own session.json,
+// for forks of the fork.
 
 // eraseEvery is the interval at which a mounted fork reads the erasures of its parent.
 const eraseEvery = 30 * time.Second
 
-// parentErasures repeats the erasures of the parent session.
+// parentErasures erases from the session what was erased from its parent session.
 type parentErasures struct{ agent *Agent }
 
-// follow erases from the session all records that are erased from its parent, until ctx ends.
+// follow erases all records from the session that are erased from its parent. It returns when ctx ends.
 func (e parentErasures) follow(ctx context.Context) {
 	a := e.agent
 	parent, remote := a.config.Remotes.Parent()
@@ -43,8 +44,8 @@ func (e parentErasures) follow(ctx context.Context) {
 	}
 }
 
-// look repeats the erasures in the metadata of the parent, unless the metadata is still version seen. It returns the
-// version up to which erasures were repeated.
+// look repeats all erasures that the parent's metadata lists, unless the metadata is still commit seen. It returns the commit of
+// the metadata whose erasures were repeated.
 func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
 	ref := session.MetaRef(parent)
 	refs, err := remote.Refs(ctx, []string{ref})

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// gitSigns records that refs, HEAD or the index in the git directory have changed. Many such changes do not affect a
-// checkpoint, which is only known after the capture. Moves of branches, HEAD and stashes always do: their commits are
-// pushed at once, and the checkpoint that belongs to them must follow soon.
+// gitSigns records that refs, HEAD or the index in the git directory have changed. Whether such a change makes a checkpoint
+// necessary is known only after a capture, and often it does not. An update of a branch, HEAD or a stash always does. The commits
+// of such an update are pushed at once, so the checkpoint that belongs to them must be made soon.
 type gitSigns struct {
 	moved chan struct{} // holds one token after any change
-	refs  chan struct{} // holds one token after a ref has moved
+	refs  chan struct{} // holds one token after a ref was updated
 
 	// mu guards the fields below.
 	mu            sync.Mutex
-	at            time.Time // when the latest token was taken from moved
-	first, latest time.Time // first and latest move of a ref that no checkpoint has; zero if there is none
+	at            time.Time // time at which the latest token was taken from moved
+	first, latest time.Time // first and latest update of a ref since the last checkpoint; zero if there was none
 }
 
-// newGitSigns returns gitSigns without a change.
+// newGitSigns returns a gitSigns that has recorded no change.
 func newGitSigns() gitSigns {
 	return gitSigns{moved: make(chan struct{}, 1), refs: make(chan struct{}, 1)}
 }
 
-// refMoved records the move of a ref.
+// refMoved records that a ref was updated.
 func (g *gitSigns) refMoved() {
 	g.mu.Lock()
 	g.latest = time.Now()
@@ -37,7 +37,7 @@ func (g *gitSigns) refMoved() {
 	}
 }
 
-// clear removes recorded moves of refs, and reports whether there were any.
+// clear removes the recorded updates of refs, and reports whether there were any.
 func (g *gitSigns) clear() bool {
 	drain(g.refs)
 	g.mu.Lock()
@@ -47,9 +47,9 @@ func (g *gitSigns) clear() bool {
 	return moved
 }
 
-// due returns when to make a checkpoint of moved refs; zero if none has moved. tried is the time of the previous
-// decision, and took is how long it took with its checkpoint. The longer checkpoints take, the more rarely they are
-// made, so that a rebase of a hundred commits does not wait for each of them.
+// due returns the time at which a checkpoint of updated refs has to be made; zero if no ref was updated. tried is the time of the
+// previous decision whether to make a checkpoint, and took is the duration of that decision and its checkpoint. The longer
+// checkpoints take, the more rarely they are made, so that a rebase of a hundred commits is not delayed by a hundred checkpoints.
 func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,7 +66,7 @@ func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	return at
 }
 
-// sign returns a token that was taken from moved.
+// sign puts a token into moved, for a token that was taken but not processed.
 func (g *gitSigns) sign() {
 	select {
 	case g.moved <- struct{}{}:
@@ -81,7 +81,7 @@ func (g *gitSigns) heard() {
 	g.at = time.Now()
 }
 
-// last returns the time of the latest known change: now if a token is waiting in moved.
+// last returns the time of the latest change that was noticed. If moved holds a token, that is the current time.
 func (g *gitSigns) last() time.Time {
 	if len(g.moved) > 0 {
 		return time.Now()
@@ -91,10 +91,10 @@ func (g *gitSigns) last() time.Time {
 	return g.at
 }
 
-// watchFunc is the type of Config.Watch.
+// watchFunc is the type of Config.Watch, which documents it.
 type watchFunc = func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 
-// watch returns a watch function that also sends to moved.
+// watch returns a function that watches like the given one, and also sends to g.moved.
 func (g *gitSigns) watch(watch watchFunc) watchFunc {
 	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
 		theirs, fresh, err := watch(dir, wake)

@@ -18,18 +18,18 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// looseMost is the largest number of objects that are stored as loose objects in the mount's git directory. A larger
-// number stays a pack, as with git fetch.
+// looseMost is the maximum number of objects that are unpacked into loose objects in the mount's git directory. More objects are
+// kept as a pack, as git fetch does.
 const looseMost = 100
 
-// mergedNotes records notes refs of the git directory that were moved to notes merged with those of other sessions.
+// mergedNotes records which notes refs in the git directory were updated to merge notes of other sessions.
 type mergedNotes struct {
 	mu      sync.Mutex
-	commits map[string]object.ID // by ref: the commit that the ref was moved to last, or is about to be moved to; guarded by mu
+	commits map[string]object.ID // newest merge commit, by ref, including one that is about to be set; guarded by mu
 }
 
-// move moves a notes ref in the mount's git directory from old to merged, unless the user has moved it meanwhile. The
-// session's repository must have the objects of merged.
+// move updates a notes ref in the mount's git directory from old to merged, unless the user has changed the ref at the same time.
+// The session's repository must contain the objects of merged.
 func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged object.ID) error {
 	git := p.gitDir
 	pack := gitAt(ctx, filepath.Join(p.home, statedir.SessionRepoName), "pack-objects", "-q", "--revs", "--stdout")
@@ -41,9 +41,9 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	if n.commits == nil {
 		n.commits = map[string]object.ID{}
 	}
-	n.commits[ref] = merged // before the ref moves, because a capture that sees the move must find it
+	n.commits[ref] = merged // recorded before the update, because a capture that reads the new ref must find its value here
 	n.mu.Unlock()
-	// The user's hooks are disabled, because the user did not run this command.
+	// The user's hooks must not run, because the user did not start this command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref",
 		"-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
@@ -52,14 +52,14 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	return nil
 }
 
-// commit returns the commit that a notes ref was moved to last, or is about to be moved to; zero if there is none.
+// commit returns the commit that move has set the notes ref to, or is about to set it to; zero if there is none.
 func (n *mergedNotes) commit(ref string) object.ID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.commits[ref]
 }
 
-// pipeObjects stores the pack that a command prints in a git directory.
+// pipeObjects runs the command pack and stores the pack that it prints in the git directory to.
 func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	var stderr bytes.Buffer
 	pack.Stderr = &stderr
@@ -72,7 +72,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	}
 	in := bufio.NewReader(out)
 	args := []string{"unpack-objects", "-q"}
-	// The header is defined in gitformat-pack(5): "PACK", version, number of objects.
+	// The header of a pack is "PACK", the version, and the number of objects (gitformat-pack(5)).
 	if head, err := in.Peek(12); err == nil && binary.BigEndian.Uint32(head[8:]) > looseMost {
 		args = []string{"index-pack", "--stdin"}
 	}
@@ -89,7 +89,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	return err
 }
 
-// gitAt returns a git command for a git directory that uses no working tree and fetches nothing.
+// gitAt returns a git command that uses the git directory dir and no working tree, and that fetches nothing.
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
 	cmd.Dir, cmd.Env = dir, append(cmd.Env, gitcmd.Identity()...)

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Open returns the session's repository. The first call creates it if it is missing, claims a lane, and starts to push.
-// The error is fault.ErrNoSessionRemote, ErrEnded, or the error of the claim: see IsRefusal.
+// Open returns the session's repository. The first call creates the repository if it is missing, claims a lane, and starts the
+// queue that pushes. The error is fault.ErrNoSessionRemote, ErrEnded, or an error of the claim (see IsRefusal).
 func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	a.opening.Lock()
 	defer a.opening.Unlock()
@@ -41,7 +41,7 @@ func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	return repo, nil
 }
 
-// join makes this process a writer of the session and starts to push the contents of the repository.
+// join makes this process a writer of the session, and starts to push the contents of the repository.
 func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	o, remote := a.Options(), a.config.Remotes.Session()
 	log := a.log.With(zap.String("session", a.config.Session))
@@ -54,7 +54,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 		}
 		far = remote.URL()
 	}
-	if _, err := writeback.Mend(ctx, repo, far); err != nil { // repairs refs that a power failure damaged
+	if _, err := writeback.Mend(ctx, repo, far); err != nil { // a power failure may have damaged refs
 		log.Warn("repair refs", zap.Error(err))
 	}
 	claimed, err := a.claim.claimLane(ctx, repo, o.TakeOver)
@@ -96,7 +96,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// BaseMode returns the mode of the queue for a --session-base.
+// BaseMode returns the queue's mode for the option --session-base.
 func BaseMode(base control.BaseMode) writeback.Mode {
 	if base == control.BaseAuto || base == "" {
 		return writeback.ModeUnknown
@@ -104,8 +104,9 @@ func BaseMode(base control.BaseMode) writeback.Mode {
 	return writeback.Mode(base)
 }
 
-// Start watches the refs of the git directory and makes checkpoints by the policy until ctx ends. It must be called
-// after the git directory was created, or its creation failed. format is that of the mounted repository.
+// Start watches the refs of the git directory, and makes checkpoints according to the policy. It returns when ctx ends, or earlier
+// if the policy makes no checkpoints. It must be called after the git directory was created or its creation has failed. format is
+// the object format of the mounted repository.
 func (a *Agent) Start(ctx context.Context, format object.Format) {
 	if !a.Active() {
 		return
@@ -119,7 +120,8 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	}
 }
 
-// resume opens the session's repository if there is one, so that work of an earlier process that is pending is pushed.
+// resume opens the session's repository, if it exists, so that what an earlier process did not push is pushed. It retries until
+// ctx ends.
 func (a *Agent) resume(ctx context.Context) {
 	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
 		_, err := a.Open(ctx)
@@ -130,7 +132,7 @@ func (a *Agent) resume(ctx context.Context) {
 	}
 }
 
-// watchRefs starts to copy refs of the git directory into the session's repository whenever they move.
+// watchRefs starts to copy each ref of the git directory that is updated into the session's repository.
 func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 	o := writeback.RefCopierOptions{
 		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },

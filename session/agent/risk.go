@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// riskTime is the longest time that a git command waits for a checkpoint.
+// riskTime is the timeout for the checkpoint that a git command has to wait for.
 const riskTime = 10 * time.Second
 
-// harmless lists the git commands that do not change files, index and stashes, or only add to them, whatever their
-// arguments, and commands that refuse to overwrite uncommitted changes. A command that is not listed may be an alias,
-// and counts as risky unless risky has a rule for it.
+// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: they do not change files, index
+// and stashes, only add to them, or refuse to overwrite uncommitted changes. A command that is not listed may be an alias. It counts
+// as risky unless the function risky has a rule for it.
 var harmless = []string{
 	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
@@ -36,8 +36,8 @@ var harmless = []string{
 	"upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
 }
 
-// risky reports whether a process with these arguments may discard changes that exist only in the working tree, the
-// index, or the stashes. In doubt it returns true, which only costs a checkpoint.
+// risky reports whether a process with the arguments argv may discard changes that exist only in the working tree, the index, or
+// the stashes. In doubt it returns true, because an unnecessary checkpoint does no harm.
 func risky(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -83,8 +83,8 @@ func risky(argv []string) bool {
 	return true
 }
 
-// option returns a function that reports whether an argument is one of these options: a long one with or without a
-// value, or a short one, alone or combined with others behind one dash.
+// option returns a function that reports whether an argument is one of the given options. A long option may have a value after "=".
+// A short option may be alone or combined with others after one dash.
 func option(options ...string) func(arg string) bool {
 	return func(arg string) bool {
 		for _, o := range options {
@@ -100,9 +100,10 @@ func option(options ...string) func(arg string) bool {
 	}
 }
 
+// errPatience is the cause by which the context of BeforeGit ends after riskTime.
 var errPatience = errors.New("git was not kept waiting any longer")
 
-// Guards reports whether checkpoints are made before git commands that may discard work.
+// Guards reports whether a checkpoint is made before git commands that may discard changes.
 func (a *Agent) Guards() bool {
 	if !a.Active() {
 		return false
@@ -112,8 +113,9 @@ func (a *Agent) Guards() bool {
 	return (a.schedule.kind == control.PolicyIdle || a.schedule.kind == control.PolicyBeforeRisk) && !a.closed
 }
 
-// BeforeGit makes a checkpoint before a git command that may discard work, if there is any. The command waits for
-// BeforeGit. Every git command looks for its repository several times; only the first time counts.
+// BeforeGit makes a checkpoint if there are changes that the git command argv of process pid may discard. The command waits until
+// BeforeGit returns. A git command looks for its repository several times and so causes several calls; only the first call for a
+// process makes a checkpoint.
 func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	if !a.Guards() || !risky(argv) || !a.looked.isFirst(pid) {
 		return
@@ -127,14 +129,14 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	a.log.Debug("git may throw work away", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
 }
 
-// lastLook identifies the process that looked for its repository last.
+// lastLook identifies the git process that looked for its repository last.
 type lastLook struct {
 	mu sync.Mutex
 	// process is the identity of the process (proc.Identity); guarded by mu.
 	process string
 }
 
-// isFirst reports whether pid is another process than in the previous call.
+// isFirst reports whether pid is a different process than in the previous call.
 func (l *lastLook) isFirst(pid uint32) bool {
 	process := proc.Identity(int(pid))
 	l.mu.Lock()

@@ -9,29 +9,29 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// These are the times of checkpoints that no request asks for.
+// These times determine when checkpoints are made automatically.
 const (
-	idleRest = 2 * time.Second // writes are over after this time without one
-	// Longest time until a change is in a checkpoint, and shortest between two checkpoints of a program that keeps
-	// writing.
+	idleRest = 2 * time.Second // a checkpoint is made when no file has changed for this time
+	// idleMost is the maximum time until a change is in a checkpoint, and the minimum time between two checkpoints while a
+	// program keeps writing.
 	idleMost = 10 * time.Second
 
-	gitRest = 200 * time.Millisecond // a git command is over after this time without the move of a ref
-	// Longest time until a moved ref is in a checkpoint, and shortest between two checkpoints of a command that keeps
-	// moving refs.
+	gitRest = 200 * time.Millisecond // a git command counts as finished when it has updated no ref for this time
+	// gitMost is the maximum time until an updated ref is in a checkpoint, and the minimum time between two checkpoints while
+	// a command keeps updating refs.
 	gitMost = time.Second
 
-	removalRest = time.Second // shortest time between two checkpoints of a program that keeps removing files
+	removalRest = time.Second // minimum time between two checkpoints while a program keeps removing files
 )
 
-// schedule is a policy with its interval.
+// schedule is the policy that decides when checkpoints are made, with its interval.
 type schedule struct {
 	kind  control.Policy
 	every time.Duration // interval of PolicyInterval
 }
 
-// due returns when to make a checkpoint of changed files. first and last are the times of the first and last change that
-// no checkpoint has. made is the time of the last checkpoint.
+// due returns the time at which a checkpoint of changed files has to be made. first and last are the times of the first and the last
+// change since the last checkpoint, and made is the time of that checkpoint.
 func (s schedule) due(first, last, made time.Time) time.Time {
 	if s.kind == control.PolicyInterval {
 		return first.Add(s.every)
@@ -46,25 +46,25 @@ func (s schedule) due(first, last, made time.Time) time.Time {
 	return at
 }
 
-// waiting is the knowledge of makeCheckpoints about changes that no checkpoint has.
+// waiting is the state of makeCheckpoints: the changes since the last checkpoint, and the times of past checkpoints.
 type waiting struct {
 	agent          *Agent
-	noticed, signs <-chan struct{} // changes of files, and of the git directory; nil if they are no reason for a checkpoint
+	noticed, signs <-chan struct{} // changes of files and of the git directory; nil if these cause no checkpoints
 	removed        <-chan struct{} // removals of many files
-	first          time.Time       // time of the first change that no checkpoint has; zero if there is none
+	first          time.Time       // time of the first change since the last checkpoint; zero if there is none
 	made           time.Time       // time of the last checkpoint
-	tried          time.Time       // time of the last decision on a checkpoint
-	took           time.Duration   // duration of that decision, including the checkpoint
+	tried          time.Time       // time of the last decision whether to make a checkpoint
+	took           time.Duration   // duration of that decision and its checkpoint
 }
 
-// makeCheckpoints makes checkpoints by the policy until ctx ends. It blocks until the working tree or the git directory
-// reports a change, so that an idle mount uses no processor time.
+// makeCheckpoints makes checkpoints according to the policy until ctx ends. It blocks until the working tree or the git directory
+// reports a change, so an idle mount uses no processor time.
 func (w *waiting) makeCheckpoints(ctx context.Context) {
 	a := w.agent
 	w.removed = a.config.Removals.MassRemoval()
 	if a.policy() != control.PolicyBeforeRisk {
 		w.noticed, w.signs = a.config.Tree.Noticed(), a.git.moved
-		if a.unsaved() { // changes from before a takeover or a resume
+		if a.unsaved() { // there are changes from before a takeover or a resume
 			w.first = time.Now()
 		}
 	}
@@ -74,7 +74,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 		if !ok {
 			return
 		}
-		// The checkpoint will contain all changes reported until now.
+		// The checkpoint will contain all changes that were reported before this line.
 		moved := a.git.clear()
 		drain(w.noticed)
 		drain(w.signs)
@@ -147,7 +147,8 @@ func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	}
 }
 
-// next returns when the next checkpoint is due according to the known changes, and its reason; zero if none is due.
+// next returns the time at which the next checkpoint is due according to the known changes, and its reason; the zero time if none
+// is due.
 func (w *waiting) next() (time.Time, session.Reason) {
 	a := w.agent
 	at, reason := a.git.due(w.tried, w.took), session.Git
@@ -168,8 +169,9 @@ func (w *waiting) next() (time.Time, session.Reason) {
 	}
 	if latest, full, many := a.config.Removals.MassRemoved(); many {
 		drain(w.removed)
-		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))          // removed contents are kept until then
-		if rested := latest.Add(removalRest / 4); !full && rested.After(soon) { // hashing them would slow down the removal
+		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost)) // until then, the removed contents are only kept
+		// Wait until the removal has paused, because hashing the files would slow it down.
+		if rested := latest.Add(removalRest / 4); !full && rested.After(soon) {
 			soon = rested
 		}
 		if at.IsZero() || soon.Before(at) {

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// ModeNone is the mode in the status of a session that pushes nothing.
+// ModeNone is the mode that the status of a session shows if nothing is pushed.
 const ModeNone = "none"
 
 // Status returns the status of the session, without the URL of the session remote.
@@ -40,7 +40,7 @@ func (a *Agent) Status() control.SessionStatus {
 	}
 	ShowNewest(&s, a.checkpoints.newest)
 	s.Dirty = last.After(a.checkpoints.seen)
-	if a.checkpoints.newest.ID == "" { // changes in the git directory of an unchanged mount were made by this process
+	if a.checkpoints.newest.ID == "" { // without a checkpoint, changes in the git directory are those that this process has made
 		s.Dirty = changed
 	}
 	queue := a.work.queue
@@ -56,7 +56,7 @@ func (a *Agent) Status() control.SessionStatus {
 	return s
 }
 
-// Notices returns notes for the user in the status of the mount.
+// Notices returns notes for the user. They are shown in the status of the mount.
 func (a *Agent) Notices() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,14 +86,14 @@ func (a *Agent) Notices() []string {
 	return append(notes, st.Notices...)
 }
 
-// AheadText returns the note on a ref that has more commits on the session remote than on this host. id is its commit
-// there.
+// AheadText returns the note for a ref that has commits on the session remote that this host does not have. id is the ref's commit
+// on the session remote.
 func AheadText(ref, id string) string {
 	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them",
 		statedir.ShortRef(ref), id)
 }
 
-// seedText returns the progress of the seeding in MiB.
+// seedText returns the progress, in MiB, of the push that copies the mounted remote's history to the session remote.
 func seedText(st writeback.Status) string {
 	if st.SeedSize == 0 {
 		return fmt.Sprintf("%d MiB so far", st.Seeded>>20)
@@ -101,7 +101,7 @@ func seedText(st writeback.Status) string {
 	return fmt.Sprintf("%d of %d MiB", st.Seeded>>20, st.SeedSize>>20)
 }
 
-// ShowNewest adds the newest checkpoint to a status. It does nothing for a checkpoint without an ID.
+// ShowNewest adds checkpoint p, the newest one, to a status. It does nothing if p has no id.
 func ShowNewest(s *control.SessionStatus, p session.Checkpoint) {
 	if p.ID == "" {
 		return
@@ -110,7 +110,7 @@ func ShowNewest(s *control.SessionStatus, p session.Checkpoint) {
 	s.LastCheckpoint, s.LastCheckpointAt = string(p.ID), &at
 }
 
-// ShowQueue adds the status of a queue to that of a session.
+// ShowQueue adds the status of a queue to the status of its session.
 func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	s.Mode, s.Pending, s.Branches = string(st.Mode), int64(st.Pending), st.Layout.Pattern()
 	s.Sent, s.Received, s.Seeded = st.Traffic.Sent, st.Traffic.Received, st.Traffic.Seeded
@@ -127,7 +127,7 @@ func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	}
 }
 
-// divergedRefs converts the diverged refs of a queue for a status.
+// divergedRefs returns the diverged refs of a queue in the form that a status uses.
 func divergedRefs(st writeback.Status) (refs []control.DivergedRef) {
 	for _, d := range st.Diverged {
 		refs = append(refs, control.DivergedRef{Ref: d.Ref, RemoteRef: d.There, KeptRef: d.Ours, BlockedBy: d.InWay})

@@ -17,15 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// These limit how often a push that met changes of other writers is tried, and how long it waits until each change is
-// followed.
+// followTries is the maximum number of attempts of a push that is refused because other writers have changed refs. followWait is
+// the timeout for processing each of their changes.
 const (
 	followTries = 3
 	followWait  = 2 * time.Second
 )
 
-// Push waits until everything in the repository is pushed. If another writer has moved a ref of the session, Push waits
-// until that change is followed and pushes again, followTries times in all.
+// Push waits until everything in the repository is pushed. If another writer has changed a ref of the session, Push waits until that
+// change was processed and then pushes again, with at most followTries attempts. progress is called while the push is running.
 func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error {
 	queue := a.opened().queue
 	if queue == nil {
@@ -49,18 +49,18 @@ func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error
 	}
 }
 
-// otherWriters follows the changes that other machines make to the session: they take over the lane, change the
-// metadata, or make checkpoints in the same segment. It closes Agent.followed after each change.
+// otherWriters processes the changes that other machines make to the session: they take over the lane, change the metadata, or make
+// checkpoints in the same segment. After each change it closes Agent.followed.
 type otherWriters struct{ agent *Agent }
 
-// follow is called by the queue when another writer has moved a ref of the session, because it has taken over the lane
-// or changed the metadata. The repository has the objects by then. This mount continues beside the other writer, so that
-// no work is lost.
+// follow is called by the queue when another writer has changed a ref of the session, because that writer has taken over the lane,
+// changed the metadata or made a checkpoint. The queue has fetched the objects of the new value before. This mount continues to
+// write under other refs, so that neither writer's checkpoints are lost.
 func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
 	a.log.Warn("another mount has moved a ref of the session", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
 	ctx := context.Background()
-	a.opening.Lock() // the queue may call follow before join has finished
+	a.opening.Lock() // the queue may call follow before join has returned
 	//lint:ignore SA2001 taking the lock waits for its holder
 	a.opening.Unlock()
 	if a.opened().queue == nil || a.Lock(ctx) != nil {
@@ -86,8 +86,8 @@ func (o otherWriters) follow(t writeback.Taken) {
 	}
 }
 
-// yield continues from the metadata of another writer. If that writer has taken the lane of this mount, yield moves to a
-// new lane.
+// yield accepts the metadata that another writer has pushed. If that writer has taken over the lane of this mount, yield moves this
+// mount to a new lane.
 func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	a.mu.Lock()
@@ -111,7 +111,7 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	return nil
 }
 
-// takenText returns the note that another host has taken over the lane theirs.
+// takenText returns the note that another host has taken over lane theirs, and that this mount continues in lane ours.
 func takenText(meta session.Meta, theirs, ours string) string {
 	for _, l := range meta.Lanes {
 		if l.Name == theirs {
@@ -122,8 +122,7 @@ func takenText(meta session.Meta, theirs, ours string) string {
 	return fmt.Sprintf("session %s was taken over: checkpoints of this mount go to lane %s", meta.Session, ours)
 }
 
-// takenBy returns the host that has taken over the lane in which this mount started; "" if there is none. The caller
-// must hold a.mu.
+// takenBy returns the host that has taken over the lane in which this mount started; "" if no host has. The caller must hold a.mu.
 func (a *Agent) takenBy() string {
 	if a.lane.Name == "" || a.lane.Name == session.MainLane {
 		return ""
@@ -137,8 +136,8 @@ func (a *Agent) takenBy() string {
 	return ""
 }
 
-// leaveSegment leaves a segment to another writer that has made checkpoints in it. The checkpoints of this mount move to
-// another segment.
+// leaveSegment processes a change of a segment by another writer that has made checkpoints in it. The segment gets the other writer's
+// value. If that does not contain this mount's checkpoints, they are moved to another segment.
 func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
@@ -177,7 +176,7 @@ func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error
 	return nil
 }
 
-// isOnTop reports whether other is an ancestor of checkpoint, or equal to it, in the same segment.
+// isOnTop reports whether checkpoint other is an ancestor of checkpoint in the same segment, or equal to it.
 func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	for at := checkpoint; !at.IsZero(); {
 		if at == other {
@@ -194,16 +193,16 @@ func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	return false, nil
 }
 
-// A mount that pushes learns of a take-over from the reply to the push. A mount with nothing to push requests one ref:
-// every lookEvery while its files change, and every lookIdle after idleAfter without a change. A mount without work
-// requests nothing, because only a pushed session can be taken over.
+// A mount that pushes learns from the reply if its lane was taken over. A mount that has nothing to push requests the metadata ref:
+// every lookEvery while its files change, and every lookIdle after idleAfter without a change. A mount whose session was never pushed
+// requests nothing, because other machines cannot take over such a session.
 const (
 	lookEvery = 4 * time.Second
 	lookIdle  = 30 * time.Second
 	idleAfter = 10 * time.Minute
 )
 
-// look detects changes of the session by other writers until ctx ends.
+// look asks for changes of the session by other writers until ctx ends.
 func (o otherWriters) look(ctx context.Context) {
 	a := o.agent
 	if a.config.Remotes.Session() == nil {
@@ -225,8 +224,8 @@ func (o otherWriters) look(ctx context.Context) {
 	}
 }
 
-// lookOnce requests the metadata ref from the session remote. If another writer has moved it, the queue fetches it and
-// calls follow.
+// lookOnce requests the metadata ref from the session remote. If another writer has changed it, lookOnce makes the queue fetch the
+// change and call follow.
 func (o otherWriters) lookOnce(ctx context.Context) error {
 	a := o.agent
 	w := a.opened()
