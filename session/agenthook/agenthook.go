@@ -1,14 +1,13 @@
-// Package agenthook connects coding agents with a session: it writes an agent's own hook
-// configuration (Install, Uninstall), reads the events that the agent then sends (Parse), and finds
-// the commits an agent has made (Commits).
+// Package agenthook connects coding agents with a session. It writes hooks into the configuration of an agent (Install, Uninstall),
+// parses the events that the agent then sends (Parse), and finds the commits that the agent has made (Commits).
 //
-// An agent runs `artifactfs session hook NAME` for each event, with the event as JSON on standard
-// input. The formats are those of the agents' public documentation as of 2026:
+// For each event, the agent runs `artifactfs session hook NAME` with the event as JSON on standard input. The formats of events and
+// configuration files are those of the agents' public documentation as of 2026:
 //
 //	claude    .claude/settings.local.json, "hooks"; UserPromptSubmit, PreToolUse, PostToolUse, Stop, ...
-//	codex     .codex/hooks.json, the same structure; Codex runs a hook after its user has trusted it
-//	gemini    .gemini/settings.json, "hooks"; BeforeAgent, BeforeTool, AfterTool, AfterAgent, ...; times in milliseconds
-//	opencode  .opencode/plugins/artifactfs.js, a plugin of ours; it sends events of the same form as the others
+//	codex     .codex/hooks.json, same structure; Codex runs a hook only after its user has approved it
+//	gemini    .gemini/settings.json, "hooks"; BeforeAgent, BeforeTool, AfterTool, AfterAgent, ...; timeouts in milliseconds
+//	opencode  .opencode/plugins/artifactfs.js, a plugin that is part of this package and sends events of the same form
 package agenthook
 
 import (
@@ -18,7 +17,7 @@ import (
 	"time"
 )
 
-// Agent is a coding agent that can record itself.
+// Agent is the name of a coding agent whose events can be recorded.
 type Agent string
 
 const (
@@ -31,7 +30,7 @@ const (
 // Agents returns all agents, in the order in which help texts list them.
 func Agents() []Agent { return []Agent{Claude, Codex, Gemini, OpenCode} }
 
-// ParseAgent returns the agent of a name.
+// ParseAgent returns the agent called name. It returns an error that lists the known agents if there is no such agent.
 func ParseAgent(name string) (Agent, error) {
 	if a := Agent(name); slices.Contains(Agents(), a) {
 		return a, nil
@@ -43,29 +42,28 @@ func ParseAgent(name string) (Agent, error) {
 	return "", fmt.Errorf("unknown agent %q: known are %s", name, strings.Join(names, ", "))
 }
 
-// Timeout is the longest time an agent is made to wait for one event. A hook that takes longer is
-// ended by the agent.
+// Timeout is the maximum time that a hook takes for one event, during which the agent waits.
 const Timeout = 10 * time.Second
 
-// grace is added to Timeout in the agent's configuration, so that the hook ends before the agent
-// ends it.
+// grace is added to Timeout in the agent's configuration: an agent kills hooks that exceed the configured time, and the hook must
+// end before that.
 const grace = 5 * time.Second
 
-// configuration describes where an agent's hooks are configured and which events it has.
+// configuration describes the file that configures an agent's hooks, and the events for which Install adds hooks.
 type configuration struct {
 	path   string // path of the file, relative to the working directory
 	events []configured
 	unit   time.Duration // unit of "timeout" in the file
-	named  bool          // whether an entry has a "name"
+	named  bool          // each entry of the file has a "name"
 }
 
-// configured is an event to which a hook is added.
+// configured is an event for which a hook is added.
 type configured struct {
 	name string
-	tool bool // whether it has a matcher, which selects tools
+	tool bool // the entry of the event has a "matcher", which selects tools
 }
 
-// configurations describes the hooks of each agent. OpenCode has a plugin in place of hooks.
+// configurations contains the configuration of each agent. OpenCode has a plugin instead of hooks.
 var configurations = map[Agent]configuration{
 	Claude: {
 		path: ".claude/settings.local.json",
@@ -94,8 +92,8 @@ var configurations = map[Agent]configuration{
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }
 
-// readers are the agents' own tools that change no file: no checkpoint is made before them. A tool
-// that is not listed, such as one of an MCP server, may change files.
+// readers are the agents' built-in tools that change no file, so no checkpoint is made before them. Any tool that is not listed, such
+// as a tool of an MCP server, may change files.
 var readers = map[Agent][]string{
 	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite", "TaskCreate", "TaskGet",
 		"TaskList", "TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch",

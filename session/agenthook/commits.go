@@ -15,26 +15,26 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Turn is the state of an agent's conversation from one event to the next: each runs a process of
-// its own. It is stored in the git directory, artifactfs-hooks/CONVERSATION.json, until the
-// conversation ends or the hooks are uninstalled.
+// Turn is the state that is passed from one event of an agent's conversation to the next, because each event is handled by a separate
+// process. It is stored in the git directory as artifactfs-hooks/CONVERSATION.json until the conversation ends or the hooks are
+// uninstalled. CONVERSATION is a hash of the conversation's name.
 type Turn struct {
-	Prompt string `json:"prompt"` // prompt of the turn, without secrets and shortened
-	Reflog int64  `json:"reflog"` // bytes of logs/HEAD whose commits have been found
+	Prompt string `json:"prompt"` // prompt of the turn, shortened and with secrets removed
+	Reflog int64  `json:"reflog"` // number of bytes of logs/HEAD that were searched for commits
 }
 
-// turnsDir is the directory of the turns inside the git directory.
+// turnsDir is the directory that stores the turns, relative to the git directory.
 const turnsDir = "artifactfs-hooks"
 
-// turnFile returns the file of a conversation. The name is a hash, because agents choose the names of conversations
-// freely.
+// turnFile returns the name of the file that stores a conversation. It is derived from a hash, because agents may use any string as
+// the name of a conversation.
 func turnFile(gitDir, conversation string) string {
 	sum := sha256.Sum256([]byte(conversation))
 	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
 }
 
-// LoadTurn returns the state of a conversation. known is false for a new one, which begins at the
-// end of the reflog: earlier commits are not the agent's.
+// LoadTurn returns the stored state of a conversation. If there is none, known is false and the result starts at the end of the
+// reflog, because the agent has not made the commits before.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	text, err := os.ReadFile(turnFile(gitDir, conversation))
 	if err == nil && json.Unmarshal(text, &t) == nil {
@@ -50,7 +50,7 @@ func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	return Turn{Reflog: info.Size()}, false, nil
 }
 
-// Save writes the Turn for the next event of the conversation.
+// Save stores the Turn for the next event of the conversation.
 func (t Turn) Save(gitDir, conversation string) error {
 	file := turnFile(gitDir, conversation)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -63,17 +63,17 @@ func (t Turn) Save(gitDir, conversation string) error {
 	return disk.WriteFile(file, text, 0o600)
 }
 
-// ForgetTurn removes the state of a conversation.
+// ForgetTurn removes the stored state of a conversation.
 func ForgetTurn(gitDir, conversation string) error {
 	return missingIsFine(os.Remove(turnFile(gitDir, conversation)))
 }
 
-// ForgetTurns removes the state of all conversations.
+// ForgetTurns removes the stored states of all conversations.
 func ForgetTurns(gitDir string) error {
 	return os.RemoveAll(filepath.Join(gitDir, turnsDir))
 }
 
-// missingIsFine returns nil for the error of a file that does not exist.
+// missingIsFine returns nil if err means that a file does not exist, and err otherwise.
 func missingIsFine(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -81,16 +81,16 @@ func missingIsFine(err error) error {
 	return err
 }
 
-// maxReflog bounds how much of the reflog one event reads, in bytes; the next event reads on.
+// maxReflog is the maximum number of bytes of the reflog that one event reads. The next event reads the rest.
 const maxReflog = 1 << 20
 
-// making are the beginnings of reflog messages that git writes when it has made a commit, as
-// opposed to having moved to one.
+// making are prefixes of the reflog messages that git writes when it creates a commit. Messages with other prefixes mean that HEAD was
+// set to an existing commit.
 var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
 	"rebase (fixup)", "rebase (reword)", "rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
-// Commits returns the commits that were made in the git directory since the Turn was last saved,
-// oldest first, and advances it. A merge that was a fast-forward made none.
+// Commits returns the commits that were made in the git directory since the last call, oldest first, and sets t.Reflog to the position
+// after them. A fast-forward merge makes no commit.
 func (t *Turn) Commits(gitDir string) ([]string, error) {
 	f, err := os.Open(filepath.Join(gitDir, "logs", "HEAD"))
 	if err != nil {
@@ -99,7 +99,7 @@ func (t *Turn) Commits(gitDir string) ([]string, error) {
 	defer f.Close()
 	if info, err := f.Stat(); err != nil {
 		return nil, err
-	} else if info.Size() < t.Reflog { // it has expired, or was written anew
+	} else if info.Size() < t.Reflog { // the reflog was expired or replaced, so the position is invalid
 		t.Reflog = info.Size()
 		return nil, nil
 	}
@@ -107,7 +107,7 @@ func (t *Turn) Commits(gitDir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// git may be writing the last line; the next event reads it.
+	// Git may be writing the last line. An incomplete line is left for the next event.
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	t.Reflog += int64(len(text))
 	var made []string

@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// Kind is the moment of an agent's work that an Event reports.
+// Kind is the kind of an event in an agent's conversation.
 type Kind string
 
-// The kinds of events. Their values appear as "type" in the transcript.
+// The kinds of events. The value of a kind is the "type" of its records in the transcript.
 const (
-	Other        Kind = ""
+	Other        Kind = "" // nothing is recorded for such an event
 	SessionStart Kind = "agent_start"
-	Prompt       Kind = "prompt"      // a turn begins
-	ToolCall     Kind = "tool_call"   // before a tool runs
-	ToolResult   Kind = "tool_result" // after it
-	TurnEnd      Kind = "response"
+	Prompt       Kind = "prompt"      // the user has sent a prompt, which begins a turn
+	ToolCall     Kind = "tool_call"   // a tool is about to run
+	ToolResult   Kind = "tool_result" // a tool has run
+	TurnEnd      Kind = "response"    // the agent has responded, which ends the turn
 	SessionEnd   Kind = "agent_end"
 )
 
-// kinds maps the names of all agents' events; none is used for two moments.
+// kinds maps the event names of all agents to kinds. No two agents use the same name for different kinds.
 var kinds = map[string]Kind{
 	"SessionStart":        SessionStart,
 	"UserPromptSubmit":    Prompt,
@@ -42,25 +42,25 @@ var kinds = map[string]Kind{
 	"session.idle":        TurnEnd,
 }
 
-// Event is one moment of an agent's work, in a form that all agents share.
+// Event is one event of an agent's conversation, in a form that is common to all agents.
 type Event struct {
 	Agent   Agent
 	Kind    Kind
-	Session string // the agent's own name of its conversation
+	Session string // name that the agent has given to the conversation
 	Dir     string // the agent's working directory; "": unknown
 	Model   string
 	Text    string // text of a prompt or a response
 	Tool    string
-	Call    string // id of a tool call, the same in its result
+	Call    string // id of a tool call; the result of the call has the same id
 	Input   json.RawMessage
 	Output  json.RawMessage
 	Failed  bool // the tool failed
 }
 
-// MaxEvent is the longest event that is read, in bytes.
+// MaxEvent is the maximum size of an event in bytes. Parse refuses larger events.
 const MaxEvent = 16 << 20
 
-// wire holds the members that agents send; each agent sends some of them.
+// wire contains the members that Parse reads from an event. Each agent sends only some of them.
 type wire struct {
 	Event        string          `json:"hook_event_name"`
 	Session      string          `json:"session_id"`
@@ -76,8 +76,8 @@ type wire struct {
 	Error        json.RawMessage `json:"error"`
 }
 
-// Parse reads an event as an agent sends it. An event that nothing is recorded of has the Kind
-// Other.
+// Parse parses an event in the form in which the agent sends it. The result has the Kind Other if nothing is to be recorded for the
+// event.
 func Parse(a Agent, text []byte) (Event, error) {
 	if len(text) > MaxEvent {
 		return Event{}, fmt.Errorf("read event: it has %d bytes, limit is %d", len(text), MaxEvent)
@@ -97,13 +97,13 @@ func Parse(a Agent, text []byte) (Event, error) {
 	case Prompt:
 		e.Text = w.Prompt
 	case TurnEnd:
-		// Agents send the response under one of two names.
+		// Depending on the agent, the response has one of two names.
 		if e.Text = w.Last; e.Text == "" {
 			e.Text = w.Response
 		}
 	case ToolResult:
 		e.Failed = w.Event == "PostToolUseFailure"
-		// A failed tool has an error in place of an output.
+		// If a tool has failed, the event has an error instead of an output.
 		if e.Output == nil {
 			e.Output = present(w.Error)
 		}
@@ -111,7 +111,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 	return e, nil
 }
 
-// present returns nil for a JSON value without information.
+// present returns v, or nil if v is missing or null.
 func present(v json.RawMessage) json.RawMessage {
 	if t := bytes.TrimSpace(v); len(t) == 0 || string(t) == "null" {
 		return nil
@@ -119,12 +119,12 @@ func present(v json.RawMessage) json.RawMessage {
 	return v
 }
 
-// Changes reports whether the event precedes a tool that may change files.
+// Changes reports whether the event is the call of a tool that may change files.
 func (e Event) Changes() bool {
 	return e.Kind == ToolCall && !slices.Contains(readers[e.Agent], e.Tool)
 }
 
-// Title returns a line of at most 120 bytes about the event, for the message of a checkpoint.
+// Title returns a description of the event in at most 120 bytes, which is used as the message of a checkpoint.
 func (e Event) Title() string {
 	switch e.Kind {
 	case ToolCall:
@@ -135,7 +135,8 @@ func (e Event) Title() string {
 	return string(e.Kind)
 }
 
-// subject returns the argument of a tool that a person would name it by.
+// subject returns the first line of the tool's argument that says best what the call is about, such as a path or a command; "" if
+// there is no such argument.
 func (e Event) subject() string {
 	var args map[string]json.RawMessage
 	if json.Unmarshal(e.Input, &args) != nil {
@@ -157,11 +158,11 @@ func firstLine(s string) string {
 }
 
 const (
-	maxString = 32 << 10  // bytes of a string in a record; the middle of a longer one is left out
-	maxValue  = 100 << 10 // bytes of a tool's input, and of its output
+	maxString = 32 << 10  // maximum size of a string in a record, in bytes; the middle of longer strings is left out
+	maxValue  = 100 << 10 // maximum size of a tool's input and of its output, in bytes
 )
 
-// record is a line of the transcript; doc/sessions.md documents it.
+// record is the JSON form of an Event in the transcript. doc/sessions.md documents its members.
 type record struct {
 	Type    Kind   `json:"type"`
 	Role    string `json:"role"`
@@ -176,7 +177,7 @@ type record struct {
 	Failed  bool   `json:"failed,omitempty"`
 }
 
-// Record returns the event as a line for the transcript. Long strings in it are shortened.
+// Record returns the event as one JSON object for the transcript. Long strings in it are shortened.
 func (e Event) Record() (string, error) {
 	r := record{
 		Type: e.Kind, Agent: e.Agent, Session: e.Session, Model: e.Model, Text: cut(e.Text, maxString), Tool: e.Tool, Call: e.Call,
@@ -197,15 +198,15 @@ func (e Event) Record() (string, error) {
 	return string(text), err
 }
 
-// shorten returns a JSON value with its long strings cut; one that is still too long becomes a
-// string of its beginning.
+// shorten returns a decoded JSON value in which long strings are shortened. If the result is still longer than maxValue, shorten
+// returns its shortened text as a string.
 func shorten(v json.RawMessage) any {
 	if v == nil {
 		return nil
 	}
 	var value any
 	d := json.NewDecoder(bytes.NewReader(v))
-	// Numbers are kept as text, because a float64 would change large ones.
+	// Numbers are decoded as text, because a conversion to float64 would change large numbers.
 	d.UseNumber()
 	if d.Decode(&value) != nil {
 		return cut(string(v), maxString)
@@ -217,7 +218,7 @@ func shorten(v json.RawMessage) any {
 	return value
 }
 
-// shortenStrings cuts the strings in a decoded JSON value, in place where possible.
+// shortenStrings shortens the strings in a decoded JSON value. It changes arrays and objects in place.
 func shortenStrings(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -234,13 +235,13 @@ func shortenStrings(v any) any {
 	return v
 }
 
-// cut returns s if it has at most max bytes, and else its beginning and end around a count of the
-// bytes between.
+// cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, with a note of the number of missing
+// bytes between them.
 func cut(s string, max int) string {
 	if len(s) <= max {
 		return s
 	}
-	// The note counts toward max.
+	// The size of the note is part of max.
 	note := fmt.Sprintf(" [%d bytes left out] ", len(s)-max)
 	keep := max - len(note)
 	return strings.ToValidUTF8(s[:keep/2], "") + note + strings.ToValidUTF8(s[len(s)-keep/2:], "")

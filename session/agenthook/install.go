@@ -16,26 +16,25 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// plugin is the plugin for opencode. COMMAND in it is replaced by the command line for sh, as a
-// JSON string.
+// plugin is the text of the plugin for opencode. Install replaces the word COMMAND in it by the shell command of the hook, as a JSON
+// string.
 //
 //go:embed opencode.js
 var plugin string
 
-// Change is the outcome of Install and Uninstall for one file.
+// Change describes what Install or Uninstall did with a configuration file.
 type Change struct {
 	Path    string // path of the configuration file
 	Changed bool
-	Tracked bool // git tracks the file, so the change shows in git status
+	Tracked bool // git tracks the file, so git status shows the change
 }
 
-// maxSettings is the longest settings file that is changed, in bytes.
+// maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
 const maxSettings = 4 << 20
 
-// Install adds hooks to an agent's configuration in a directory. They run program, the beginning of
-// a command line for sh. The rest of the configuration is kept, and hooks of an earlier Install are
-// replaced. A file that it creates is listed in the repository's info/exclude, because it applies
-// to this machine.
+// Install adds hooks to the configuration of an agent in directory dir. The hooks run program, which is the beginning of a shell
+// command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If Install creates the file, it adds the
+// file to the repository's info/exclude, because the configuration is meant for this machine only.
 func Install(dir string, a Agent, program string) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -45,7 +44,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	if err != nil && !missing {
 		return change, fmt.Errorf("read settings: %w", err)
 	}
-	// Rendering first removes our earlier hooks, so a second Install changes nothing.
+	// render removes the hooks of an earlier Install first, so a second Install with the same program changes nothing.
 	after, err := c.render(a, before, program+commandSuffix(a))
 	if err != nil {
 		return change, fmt.Errorf("%s: %w", path, err)
@@ -54,7 +53,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	if change.Changed = missing || !bytes.Equal(before, after); !change.Changed {
 		return change, nil
 	}
-	// The file is excluded before it is created, so that git status never lists it.
+	// The file is excluded before it is created, so that git status never shows it.
 	if missing {
 		if err := exclude(dir, c.path); err != nil {
 			return change, fmt.Errorf("exclude %s from git: %w", c.path, err)
@@ -66,7 +65,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	return change, writeSettings(path, after)
 }
 
-// render returns the file with hooks.
+// render returns the contents of the configuration file with hooks that run command. before is the file's current contents.
 func (c configuration) render(a Agent, before []byte, command string) ([]byte, error) {
 	if a == OpenCode {
 		if len(before) > 0 && !bytes.HasPrefix(before, []byte(pluginMark)) {
@@ -80,11 +79,11 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 	return c.install(before, a, command)
 }
 
-// pluginMark begins the plugin, so that another file of its name is not taken for it.
+// pluginMark is the beginning of the plugin, by which another file of the same name can be told apart.
 const pluginMark = "// artifactfs session hooks"
 
-// Uninstall removes what Install added: the hooks, the file if nothing else is in it, directories
-// that are empty then, and the line in info/exclude.
+// Uninstall removes what Install has added: the hooks, the file if it contains nothing else, the directories that are empty then, and
+// the line in info/exclude.
 func Uninstall(dir string, a Agent) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -119,14 +118,14 @@ func Uninstall(dir string, a Agent) (Change, error) {
 		return change, err
 	}
 	for parent := filepath.Dir(c.path); parent != "."; parent = filepath.Dir(parent) {
-		if os.Remove(filepath.Join(dir, parent)) != nil { // it is not empty
+		if os.Remove(filepath.Join(dir, parent)) != nil { // the directory is not empty
 			break
 		}
 	}
 	return change, include(dir, c.path)
 }
 
-// Installed reports whether an agent's configuration in a directory has our hooks, and where it is.
+// Installed reports whether the agent's configuration in directory dir contains hooks of artifactfs, and returns the file's path.
 func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	path = filepath.Join(dir, configurations[a].path)
 	text, err := readSettings(path)
@@ -145,7 +144,7 @@ func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	return path, n > 0, err
 }
 
-// readSettings reads a settings file. It returns an error for one over maxSettings.
+// readSettings reads a settings file. It returns an error if the file is larger than maxSettings.
 func readSettings(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -159,7 +158,7 @@ func readSettings(path string) ([]byte, error) {
 	return text, err
 }
 
-// writeSettings keeps the mode of a file that exists, and follows a symbolic link.
+// writeSettings writes a file. If the file exists, its permissions are kept, and a symbolic link is followed.
 func writeSettings(path string, text []byte) error {
 	mode := fs.FileMode(0o644)
 	if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -171,23 +170,23 @@ func writeSettings(path string, text []byte) error {
 	return disk.WriteFile(path, text, mode)
 }
 
-// git returns the output of a git command in a directory, without the last newline.
+// git returns the output of a git command in directory dir, without the final newline.
 func git(dir string, args ...string) (string, error) {
 	out, err := gitcmd.AsUser(context.Background(), append([]string{"-C", dir}, args...)...).Output()
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// tracked reports whether git tracks a path of dir.
+// tracked reports whether git tracks path, which is relative to dir.
 func tracked(dir, path string) bool {
 	out, err := git(dir, "ls-files", "--", path)
 	return err == nil && out != ""
 }
 
-// excludeMark precedes our line in info/exclude.
+// excludeMark is the comment line before the line that Install adds to info/exclude.
 const excludeMark = "# artifactfs session hooks\n"
 
-// excluded returns the path of info/exclude and the lines that exclude a path of dir; ok is false
-// outside of a repository.
+// excluded returns the name of info/exclude and the lines in it that exclude path, which is relative to dir. ok is false if dir is not
+// in a git repository.
 func excluded(dir, path string) (file, lines string, ok bool) {
 	out, err := git(dir, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
 	file, prefix, found := strings.Cut(out, "\n")
@@ -197,7 +196,7 @@ func excluded(dir, path string) (file, lines string, ok bool) {
 	return file, excludeMark + "/" + prefix + path + "\n", true
 }
 
-// exclude adds a path of dir to the repository's info/exclude, unless git ignores it already.
+// exclude adds path, which is relative to dir, to the repository's info/exclude, unless git ignores the path already.
 func exclude(dir, path string) error {
 	file, lines, ok := excluded(dir, path)
 	if !ok {
@@ -210,7 +209,7 @@ func exclude(dir, path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// The last line of the file may lack its line feed.
+	// The last line of the file may lack a newline.
 	if n := len(text); n > 0 && text[n-1] != '\n' {
 		lines = "\n" + lines
 	}
@@ -220,7 +219,7 @@ func exclude(dir, path string) error {
 	return writeSettings(file, append(text, lines...))
 }
 
-// include removes the lines that exclude has added.
+// include removes the lines that exclude has added to info/exclude for path.
 func include(dir, path string) error {
 	file, lines, ok := excluded(dir, path)
 	if !ok {

@@ -10,27 +10,27 @@ import (
 	"strings"
 )
 
-// value is a JSON value and its position in a text. Settings are changed as text, so that the rest of a file keeps
-// its order, its numbers and its white space.
+// value is a JSON value with its position in the text of a settings file. The file is edited as text, so that everything else in it
+// keeps its order, its numbers and its white space.
 type value struct {
-	start, end int // the value's bytes
+	start, end int // offsets of the value's first byte and of the byte after the value
 	// kind is '{' or '[' for an object or array, and zero for other values.
 	kind    json.Delim
 	members []member // members of an object or elements of an array
-	text    string   // value of a string
+	text    string   // decoded value of a string
 }
 
-// member is a member of an object, or an element of an array, which has no key.
+// member is a member of an object, or an element of an array. An element has no key.
 type member struct {
-	start int // position of the key, or of the value in an array
+	start int // offset of the key; in an array, offset of the value
 	key   string
 	value value
 }
 
-// maxDepth bounds the nesting of a settings file.
+// maxDepth is the maximum nesting depth of a settings file.
 const maxDepth = 100
 
-// parseSettings returns the places of all values in a JSON text, which must be one object.
+// parseSettings parses a JSON text, which must be a single object, and returns the positions of all values in it.
 func parseSettings(text []byte) (value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	root, err := parseValue(d, text, 0)
@@ -46,7 +46,7 @@ func parseSettings(text []byte) (value, error) {
 	return root, nil
 }
 
-// parseValue reads the next value of d, which reads text. depth is the number of enclosing values.
+// parseValue reads the next value from d, which decodes text. depth is the number of values that enclose it.
 func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	if depth > maxDepth {
 		return value{}, fmt.Errorf("it is nested deeper than %d", maxDepth)
@@ -84,7 +84,7 @@ func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	return v, nil
 }
 
-// next returns the position of the next token: the decoder's offset is the end of the previous one.
+// next returns the offset of the next token of d. The decoder itself knows only the end of the previous token.
 func next(d *json.Decoder, text []byte) int {
 	at := int(d.InputOffset())
 	for at < len(text) && strings.IndexByte(" \t\r\n,:", text[at]) >= 0 {
@@ -93,13 +93,12 @@ func next(d *json.Decoder, text []byte) int {
 	return at
 }
 
-// index returns the position of the member with a key, or -1.
+// index returns the index of the member called key; -1 if there is none.
 func (v value) index(key string) int {
 	return slices.IndexFunc(v.members, func(m member) bool { return m.key == key })
 }
 
-// at returns the value that is reached by following keys through nested objects. It returns false if one of them is
-// missing.
+// at follows keys through nested objects and returns the value that the last key leads to; false if one of the keys is missing.
 func (v value) at(keys ...string) (value, bool) {
 	for _, key := range keys {
 		i := v.index(key)
@@ -111,8 +110,8 @@ func (v value) at(keys ...string) (value, bool) {
 	return v, true
 }
 
-// add returns text with item as the last member of an object or array, each line of which is
-// indented by depth levels. The existing text keeps its bytes: remove undoes it exactly.
+// add returns text with item added as the last member of the object or array to. Each line of item is indented by depth levels. The
+// other bytes of text are kept, so that remove can undo add exactly.
 func add(text []byte, to value, item string, depth int) []byte {
 	at, comma := to.start+1, ""
 	if n := len(to.members); n > 0 {
@@ -122,29 +121,29 @@ func add(text []byte, to value, item string, depth int) []byte {
 	return slices.Concat(text[:at], []byte(comma+indent+strings.ReplaceAll(item, "\n", indent)), text[at:])
 }
 
-// remove returns text without member i of an object or array.
+// remove returns text without member i of the object or array from.
 func remove(text []byte, from value, i int) []byte {
 	start, end := from.start+1, from.members[i].value.end
 	switch {
 	case i > 0:
 		start = from.members[i-1].value.end
-	// Removing the first of several members must also remove the comma behind it.
+	// If the first of several members is removed, the comma after it is removed, too.
 	case len(from.members) > 1:
 		start, end = from.members[0].start, from.members[1].start
 	}
 	return slices.Concat(text[:start], text[end:])
 }
 
-// emptySettings is a file in which nothing is set; Install begins with it where there is no file.
+// emptySettings is the text of a settings file without settings. Install starts with it if there is no file.
 const emptySettings = "{\n}\n"
 
-// install returns settings with a hook on each event. Hooks of an earlier install are removed.
+// install returns the settings text with a hook for each event. The hooks of an earlier install are removed.
 func (c configuration) install(text []byte, a Agent, command string) ([]byte, error) {
 	text, _, err := uninstall(text, a)
 	if err != nil {
 		return nil, err
 	}
-	// The text is parsed again for each event, because adding a hook moves the positions behind it.
+	// The text is parsed again for each event, because adding a hook changes the offsets after it.
 	for _, e := range c.events {
 		root, err := parseSettings(text)
 		if err != nil {
@@ -172,7 +171,7 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 	return text, nil
 }
 
-// group returns the entry of an event.
+// group returns the JSON text of the entry that configures the hook for event e.
 func (c configuration) group(e configured, command string) string {
 	type hook struct {
 		Name    string `json:"name,omitempty"`
@@ -194,7 +193,7 @@ func (c configuration) group(e configured, command string) string {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(g) // strings and a number: it cannot fail
+	_ = enc.Encode(g) // cannot fail, because g consists of strings and numbers
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
@@ -204,10 +203,10 @@ func quote(s string) string {
 	return string(q)
 }
 
-// uninstall returns settings without the hooks that install added, and how many there were. Objects
-// and arrays that become empty by that go, too.
+// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks. Objects and arrays
+// that become empty thereby are removed, too.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
-	// Each removal moves the positions behind it, so the text is parsed again until nothing is left to remove.
+	// Each removal changes the offsets after it, so the text is parsed again until there is no hook left.
 	for {
 		root, err := parseSettings(text)
 		if err != nil {
@@ -232,7 +231,7 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 			default:
 				text = remove(text, root, root.index("hooks"))
 			}
-			break // the positions of all values behind it have changed
+			break // the offsets after the removed text have changed
 		}
 		if !cut {
 			return text, removed, nil
@@ -240,16 +239,16 @@ func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 	}
 }
 
-// isOurs reports whether an entry of an event has our hook and no other.
+// isOurs reports whether an entry contains exactly one hook, and that hook was added by install.
 func isOurs(group value, a Agent) bool {
 	hooks, ok := group.at("hooks")
 	if !ok || len(hooks.members) != 1 {
 		return false
 	}
 	command, ok := hooks.members[0].value.at("command")
-	// The suffix alone could belong to another program with the same subcommand.
+	// Another program may have the same subcommand, so the suffix alone does not identify the hook.
 	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
 }
 
-// commandSuffix returns the end of the command line of our hooks, by which isOurs recognizes them.
+// commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by it.
 func commandSuffix(a Agent) string { return " session hook " + string(a) }
