@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// undoPatience is how long a caller that gives up waits for the reply that its request was undone.
+// undoPatience is the maximum time that a canceled call waits until the server has undone its request.
 const undoPatience = 10 * time.Second
 
-// Client sends requests to the server of one socket. It holds no connection; its methods may be
-// called concurrently.
+// Client sends requests to the server of one socket. It opens a connection for each request. Its methods may be called
+// concurrently.
 //
-// Errors: an *Error from the handler; ErrNoServer when no server answers; the error of ctx when it
-// ended first, and then the request has been undone unless the server does not react.
+// The methods return an *Error if the handler failed, ErrNoServer if no server answers, and the error of ctx if ctx ended first. In
+// the last case the request was undone, unless the server did not react within undoPatience.
 type Client struct {
 	socket string
-	root   string // of the mount that this process is in, if it is a guest there; "": it is none
+	root   string // root of the mount in which this process is a guest (see Guests); "": it is not a guest
 }
 
 // Dial checks that a server answers at the socket. It returns ErrNoServer if none does.
@@ -38,7 +38,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return &Client{socket: socket}, conn.Close()
 }
 
-// connect opens a connection for one request: to the daemon's socket, or from inside of a mount.
+// connect opens a connection for one request, either to the daemon's socket or, for a guest, to the socket inside of the mount.
 func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
 	if c.root != "" {
 		return dialGuest(ctx, c.root)
@@ -46,10 +46,10 @@ func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
 	return dial(ctx, c.socket)
 }
 
-// name returns the server's name for errors.
+// name returns the name by which errors refer to the server.
 func (c *Client) name() string { return cmp.Or(c.socket, c.root) }
 
-// Mount asks for a mount; progress is called from this goroutine.
+// Mount requests a mount. It calls progress from the calling goroutine.
 func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
 	if r.Nonce == "" {
 		r.Nonce = rand.Text()
@@ -58,59 +58,59 @@ func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progre
 	return call[MountReply](ctx, c, opMount, r, progress)
 }
 
-// Unmount asks to end a mount.
+// Unmount requests that a mount is unmounted.
 func (c *Client) Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error) {
 	return call[UnmountReply](ctx, c, opUnmount, r, nil)
 }
 
-// Status asks for all mounts of the server.
+// Status returns the status of all mounts of the server.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opStatus, empty{}, nil)
 }
 
-// Mounts is Status without the parts that have to be counted, for callers that look for a mount.
+// Mounts returns the same as Status, but without the numbers that take long to count. It serves callers that look for a mount.
 func (c *Client) Mounts(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opMounts, empty{}, nil)
 }
 
-// Prefetch asks to fetch contents before they are read; progress is called from this goroutine.
+// Prefetch requests that contents are fetched before they are read. It calls progress from the calling goroutine.
 func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error) {
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
 }
 
-// Refresh asks to fetch the mounted branch, and to go there if the mount follows it.
+// Refresh requests that the mounted branch is fetched, and that the mount moves to its new commit if the mount follows the branch.
 func (c *Client) Refresh(ctx context.Context, r RefreshRequest, progress func(Progress)) (RefreshReply, error) {
 	return call[RefreshReply](ctx, c, opRefresh, r, progress)
 }
 
-// Switch asks to move a working tree to another commit; progress is called from this goroutine.
+// Switch requests that a working tree is changed to another commit. It calls progress from the calling goroutine.
 func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error) {
 	return call[SwitchReply](ctx, c, opSwitch, r, progress)
 }
 
-// Upgrade replaces the daemon by a process of another executable, which takes the mounts over.
-// ErrNoServer means that this has begun, since the process that received the request has ended.
+// Upgrade replaces the daemon by a process of another executable, which takes over the mounts. The result ErrNoServer means that the
+// upgrade has started, because the process that received the request has ended.
 func (c *Client) Upgrade(ctx context.Context, r UpgradeRequest) error {
 	_, err := call[empty](ctx, c, opUpgrade, r, nil)
 	return err
 }
 
-// Shutdown asks the server to unmount everything and to end.
+// Shutdown requests that the server unmounts everything and ends.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := call[empty](ctx, c, opShutdown, empty{}, nil)
 	return err
 }
 
 const (
-	askAgain = 100                   // times; each is the death of a worker
-	askPause = 10 * time.Millisecond // between them
+	askAgain = 100                   // maximum number of attempts; each failed attempt is the death of a worker
+	askPause = 10 * time.Millisecond // pause between attempts
 )
 
-// errBroken means that a server went away before it answered.
+// errBroken means that a server ended after it was reached and before it answered.
 var errBroken = fmt.Errorf("%w any more: it ended before it was done", ErrNoServer)
 
-// call sends a request. If the server dies meanwhile and its successor takes over the socket, call
-// repeats the request, provided that a repetition has no further effect.
+// call sends a request and returns the reply. If the server dies before it replies, and repeating the request has no further effect,
+// call repeats the request, so that the server's successor answers it.
 func call[R any](ctx context.Context, c *Client, o op, args any, progress func(Progress)) (R, error) {
 	var reply R
 	line, err := encodeRequest(o, args)
@@ -134,7 +134,7 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 		}
 		var e *Error
 		if try > 0 && o == opUnmount && errors.As(err, &e) && e.Code == ExitNotMounted {
-			return gone[R](args), nil // done by the process that died before it could reply
+			return gone[R](args), nil // the process that died has unmounted before it could reply
 		}
 		if !errors.Is(err, errBroken) || !repeatable(o, args) || ctx.Err() != nil {
 			return reply, err
@@ -147,7 +147,7 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 	return reply, err
 }
 
-// gone is the answer to an unmount that was made and not answered.
+// gone returns the reply to an unmount request that was carried out but not answered.
 func gone[R any](args any) (reply R) {
 	if r, ok := any(&reply).(*UnmountReply); ok {
 		r.Dir = args.(UnmountRequest).Dir
@@ -155,18 +155,18 @@ func gone[R any](args any) (reply R) {
 	return reply
 }
 
-// repeatable reports whether asking twice does no more than asking once.
+// repeatable reports whether sending the request twice has the same effect as sending it once.
 func repeatable(o op, args any) bool {
 	switch o {
 	case opMount:
 		return args.(MountRequest).Nonce != ""
 	case opSwitch:
 		r := args.(SwitchRequest)
-		// A revision derived from HEAD names another commit the second time.
+		// A revision that is relative to HEAD can name another commit when it is resolved again.
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
-	case opCheckpoint: // the second finds the checkpoint that the first has made, or makes it
+	case opCheckpoint: // the repeated request returns the checkpoint that the first one made, or makes it
 		return true
-	case opRestore: // the successor has completed it; but the checkpoints that it makes change which one is the newest
+	case opRestore: // the successor finishes the restore; but the restore makes checkpoints, so names relative to the newest change
 		r := args.(RestoreRequest)
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
@@ -180,7 +180,7 @@ func repeatable(o op, args any) bool {
 	return false
 }
 
-// ask asks once. errBroken: the server went away after it was reached.
+// ask sends the request once. It returns errBroken if the server ended after it was reached.
 func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progress)) (message, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
@@ -190,11 +190,11 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 		return message{}, err
 	}
 	defer conn.Close()
-	// To give up means to close the writing half and to wait for the server's reply, so that after
-	// Ctrl-C the prompt returns when everything is as before.
+	// To cancel, close the writing half of the connection and wait for the server's reply. So after Ctrl-C, the command returns
+	// when the request was undone.
 	patience := undoPatience
 	if o.timeless() {
-		patience = 0 // there is nothing to undo
+		patience = 0 // these requests change nothing that could be undone
 	}
 	defer context.AfterFunc(ctx, func() {
 		conn.SetReadDeadline(time.Now().Add(patience))
@@ -214,11 +214,11 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	return message{}, fmt.Errorf("ask %s: %w", c.name(), err)
 }
 
-// exchange sends the request and returns the message with the result.
+// exchange sends the request and returns the message that contains the result. It passes messages of progress to progress.
 func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (message, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
-	// A server that refuses without reading breaks the pipe, but its reply with the reason can be
-	// read.
+	// A server that refuses a request closes the connection without reading it, so the write fails. The reply with the reason can
+	// be read nevertheless.
 	_, writeErr := conn.Write(line)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
 		return message{}, fmt.Errorf("send request: %w", writeErr)
@@ -252,11 +252,11 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 	}
 }
 
-// readable reports whether this version understands messages of another one.
+// readable reports whether this program understands messages of the given protocol version.
 func readable(version int) bool { return version >= Oldest && version <= Protocol }
 
-// otherVersion returns the error for an answer in a protocol version that this program does not
-// read. Its hint names the way to replace or stop the daemon.
+// otherVersion returns the error for an answer in a protocol version that this program does not understand. Its hint tells the user
+// how to replace or stop the daemon.
 func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),

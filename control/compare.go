@@ -5,71 +5,73 @@ import (
 	"path/filepath"
 )
 
-// maxCompared is the largest number of checkpoints that are compared at once: each is merged with
-// each other one.
+// maxCompared is the maximum number of checkpoints in one comparison. Each of them is merged with each other one.
 const maxCompared = 16
 
-// SessionCompareRequest compares the changes of checkpoints of several sessions, and whether they
-// can be merged.
+// SessionCompareRequest requests a comparison of the changes in checkpoints of several sessions, and a test whether these changes can
+// be merged.
 type SessionCompareRequest struct {
-	Sides []CompareSide `json:"sides"`         // two to 16
-	Dir   string        `json:"dir,omitempty"` // mount whose session remote is searched for sessions that this host does not have; "": none
+	Sides []CompareSide `json:"sides"` // two to 16 checkpoints
+	// Dir is the absolute directory of a mount. Sessions that this host does not have are looked up on the session remote of that
+	// mount. "": no mount.
+	Dir string `json:"dir,omitempty"`
 }
 
-// CompareSide names one checkpoint.
+// CompareSide names one of the checkpoints to compare.
 type CompareSide struct {
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"` // where Of is; "": on this host, or on the session remote of Dir
-	ID            string `json:"id"`                       // "": the newest
+	Of            string `json:"of"`                       // session of the checkpoint
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it, or the session remote of Dir
+	ID            string `json:"id"`                       // checkpoint; "": the newest
 }
 
-// Verdict reports whether the changes that two checkpoints made to one path go together.
+// Verdict states whether the changes that two checkpoints made to one path can be merged.
 type Verdict string
 
 const (
-	VerdictSame     Verdict = "same"     // both have the same content
-	VerdictClean    Verdict = "clean"    // git merges them
-	VerdictConflict Verdict = "conflict" // git leaves conflict markers, or cannot merge them
+	VerdictSame     Verdict = "same"     // both have the same contents
+	VerdictClean    Verdict = "clean"    // git can merge the changes
+	VerdictConflict Verdict = "conflict" // git cannot merge the changes, or leaves conflict markers
 )
 
 // SessionCompareReply is the output of `session compare --json`.
 type SessionCompareReply struct {
-	Remote string         `json:"remote" v5:"origin"` // remote that all sides are mounts of, without secrets
+	Remote string         `json:"remote" v5:"origin"` // the mounted remote of all sides, without secrets
 	Sides  []ComparedSide `json:"sides"`
-	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that are in conflict, by name
+	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that have conflicts; sorted by name
 }
 
-// ComparedSide is a checkpoint and its changes.
+// ComparedSide is one of the compared checkpoints, with its changes.
 type ComparedSide struct {
-	Checkpoint     Checkpoint   `json:"checkpoint" v5:"point"`
-	SessionRemote  string       `json:"session_remote"`                            // that it was read from, without secrets; "": this host
-	Base           string       `json:"base"`                                      // commit that the session began with; "": an unborn branch
-	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"` // SESSION@ID of the common checkpoint of all sides; if set, it is the base
-	Users          []string     `json:"users" v5:"who"`                            // worked in the session, in order of appearance
-	Added          int64        `json:"added"`                                     // files
-	Modified       int64        `json:"modified"`
-	Removed        int64        `json:"removed"`
-	LinesAdded     int64        `json:"lines_added"` // without those of binary files
-	LinesRemoved   int64        `json:"lines_removed"`
-	Changes        []PathChange `json:"changes"` // against the base
+	Checkpoint    Checkpoint `json:"checkpoint" v5:"point"`
+	SessionRemote string     `json:"session_remote"` // session remote that the checkpoint was read from, without secrets; "": this host
+	Base          string     `json:"base"`           // base commit of the session; "": unborn branch
+	// BaseCheckpoint is SESSION@ID of the checkpoint that all sides started from. If it is set, the changes are relative to it.
+	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"`
+	Users          []string     `json:"users" v5:"who"` // users that worked in the session, in order of appearance
+	Added          int64        `json:"added"`          // number of added files
+	Modified       int64        `json:"modified"`       // number of modified files
+	Removed        int64        `json:"removed"`        // number of removed files
+	LinesAdded     int64        `json:"lines_added"`    // number of added lines, without binary files
+	LinesRemoved   int64        `json:"lines_removed"`  // number of removed lines, without binary files
+	Changes        []PathChange `json:"changes"`        // changes relative to the base
 }
 
-// SharedPath is a path that two or more sides changed, or that their merge has a conflict at.
+// SharedPath is a path that two or more sides changed, or that has a conflict when the sides are merged.
 type SharedPath struct {
 	Path    string       `json:"path"`
-	Status  []string     `json:"status"`  // of each side, as PathChange; "": the side did not change it
-	Verdict Verdict      `json:"verdict"` // the worst of its pairs
+	Status  []string     `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
+	Verdict Verdict      `json:"verdict"` // worst verdict of all pairs
 	Pairs   []SharedPair `json:"pairs"`
 }
 
-// SharedPair is the verdict on a path for two sides, by their places in Sides.
+// SharedPair is the verdict on a path for two of the sides.
 type SharedPair struct {
-	A       int     `json:"a"`
-	B       int     `json:"b"`
+	A       int     `json:"a"` // index of the first side in the list of sides
+	B       int     `json:"b"` // index of the second side in the list of sides
 	Verdict Verdict `json:"verdict"`
 }
 
-// validate reports a wrong number of sides, and sides or directories that are not complete.
+// validate returns an error if the number of sides is wrong, or if a side or the directory is invalid.
 func (r SessionCompareRequest) validate() error {
 	if len(r.Sides) < 2 || len(r.Sides) > maxCompared {
 		return badRequest("%d checkpoints to compare: between 2 and %d are compared at once", len(r.Sides), maxCompared)
@@ -85,7 +87,7 @@ func (r SessionCompareRequest) validate() error {
 	return nil
 }
 
-// SessionCompare compares the changes of several sessions.
+// SessionCompare requests a comparison of the changes in several sessions.
 func (c *Client) SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error) {
 	return call[SessionCompareReply](ctx, c, opSessionCompare, r, nil)
 }

@@ -5,41 +5,42 @@ import (
 	"path/filepath"
 )
 
-// CredentialRequest sets a new token for the mount at Dir, for all mounts with the same login for
-// the same host, and for git commands in them. The remote checks it first: a token that is refused
-// changes nothing.
+// CredentialRequest sets a new token for the mount at Dir, for all other mounts that use the same login on the same host, and for git
+// commands in these mounts. The token is first tried on the remote. If the remote refuses it, nothing is changed.
 type CredentialRequest struct {
-	Dir       string `json:"dir"`                  // absolute, the mount or a directory in it
-	TokenFile string `json:"token_file,omitempty"` // absolute; read again whenever the remote refuses the previous token
-	Session   bool   `json:"session,omitempty"`    // it is for the session remote
+	Dir       string `json:"dir"`                  // absolute directory of the mount, or a directory in it
+	TokenFile string `json:"token_file,omitempty"` // absolute; read again each time the remote refuses the current token
+	Session   bool   `json:"session,omitempty"`    // the token is for the session remote
 
-	Token Secret `json:"-"` // crosses the socket beside the request, see wireCredential
+	Token Secret `json:"-"` // sent as a field of wireCredential, because a Secret itself is never marshaled
 }
 
 // CredentialReply is the output of `credential set --json`.
 type CredentialReply struct {
 	Dir     string   `json:"dir"`
-	Remote  string   `json:"remote"`  // that the token is for, without secrets
-	Checked bool     `json:"checked"` // the remote took it; false: it could not be reached
-	Mounts  []string `json:"mounts"`  // directories of all mounts that use it from now on
+	Remote  string   `json:"remote"`  // remote that the token is for, without secrets
+	Checked bool     `json:"checked"` // the remote accepted the token; false: the remote could not be reached
+	Mounts  []string `json:"mounts"`  // directories of all mounts that use the token from now on
 }
 
-// wireCredential spells out the token.
+// wireCredential is the form in which a CredentialRequest is sent. It contains the token as plain text.
 type wireCredential struct {
 	CredentialRequest
 	Token string `json:"token,omitempty"`
 }
 
-// CredentialHolder is a Handler whose mounts take new tokens.
+// CredentialHolder is a Handler that can set new tokens for its mounts.
 type CredentialHolder interface {
+	// SetCredential tries a token on the remote, and sets it if the remote does not refuse it.
 	SetCredential(ctx context.Context, r CredentialRequest) (CredentialReply, error)
 }
 
-// SetCredential hands a new token to a mount.
+// SetCredential requests that a new token is set for a mount.
 func (c *Client) SetCredential(ctx context.Context, r CredentialRequest) (CredentialReply, error) {
 	return call[CredentialReply](ctx, c, opCredentialSet, r, nil)
 }
 
+// validate returns an error unless the request has either a token or a token file, and an absolute directory.
 func (r CredentialRequest) validate() error {
 	switch {
 	case r.Token == "" && r.TokenFile == "":

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Environment is a list of NAME=value. It may hold secrets: like a Secret it is hidden when it is
+// Environment is a list of environment variables, NAME=value. The values may be secrets, so an Environment is not shown when it is
 // printed, marshaled or logged.
 type Environment []string
 
@@ -17,7 +17,8 @@ func (Environment) String() string               { return "(hidden)" }
 func (Environment) GoString() string             { return "(hidden)" }
 func (Environment) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
-// Encode spells the environment out, as /proc/PID/environ does; nil for none.
+// Encode returns the environment in the format of /proc/PID/environ: each variable followed by a zero byte. It returns nil if there
+// are no variables.
 func (e Environment) Encode() []byte {
 	var b bytes.Buffer
 	for _, v := range e {
@@ -26,7 +27,7 @@ func (e Environment) Encode() []byte {
 	return b.Bytes()
 }
 
-// DecodeEnvironment is the reverse of Encode.
+// DecodeEnvironment returns the environment that Encode has encoded.
 func DecodeEnvironment(text []byte) Environment {
 	var e Environment
 	for v := range bytes.SplitSeq(bytes.TrimSuffix(text, []byte{0}), []byte{0}) {
@@ -37,13 +38,12 @@ func DecodeEnvironment(text []byte) Environment {
 	return e
 }
 
-// maxEnvironment is how much of an environment goes with a request, in bytes: it fits into a
-// request line.
+// maxEnvironment is the maximum size in bytes of an environment in a request. It is chosen so that the request line does not become
+// too long.
 const maxEnvironment = 512 << 10
 
-// CallerEnvironment returns this process's environment for MountRequest.Environment, without
-// variables about the process itself. Relative paths of programs and files become absolute, since
-// the daemon works in another directory.
+// CallerEnvironment returns the environment of this process, for MountRequest.Environment. It leaves out variables that describe the
+// process itself. Relative paths of programs and files are made absolute, because the daemon has another working directory.
 func CallerEnvironment() Environment {
 	e := Environment{}
 	size := 0
@@ -67,12 +67,12 @@ func CallerEnvironment() Environment {
 	return e
 }
 
-// launchEnvironment returns the environment of a new daemon. It lives longer than the command that
-// starts it, and serves mounts of others, so variables that look like secrets are removed. Mounts
-// send their own environment.
+// launchEnvironment returns the environment with which a new daemon is started. The daemon lives longer than the command that starts
+// it, and serves mounts of other commands, so variables that look like secrets are left out. A mount request contains the environment
+// of its own caller.
 func launchEnvironment(env []string) []string {
 	var kept []string
-	var keys, values []string // of GIT_CONFIG_COUNT
+	var keys, values []string // settings that are kept of those that GIT_CONFIG_COUNT announces
 	settings := map[string]string{}
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
@@ -100,13 +100,13 @@ func launchEnvironment(env []string) []string {
 	return kept
 }
 
-// secretSetting reports whether a setting of git may hold a secret.
+// secretSetting reports whether the text of a git setting may contain a secret.
 func secretSetting(s string) bool {
 	s = strings.ToLower(s)
 	return strings.Contains(s, "extraheader") || strings.Contains(s, "credential") || strings.Contains(s, "://") && strings.Contains(s, "@")
 }
 
-// secretName reports whether a variable's name is that of a secret.
+// secretName reports whether a variable of this name is likely to contain a secret.
 func secretName(name string) bool {
 	name = strings.ToUpper(name)
 	return slices.ContainsFunc([]string{"TOKEN", "PASSWORD", "PASSWD", "SECRET", "API_KEY", "APIKEY"},

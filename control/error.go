@@ -13,36 +13,36 @@ const (
 	ExitDone       = 0
 	ExitFailed     = 1
 	ExitUsage      = 2
-	ExitRemote     = 3 // remote unreachable, refused or not found
-	ExitNotMounted = 4 // no such mount or session
-	ExitUnsynced   = 5 // done, but not everything is on the session remote yet
+	ExitRemote     = 3 // the remote is unreachable, refuses access, or does not exist
+	ExitNotMounted = 4 // there is no such mount or session
+	ExitUnsynced   = 5 // the command succeeded, but not everything is on the session remote yet
 )
 
-// ErrorCode classifies an Error for programs. The set only grows: a program treats an unknown code
-// as CodeFailed.
+// ErrorCode classifies an Error for programs. New codes may be added, and none is ever removed. A program treats an unknown code as
+// CodeFailed.
 type ErrorCode string
 
 const (
-	CodeFailed      ErrorCode = "failed"       // none of the others
-	CodeUsage       ErrorCode = "usage"        // wrong arguments, or a request that makes no sense
-	CodeAuth        ErrorCode = "auth"         // the remote wants credentials, or does not accept those it got
+	CodeFailed      ErrorCode = "failed"       // none of the other codes applies
+	CodeUsage       ErrorCode = "usage"        // the arguments or the request are invalid
+	CodeAuth        ErrorCode = "auth"         // the remote requires credentials, or refuses those that it received
 	CodeRefused     ErrorCode = "refused"      // the remote denies this user access, or rejects a push
-	CodeNotFound    ErrorCode = "not-found"    // no such repository, ref, commit, session, checkpoint or pin
-	CodeNotMounted  ErrorCode = "not-mounted"  // nothing is mounted there, or the session is not mounted
-	CodeUnreachable ErrorCode = "unreachable"  // no connection to the remote, or it broke
-	CodeTimeout     ErrorCode = "timeout"      // no answer in time
-	CodeRateLimited ErrorCode = "rate-limited" // the remote asks to be left alone for a while
-	CodeConflict    ErrorCode = "conflict"     // something else exists there, or another process works on it
-	CodeBusy        ErrorCode = "busy"         // in use by a process of this host
-	CodeUnsynced    ErrorCode = "unsynced"     // done, but not everything is on the session remote yet
+	CodeNotFound    ErrorCode = "not-found"    // there is no such repository, ref, commit, session, checkpoint or pin
+	CodeNotMounted  ErrorCode = "not-mounted"  // nothing is mounted at the directory, or the session is not mounted
+	CodeUnreachable ErrorCode = "unreachable"  // the remote could not be reached, or the connection broke
+	CodeTimeout     ErrorCode = "timeout"      // no answer arrived in time
+	CodeRateLimited ErrorCode = "rate-limited" // the remote accepts no more requests for a while
+	CodeConflict    ErrorCode = "conflict"     // something else exists at that place, or another process uses it
+	CodeBusy        ErrorCode = "busy"         // a process of this host uses it
+	CodeUnsynced    ErrorCode = "unsynced"     // the command succeeded, but not everything is on the session remote yet
 	CodeNoDaemon    ErrorCode = "no-daemon"    // no daemon answers
-	CodePermission  ErrorCode = "permission"   // this host does not allow it
+	CodePermission  ErrorCode = "permission"   // this host does not permit it
 	CodeNoSpace     ErrorCode = "no-space"     // the disk or a quota is full
-	CodeUnsupported ErrorCode = "unsupported"  // the daemon, the kernel or the remote lacks the feature
-	CodeInterrupted ErrorCode = "interrupted"  // by a signal, or by the caller
+	CodeUnsupported ErrorCode = "unsupported"  // the daemon, the kernel or the remote does not support the feature
+	CodeInterrupted ErrorCode = "interrupted"  // a signal or the caller has canceled the command
 )
 
-// Retryable reports whether the same request can succeed later without any change by the user.
+// Retryable reports whether the same request may succeed later although the user changes nothing.
 func (c ErrorCode) Retryable() bool {
 	switch c {
 	case CodeUnreachable, CodeTimeout, CodeRateLimited, CodeBusy, CodeUnsynced, CodeNoDaemon:
@@ -51,18 +51,18 @@ func (c ErrorCode) Retryable() bool {
 	return false
 }
 
-// Error is a failure as a person reads it: one line `verb object: cause`, and a hint where there is
-// one. It crosses the socket whole. Nothing in it may hold a secret.
+// Error is a failure in the form that is shown to the user: one line `verb object: cause`, and optionally a hint. It is sent over the
+// socket with all of its fields. None of them may contain a secret.
 type Error struct {
 	Code   int       `json:"code"` // exit code
 	Verb   string    `json:"verb,omitempty"`
 	Object string    `json:"object,omitempty"`
 	Cause  string    `json:"cause"`
 	Hint   string    `json:"hint,omitempty"`
-	Kind   ErrorCode `json:"kind,omitempty"` // "": what the exit code says, see ErrorCode
+	Kind   ErrorCode `json:"kind,omitempty"` // "": the code that Error.ErrorCode derives from the exit code
 }
 
-// Error returns one line, whatever the cause holds.
+// Error returns `verb object: cause` as one line, even if the cause has several lines.
 func (e *Error) Error() string {
 	what := strings.TrimSpace(e.Verb + " " + e.Object)
 	if what == "" {
@@ -71,8 +71,7 @@ func (e *Error) Error() string {
 	return oneLine(what + ": " + e.Cause)
 }
 
-// ErrorCode returns Kind. An error without one, as those of older daemons are, has the code that
-// its exit code implies.
+// ErrorCode returns e.Kind. Errors of older daemons have no Kind; for these, ErrorCode derives the result from the exit code.
 func (e *Error) ErrorCode() ErrorCode {
 	switch {
 	case e.Kind != "":
@@ -87,27 +86,27 @@ func (e *Error) ErrorCode() ErrorCode {
 	return CodeFailed
 }
 
-// ErrorReport is the last line of output of a failed command with --json.
+// ErrorReport is the last line that a failed command with --json prints.
 type ErrorReport struct {
 	Error ReportedError `json:"error"`
 }
 
-// ReportedError is an Error as a program reads it.
+// ReportedError is an Error in the form that programs read.
 type ReportedError struct {
 	Code      ErrorCode `json:"code"`
-	Message   string    `json:"message"` // one line
-	Hint      string    `json:"hint"`    // what to do about it; "": nothing is known
-	Retryable bool      `json:"retryable"`
+	Message   string    `json:"message"`   // one line
+	Hint      string    `json:"hint"`      // what the user can do about it; "": nothing is known
+	Retryable bool      `json:"retryable"` // the same request may succeed later
 }
 
-// Report returns e as a command with --json prints it.
+// Report returns e in the form in which a command with --json prints it.
 func (e *Error) Report() ErrorReport {
 	code := e.ErrorCode()
 	return ErrorReport{ReportedError{code, e.Error(), oneLine(e.Hint), code.Retryable()}}
 }
 
-// AsError returns the *Error in err, or makes one of its text with ExitFailed. It returns nil for
-// nil.
+// AsError returns the *Error that err is or wraps. For any other error, it returns an *Error with the text of err and ExitFailed. It
+// returns nil if err is nil.
 func AsError(err error) *Error {
 	var e *Error
 	if err == nil {
@@ -132,7 +131,7 @@ func AsError(err error) *Error {
 	return e
 }
 
-// systemCode returns the code of an error of the operating system; "" if there is none.
+// systemCode returns the code for an error of the operating system; "" if err is not such an error.
 func systemCode(err error) ErrorCode {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -145,7 +144,7 @@ func systemCode(err error) ErrorCode {
 	return ""
 }
 
-// oneLine keeps a remote's text from drawing on the terminal: control characters become spaces.
+// oneLine replaces control characters by spaces, so that a text from a remote cannot manipulate the terminal.
 func oneLine(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// Refresher is a Handler that can move a mount to the newest commit of its remote.
+// Refresher is a Handler that can move a mount to the newest commit of its branch on the remote.
 type Refresher interface {
 	// Refresh fetches the mounted branch, and moves a mount that follows it.
 	Refresh(ctx context.Context, r RefreshRequest, progress func(Progress)) (RefreshReply, error)
 }
 
-// RefreshRequest asks to fetch the mounted branch from the remote. A mount that follows it moves
-// there.
+// RefreshRequest requests that the mounted branch is fetched from the remote. A mount that follows the branch moves to the new commit.
 type RefreshRequest struct {
 	Dir string `json:"dir"` // absolute mount directory
 }
@@ -22,34 +21,34 @@ type RefreshRequest struct {
 type RefreshReply struct {
 	Dir     string `json:"dir"`
 	Branch  string `json:"branch"`
-	From    string `json:"from"`             // commit that the mount was at
+	From    string `json:"from"`             // commit that was mounted before
 	To      string `json:"to"`               // commit of the branch on the remote
 	Follows bool   `json:"follows"`          // the mount follows the branch
 	Moved   bool   `json:"moved"`            // the mount has moved to To
-	Paths   int64  `json:"paths"`            // that were changed
-	Why     string `json:"why,omitempty"`    // why a mount that follows was not moved
-	Behind  *int64 `json:"behind,omitempty"` // commits of To that HEAD does not have; none: the history is not on this host
-	Took    int64  `json:"took_ms"`
+	Paths   int64  `json:"paths"`            // number of changed paths
+	Why     string `json:"why,omitempty"`    // reason why a mount that follows the branch was not moved
+	Behind  *int64 `json:"behind,omitempty"` // number of commits of To that HEAD lacks; missing: the history is not on this host
+	Took    int64  `json:"took_ms"`          // duration in milliseconds
 }
 
 // FollowStatus is the state of a mount that follows a branch of the remote.
 type FollowStatus struct {
 	Branch  string    `json:"branch"`
-	Commit  string    `json:"commit"`           // of the branch on the remote, when it was last asked
-	Checked time.Time `json:"checked,omitzero"` // when that was
-	Moved   time.Time `json:"moved,omitzero"`   // when the mount was last moved
-	Why     string    `json:"why,omitempty"`    // why the mount is not at Commit
+	Commit  string    `json:"commit"`           // commit of the branch on the remote, at the time Checked
+	Checked time.Time `json:"checked,omitzero"` // time of the last request for the branch
+	Moved   time.Time `json:"moved,omitzero"`   // time at which the mount was last moved
+	Why     string    `json:"why,omitempty"`    // reason why the mount is not at Commit
 }
 
-// RefusedObject is an object that cannot be read because the remote's answers for it could not be
-// used.
+// RefusedObject is an object that cannot be read, because the remote's answers for it were invalid several times.
 type RefusedObject struct {
-	Object string     `json:"object,omitempty"` // id; none: it is the history
-	Path   string     `json:"path,omitempty"`
+	Object string     `json:"object,omitempty"` // id of the object; missing: the history was refused
+	Path   string     `json:"path,omitempty"`   // path of a file with these contents
 	Cause  string     `json:"cause"`
-	Next   *time.Time `json:"next,omitempty"` // when the remote is asked again; none: not before a prefetch or another mount
+	Next   *time.Time `json:"next,omitempty"` // time of the next attempt; missing: only a prefetch or a new mount tries again
 }
 
+// validate returns an error if the directory is not absolute.
 func (r RefreshRequest) validate() error {
 	if !filepath.IsAbs(r.Dir) {
 		return badRequest("directory %q is not absolute", r.Dir)

@@ -18,30 +18,30 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
-// A guest is a program that sees one mount and nothing else of the host, as in a container. Its
-// socket is in the git directory that is visible in the mount. It speaks the same protocol, limited
-// to the session of that mount: every request is about this mount, whatever directory it names, and
-// a reply names no path of the host. Guests are not trusted: the kernel admits only the owner of
-// the git directory and root, and connections and the size of a request are limited.
+// A guest is a program that sees one mount and nothing else of the host, such as a program in a container. Guests use a socket in the
+// git directory that is visible in the mount. It has the same protocol as the daemon's socket, but only requests for the session of
+// that mount are permitted. Whatever directory a request names, it applies to this mount. A reply contains no paths of the host.
+// Guests are not trusted: the kernel lets only root and the owner of the git directory connect, and the number of connections and the
+// size of a request are limited.
 const (
 	guestSocket = "artifactfs-control"
-	maxGuests   = 16          // connections at once, of one mount
-	guestPause  = time.Second // for the refusal of one more to be taken
+	maxGuests   = 16          // maximum number of connections of one mount at a time
+	guestPause  = time.Second // timeout for sending the refusal of a further connection
 )
 
-// guestOps are the operations that guests may ask for.
+// guestOps are the operations that guests may request.
 var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opRestore,
 	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare}
 
-// Guests is the server of one mount's guests.
+// Guests is the server for the guests of one mount.
 type Guests struct {
 	server *Server
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 }
 
-// ServeGuests answers the guests of the mount at dir, whose git directory is gitDir, until Close.
-// The requests are worked on by h, which may know other mounts.
+// ServeGuests starts to answer requests of the guests of the mount at dir, until Close is called. gitDir is the git directory of the
+// mount. The handler h carries out the requests. It may serve other mounts, too: guests cannot access these.
 func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log *zap.Logger) (*Guests, error) {
 	l, err := gitsocket.Listen(gitDir, guestSocket, o)
 	if err != nil {
@@ -55,28 +55,29 @@ func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log 
 	return g, nil
 }
 
-// Close cancels requests in progress and returns when all have ended.
+// Close cancels the requests in progress and returns after all of them have ended.
 func (g *Guests) Close() error {
 	g.cancel()
 	g.ended.Wait()
 	return nil
 }
 
-// guests is the additional state of a Server that answers guests.
+// guests is the additional state of a Server that answers requests of guests.
 type guests struct {
-	dir   string        // of the mount on the host
-	room  chan struct{} // capacity maxGuests
-	close func() error
+	dir   string        // directory of the mount on the host
+	room  chan struct{} // holds one element for each connection; its capacity is maxGuests
+	close func() error  // closes the socket
 }
 
-// enter changes a request so that it is about the mount. It returns the guest's name for the mount.
+// enter changes a request so that it applies to the mount, and returns the name that the guest uses for the mount. It returns an
+// error if guests may not send this request.
 func (g *guests) enter(a *asked) (called string, err error) {
 	refused := &Error{Code: ExitFailed, Kind: CodePermission, Verb: string(a.op),
 		Cause: "from inside of a mount only its own session can be worked with", Hint: "ask the daemon from outside of the container"}
 	if !slices.Contains(guestOps, a.op) {
 		return "", refused
 	}
-	// The names are checked before the directory of the mount replaces them.
+	// The paths in the request are checked before the guest's name of the mount is replaced by its directory on the host.
 	if leads(a.args) {
 		return "", refused
 	}
@@ -131,9 +132,8 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	return called, nil
 }
 
-// leads reports whether a request of a guest names something outside of the mount: another session,
-// a session remote, which the daemon would open with the rights of the host, or a path outside of
-// the mount.
+// leads reports whether the arguments of a guest's request refer to something outside of the mount: another session, a path outside
+// of the mount, or a session remote. The daemon would open a session remote with the permissions of the host.
 func leads(args any) bool {
 	outside := func(paths []string) bool {
 		return slices.ContainsFunc(paths, func(p string) bool { return filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") })
@@ -155,12 +155,12 @@ func leads(args any) bool {
 	return false
 }
 
-// leave removes information about the host from a result.
+// leave removes information about the host from a result. called is the name that the guest uses for the mount.
 func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
 		mounts := []MountStatus{}
-		// A guest learns of its own mount only.
+		// A guest is shown no mount except its own.
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
 				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
@@ -178,7 +178,7 @@ func (g *guests) leave(called string, result any) any {
 		return SessionsReply{Sessions: sessions}
 	case SessionInfo:
 		return infoOfGuest(r)
-	case SessionShowReply: // a guest can run neither of the commands
+	case SessionShowReply: // the two commands are removed, because a guest cannot run them
 		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote), notPath(r.Link), "", ""
 		return r
 	case SessionCompareReply:
@@ -194,23 +194,23 @@ func (g *guests) leave(called string, result any) any {
 	return result
 }
 
-// ofGuest returns the status of a session without a session remote that is a path of the host.
+// ofGuest returns the status of a session for a guest: if the session remote is a path of the host, it is left out.
 func ofGuest(s SessionStatus) SessionStatus {
 	s.SessionRemote = notPath(s.SessionRemote)
 	return s
 }
 
-// infoOfGuest returns the description of a session without directories and paths of the host.
+// infoOfGuest returns the description of a session for a guest, without directories and paths of the host.
 func infoOfGuest(s SessionInfo) SessionInfo {
 	s.Dir, s.Remote, s.ParentRemote, s.SessionStatus = "", notPath(s.Remote), notPath(s.ParentRemote), ofGuest(s.SessionStatus)
 	s.History = slices.Clone(s.History)
-	for i := range s.History { // "mounted at DIR"
+	for i := range s.History { // remove the directory from "mounted at DIR"
 		s.History[i].Reason, _, _ = strings.Cut(s.History[i].Reason, " at /")
 	}
 	return s
 }
 
-// notPath returns a remote, or "" if it is a path of the host.
+// notPath returns remote, or "" if it is a path of the host.
 func notPath(remote string) string {
 	if filepath.IsAbs(remote) || strings.HasPrefix(remote, "file:") {
 		return ""
@@ -218,9 +218,9 @@ func notPath(remote string) string {
 	return remote
 }
 
-// failed returns an error as a guest may see it.
+// failed returns the error that is sent to a guest. called is the name that the guest uses for the mount.
 func (g *guests) failed(called string, err error) *Error {
-	// Causes quote paths of the host. The guest's own name for the mount replaces them.
+	// Errors quote the mount's directory on the host. It is replaced by the guest's name of the mount.
 	e := *AsError(err)
 	for _, text := range []*string{&e.Object, &e.Cause, &e.Hint} {
 		if called != "" {
@@ -232,14 +232,14 @@ func (g *guests) failed(called string, err error) *Error {
 	return &e
 }
 
-// full refuses a connection for which there is no room.
+// full refuses a connection because the mount has maxGuests connections already.
 func (g *guests) full(out *sender) {
 	out.sendBy(message{Error: &Error{Code: ExitFailed, Kind: CodeBusy, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("%d programs in this mount talk to it already", maxGuests)}}, time.Now().Add(guestPause))
 	out.conn.Close()
 }
 
-// work is Server.work for a guest.
+// work carries out a guest's request with do, after enter has checked and changed the request. leave filters the result.
 func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	called, err := g.enter(&a)
 	if err != nil {
@@ -252,10 +252,10 @@ func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	return g.leave(called, result), nil
 }
 
-// GuestDir returns the root of the mount around dir whose daemon can be reached from inside of it;
-// false if there is none. It looks at names only and asks no daemon.
+// GuestDir returns the root of the mount that contains dir, if the mount has a socket for guests; false if there is none. It only looks
+// for the socket and does not connect to it.
 func GuestDir(dir string) (root string, ok bool) {
-	// The search ends at the root directory, whose parent is itself.
+	// The loop ends at the root directory, which is its own parent.
 	for {
 		if info, err := os.Lstat(filepath.Join(dir, ".git", guestSocket)); err == nil && info.Mode().Type() == os.ModeSocket {
 			return dir, true
@@ -268,9 +268,8 @@ func GuestDir(dir string) (root string, ok bool) {
 	}
 }
 
-// DialGuest is Dial from inside of the mount at root, for a program that does not see the socket of
-// the daemon. The requests of the Client may name root, or any other directory. Its replies call
-// the mount root.
+// DialGuest returns a Client for a program that runs inside of the mount at root and does not see the daemon's socket. Requests may
+// name root or any other directory; replies name the mount as root. DialGuest returns ErrNoServer if no server answers.
 func DialGuest(ctx context.Context, root string) (*Client, error) {
 	c := &Client{root: root}
 	conn, err := c.connect(ctx)
@@ -280,7 +279,7 @@ func DialGuest(ctx context.Context, root string) (*Client, error) {
 	return c, conn.Close()
 }
 
-// dialGuest connects to the daemon from inside of a mount.
+// dialGuest connects to the socket for guests in the mount at root.
 func dialGuest(ctx context.Context, root string) (*net.UnixConn, error) {
 	c, err := gitsocket.Dial(ctx, filepath.Join(root, ".git"), guestSocket)
 	switch {
@@ -292,7 +291,7 @@ func dialGuest(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// named puts the name of the mount into a reply to a guest.
+// named sets the directory of the mount in a reply to a guest, because the server leaves it out.
 func named(root string, reply any) {
 	switch r := reply.(type) {
 	case *Status:

@@ -15,30 +15,29 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// launchTime bounds the wait for a new daemon to answer, launchPoll is the interval of the checks.
 const (
-	launchTime = 15 * time.Second
-	launchPoll = 5 * time.Millisecond
-	endTime    = 5 * time.Second // for a daemon that was started in vain
+	launchTime = 15 * time.Second     // timeout for the first answer of a new daemon
+	launchPoll = 5 * time.Millisecond // interval of the checks whether it answers
+	endTime    = 5 * time.Second      // timeout for the end of a daemon that did not answer
 
 	defaultExecutable = "artifactfs"
 	defaultIdleExit   = 5 * time.Minute
 )
 
-// Launch names a daemon, and how to start it if it does not run. The zero value is the daemon of
-// the command line: that of the default state directory, started by the artifactfs in $PATH.
+// Launch identifies a daemon and states how to start it. The zero value stands for the daemon that the command line uses: that of the
+// default state directory, started by the artifactfs in $PATH.
 type Launch struct {
-	State      string        // state directory; "": as StateDir says
-	Socket     string        // "": DaemonSocket of the state directory
-	Executable string        // the artifactfs program; "": the one in $PATH
-	IdleExit   time.Duration // the daemon ends after so long without a mount; 0: five minutes
-	LogFile    string        // "": log/daemon.log in the state directory
-	LogLevel   string        // "debug", "info", "warn" or "error"; "": the daemon's default
-	LogFormat  string        // "console" or "json"; "": the daemon's default
+	State      string        // state directory; "": the default of StateDir
+	Socket     string        // path of the socket; "": DaemonSocket of the state directory
+	Executable string        // path of the artifactfs program; "": the one in $PATH
+	IdleExit   time.Duration // the daemon ends when it had no mount for this time; 0: five minutes
+	LogFile    string        // path of the log; "": log/daemon.log in the state directory
+	LogLevel   string        // "debug", "info", "warn" or "error"; "": the default of the daemon
+	LogFormat  string        // "console" or "json"; "": the default of the daemon
 }
 
-// Ensure returns a Client of a daemon, which it starts if none answers. Of several concurrent
-// callers one starts it and the others wait. The daemon outlives the caller.
+// Ensure returns a Client of a daemon. If the daemon does not answer, Ensure starts it. If several processes call Ensure at the same
+// time, one of them starts the daemon and the others wait. The daemon continues to run when the caller ends.
 func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	l, err := l.complete()
 	if err != nil {
@@ -56,13 +55,12 @@ func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	}
 	defer unlock()
 	if client, err := Dial(ctx, l.Socket); err == nil || !errors.Is(err, ErrNoServer) {
-		return client, err // another process was faster
+		return client, err // another process has started the daemon before this one got the lock
 	}
 	return l.start(ctx)
 }
 
-// complete returns l with defaults for empty fields, and with absolute paths: the daemon works in
-// another directory.
+// complete returns l with defaults for empty fields. It makes all paths absolute, because the daemon has another working directory.
 func (l Launch) complete() (Launch, error) {
 	state, err := StateDir(l.State)
 	if err != nil {
@@ -80,7 +78,7 @@ func (l Launch) complete() (Launch, error) {
 	return l, nil
 }
 
-// arguments returns those of the daemon command.
+// arguments returns the command-line arguments of the daemon.
 func (l Launch) arguments() []string {
 	args := []string{"daemon", "--state", l.State, "--socket", l.Socket, "--idle-exit", l.IdleExit.String(), "--log-file", l.LogFile}
 	if l.LogFormat != "" {
@@ -92,7 +90,7 @@ func (l Launch) arguments() []string {
 	return args
 }
 
-// start starts the daemon and waits until it answers. The caller holds the lock of the launch.
+// start starts the daemon and waits until it answers. The caller holds the lock of lockLaunch.
 func (l Launch) start(ctx context.Context) (*Client, error) {
 	executable := l.Executable
 	if executable == "" {
@@ -110,13 +108,13 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
 	defer log.Close()
-	// The log may hold lines of earlier daemons: an error quotes only lines after this offset.
+	// The log may contain lines of earlier daemons. The error below quotes only lines after this offset.
 	from, _ := log.Seek(0, 2)
 	cmd := exec.Command(executable, l.arguments()...)
 	cmd.Env = launchEnvironment(os.Environ())
-	cmd.Dir = "/" // it must not hold a directory that its user wants to unmount
+	cmd.Dir = "/" // any other working directory would keep a file system busy that the user may want to unmount
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own keeps the daemon alive when the caller's terminal is closed.
+	// The daemon gets its own session (setsid(2)), so that it is not killed when the caller's terminal is closed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
@@ -126,7 +124,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, launchTime)
 	defer cancel()
 	for {
-		// A daemon that answers with an error has been started: its error is returned.
+		// If the daemon answers with an error, it is running: return that error.
 		client, err := Dial(ctx, l.Socket)
 		if err == nil || !errors.Is(err, ErrNoServer) && ctx.Err() == nil {
 			return client, err
@@ -136,7 +134,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 			return nil, fmt.Errorf("start daemon: it ended at once (%v): %s", err, lastLine(l.LogFile, from))
 		case <-ctx.Done():
 			if client, err := Dial(context.WithoutCancel(ctx), l.Socket); err == nil {
-				return client, nil // at the last moment: others may use it already
+				return client, nil // it answers now, and other processes may use it already, so do not kill it
 			}
 			endChild(cmd.Process, ended)
 			return nil, fmt.Errorf("start daemon: no answer: %w", ctx.Err())
@@ -145,7 +143,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	}
 }
 
-// lockLaunch waits for the process that starts the daemon at this moment, or for ctx.
+// lockLaunch acquires the lock that a process holds while it starts the daemon. It waits for the lock until ctx ends.
 func lockLaunch(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		unlock, err := disk.TryLock(path)
@@ -160,7 +158,7 @@ func lockLaunch(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// endChild ends a daemon that no client has reached, and waits for it.
+// endChild terminates a daemon that did not answer, and waits until it has ended.
 func endChild(p *os.Process, ended <-chan error) {
 	p.Signal(syscall.SIGTERM)
 	select {
@@ -171,7 +169,7 @@ func endChild(p *os.Process, ended <-chan error) {
 	}
 }
 
-// lastLine returns the last line that was logged after offset from.
+// lastLine returns the last line of the log that was written after the offset from, in bytes.
 func lastLine(path string, from int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < from {

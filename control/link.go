@@ -4,11 +4,10 @@ import (
 	"strings"
 )
 
-// SplitCheckpoint cuts the name of a checkpoint into the session and the checkpoint within it:
-// "fix-login@before-rename" is checkpoint before-rename of session fix-login. A session's name
-// holds no "@", so the first one with something before it is the separator; session is "" if there
-// is none. "fix-login@", "fix-login@@" and "fix-login@~2" count from the newest, as "@" and "@~2"
-// do within a session.
+// SplitCheckpoint splits the name of a checkpoint into the session and the name within that session: "fix-login@before-rename" is
+// checkpoint before-rename of session fix-login. Session names contain no "@", so the first "@" separates the two, unless nothing
+// precedes it; then session is "". As "@" and "@~2" count back from the newest checkpoint within a session, "fix-login@",
+// "fix-login@@" and "fix-login@~2" do so in session fix-login.
 func SplitCheckpoint(word string) (session, checkpoint string) {
 	session, checkpoint, ok := strings.Cut(word, "@")
 	switch {
@@ -20,19 +19,18 @@ func SplitCheckpoint(word string) (session, checkpoint string) {
 	return session, checkpoint
 }
 
-// sessionFragment begins the fragment of a link.
+// sessionFragment is the beginning of a link's fragment, the part after "#".
 const sessionFragment = "session="
 
-// Link names a session, and perhaps a checkpoint of it, on a session remote:
-// "URL#session=NAME@CHECKPOINT". A link is all that it takes to look at the work, to fork it or to
-// resume it.
+// Link identifies a session on a session remote, and optionally a checkpoint of it. Its text is "URL#session=NAME@CHECKPOINT". The
+// link is sufficient to show the session, to fork it or to resume it.
 type Link struct {
 	Remote     string // URL or path of the session remote
 	Session    string
-	Checkpoint string // "": the newest
+	Checkpoint string // name of the checkpoint; "": the newest
 }
 
-// String is the reverse of ParseLink.
+// String returns the text of the link, which ParseLink accepts.
 func (l Link) String() string {
 	text := l.Remote + "#" + sessionFragment + l.Session
 	if l.Checkpoint != "" {
@@ -41,9 +39,8 @@ func (l Link) String() string {
 	return text
 }
 
-// ParseLink parses a link; ok is false for a word without a fragment. A fragment that does not name
-// a session is an error: without it, the link would mean something else. The error does not repeat
-// the URL, which may hold a secret.
+// ParseLink parses the text of a link. ok is false if word has no fragment. It returns an error if the fragment does not name a session,
+// because the rest of the link would mean something else. The error does not contain the URL, which may contain a secret.
 func ParseLink(word string) (l Link, ok bool, err error) {
 	at := strings.LastIndexByte(word, '#')
 	if at < 0 {
@@ -64,7 +61,7 @@ func ParseLink(word string) (l Link, ok bool, err error) {
 	return l, true, nil
 }
 
-// ShellWord quotes a word for a command line that a person copies into a shell.
+// ShellWord returns w quoted such that it can be copied into a shell command as one word.
 func ShellWord(w string) string {
 	if w != "" && !strings.ContainsFunc(w, func(r rune) bool { return !strings.ContainsRune(plainLetters, r) }) {
 		return w
@@ -72,5 +69,5 @@ func ShellWord(w string) string {
 	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 }
 
-// plainLetters mean nothing to a shell.
+// plainLetters are the characters that have no special meaning in a shell.
 const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"

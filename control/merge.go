@@ -2,27 +2,28 @@ package control
 
 import "context"
 
-// MergeRequest merges the changes of another session into the mount at Dir.
+// MergeRequest requests that the changes of another session are merged into the mount at Dir.
 type MergeRequest struct {
-	Dir           string `json:"dir"`                      // absolute
-	Of            string `json:"of"`                       // the other session, as SessionLogRequest has it
-	SessionRemote string `json:"session_remote,omitempty"` // where Of is; "": on this host
+	Dir           string `json:"dir"`                      // absolute directory of the mount
+	Of            string `json:"of"`                       // the other session, as in SessionLogRequest
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it
 	ID            string `json:"id"`                       // checkpoint of Of; "": the newest
-	Nonce         string `json:"nonce,omitempty"`          // as of RestoreRequest
+	Nonce         string `json:"nonce,omitempty"`          // as in RestoreRequest
 }
 
 // MergeReply is the output of `session merge --json`.
 type MergeReply struct {
 	Dir       string       `json:"dir"`
-	Theirs    Checkpoint   `json:"theirs"`    // that was merged
-	Base      string       `json:"base"`      // tree that both began with
-	Before    *Checkpoint  `json:"before"`    // undoes it; null: there was nothing to merge
-	Changes   []PathChange `json:"changes"`   // of the working tree
+	Theirs    Checkpoint   `json:"theirs"`    // checkpoint that was merged
+	Base      string       `json:"base"`      // tree that both sessions started from
+	Before    *Checkpoint  `json:"before"`    // restoring this checkpoint undoes the merge; null: there was nothing to merge
+	Changes   []PathChange `json:"changes"`   // changes of the working tree
 	Conflicts []string     `json:"conflicts"` // paths that git could not merge
-	Kept      []string     `json:"kept"`      // changed by others meanwhile, and left as they were
-	Messages  []string     `json:"messages"`  // of git
+	Kept      []string     `json:"kept"`      // paths that other processes changed during the merge, and that were left unchanged
+	Messages  []string     `json:"messages"`  // messages of git
 }
 
+// validate returns an error if the session, the session remote or the directory is invalid.
 func (r MergeRequest) validate() error {
 	if err := needAt(r.Of, r.SessionRemote); err != nil {
 		return err
@@ -30,7 +31,7 @@ func (r MergeRequest) validate() error {
 	return needDir(r.Dir)
 }
 
-// Merge merges the changes of another session into a mount, three-way.
+// Merge requests a three-way merge of another session's changes into a mount.
 func (c *Client) Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error) {
 	return call[MergeReply](ctx, c, opMerge, r, progress)
 }
