@@ -7,25 +7,21 @@ import (
 	"strings"
 )
 
-// renamed is the version of the messages in which fields of replies got other names. A field that
-// had another name before has the tag `v5` with that name.
+// renamed is the version of the messages in which some fields of replies got new names. Such a field has a tag `v5` with its old name.
 const renamed = 6
 
-// withNames5 returns a reply of type t with the field names of protocol 5, for a client that speaks
-// no newer one.
+// withNames5 returns raw, a reply of type t, with the field names of protocol 5. It is used for clients that support no newer version.
 func withNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name, name5 })
 }
 
-// fromNames5 returns a reply of type t, which a daemon of protocol 5 has sent, with the field names
-// of today.
+// fromNames5 returns raw, a reply of type t from a daemon that uses protocol 5, with the current field names.
 func fromNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name5, name })
 }
 
-// rename renames the fields of a JSON value of type t, and of the values in it. pair returns the
-// name to replace and its replacement. A value that is not of the type is returned as it is:
-// json.Unmarshal reports it later.
+// rename renames the fields of a JSON value of type t, and of all values in it. pair returns the name to replace and the new name. A
+// value that does not have the type is returned unchanged, because json.Unmarshal reports the error later.
 func rename(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -49,7 +45,7 @@ func rename(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (
 	return raw
 }
 
-// renameMembers is rename of a JSON object. The order of its members stays.
+// renameMembers is rename for a JSON object. It keeps the order of the members.
 func renameMembers(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
 	type field struct {
 		name string
@@ -94,7 +90,7 @@ func renameMembers(raw json.RawMessage, t reflect.Type, pair func(name, name5 st
 	return append(out, '}')
 }
 
-// holdsStruct reports whether t is a struct, or a pointer to or a slice of structs.
+// holdsStruct reports whether t is a struct after all pointers and slices were removed from it.
 func holdsStruct(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

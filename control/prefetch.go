@@ -2,25 +2,25 @@ package control
 
 import "path/filepath"
 
-// PrefetchRequest asks to fetch the matching contents before all other contents that no read waits
-// for.
+// PrefetchRequest requests that the matching contents are fetched before all other contents, except those that a read waits for.
 type PrefetchRequest struct {
 	Dir   string   `json:"dir"`   // absolute mount directory
 	Paths []string `json:"paths"` // pathspecs relative to Dir: a path, a directory, or a pattern of path.Match; none: everything
-	Wait  bool     `json:"wait"`
-	// Commits fetches versions of files into git's object store instead, for programs that read it
-	// without using a promisor remote: all files of a commit, or both versions of the files that
-	// the commits of a range (A..B) changed. The reply is sent when they are fetched.
+	Wait  bool     `json:"wait"`  // send the reply after everything that matches was fetched
+	// Commits selects versions of files that are fetched into git's object store instead, for programs that read the store without
+	// using a promisor remote. An element is a commit (all of its files) or a range A..B (both versions of the files that its
+	// commits changed). The reply is sent after they were fetched.
 	Commits []string `json:"commits,omitempty"`
 }
 
 // PrefetchReply is the output of `prefetch --json`.
 type PrefetchReply struct {
-	Matched int64 `json:"matched"`               // blobs
-	Fetched int64 `json:"fetched" v5:"hydrated"` // blobs of them on this host now
-	Bytes   int64 `json:"bytes"`                 // content bytes of the fetched ones; 0 if the request has Commits
+	Matched int64 `json:"matched"`               // number of blobs that match
+	Fetched int64 `json:"fetched" v5:"hydrated"` // number of matching blobs that are on this host
+	Bytes   int64 `json:"bytes"`                 // total size of these contents; 0 if the request has Commits
 }
 
+// validate returns an error if the directory is not absolute.
 func (r PrefetchRequest) validate() error {
 	if !filepath.IsAbs(r.Dir) {
 		return badRequest("directory %q is not absolute", r.Dir)

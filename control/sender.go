@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	progressPause  = 40 * time.Millisecond // between progress messages: as fast as a person can read a line change
-	maxUnsentSteps = 64
+	progressPause  = 40 * time.Millisecond // minimum time between progress messages; people cannot read faster changes of a line
+	maxUnsentSteps = 64                    // maximum number of steps that wait to be sent
 )
 
-// sender writes the messages of one reply. Progress never delays the work: while the caller is slow
-// to read, a newer step of a phase replaces the older one.
+// sender writes the messages of the answer to one request. Progress messages never delay the request: if the caller reads slowly, a
+// newer step replaces an older step of the same phase that was not sent yet.
 type sender struct {
 	conn    *net.UnixConn
-	version int // of the messages
-	done    sync.WaitGroup
-	quit    chan struct{}
-	wake    chan struct{} // capacity 1
+	version int            // version of the messages
+	done    sync.WaitGroup // the goroutine of start
+	quit    chan struct{}  // closed by stop
+	wake    chan struct{}  // holds one token if there are steps to send
 
 	mu     sync.Mutex
-	unsent []Progress // at most one of a phase, and those with messages
+	unsent []Progress // steps that were not sent yet: at most one for each phase, and those with messages
 }
 
-// start starts the goroutine that writes progress. stop ends it.
+// start starts the goroutine that sends the progress messages. The caller must call stop.
 func (s *sender) start() {
 	s.quit, s.wake = make(chan struct{}), make(chan struct{}, 1)
 	s.done.Go(func() {
@@ -47,14 +47,14 @@ func (s *sender) start() {
 	})
 }
 
-// stop writes the remaining messages and returns when its goroutine has ended.
+// stop sends the remaining steps and returns after the goroutine of start has ended.
 func (s *sender) stop() {
 	close(s.quit)
 	s.done.Wait()
 }
 
-// progress queues a step. It never blocks: steps of one phase replace each other, and so do steps
-// beyond maxUnsentSteps.
+// progress queues a step for sending. It never blocks: the step replaces an unsent step of the same phase, and if there are
+// maxUnsentSteps already, the last of them.
 func (s *sender) progress(p Progress) {
 	s.mu.Lock()
 	last := len(s.unsent) - 1
@@ -67,14 +67,14 @@ func (s *sender) progress(p Progress) {
 		s.unsent[last] = p
 	}
 	s.mu.Unlock()
-	// wake holds one token: a flush that is due writes this step too.
+	// If wake holds a token already, the flush that it causes sends this step, too.
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// flush writes the queued steps.
+// flush sends the queued steps.
 func (s *sender) flush() {
 	s.mu.Lock()
 	steps := s.unsent
@@ -82,13 +82,13 @@ func (s *sender) flush() {
 	s.mu.Unlock()
 	for i := range steps {
 		if s.send(message{Progress: &steps[i]}) != nil {
-			return // the reader of the connection notices that the caller has left
+			return // the goroutine that reads from the connection notices that the caller has left
 		}
 	}
 }
 
-// result writes the final message with the result. ignored names the fields of the request that
-// this server does not know.
+// result sends the last message, which contains the result v. ignored are the names of the fields in the request that this server
+// does not know.
 func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -101,10 +101,10 @@ func (s *sender) result(v any, ignored []string) error {
 	return s.send(message{Result: raw, Ignored: ignored})
 }
 
-// send writes a message, which the caller must read within requestTime.
+// send sends a message. It returns an error if the caller has not read the message within requestTime.
 func (s *sender) send(m message) error { return s.sendBy(m, time.Now().Add(requestTime)) }
 
-// sendBy is send with another time for the message to be taken; the zero time is forever.
+// sendBy sends a message like send, with a deadline for the caller to read it. The zero time means that there is no deadline.
 func (s *sender) sendBy(m message, deadline time.Time) error {
 	m.Version = s.version
 	line, err := json.Marshal(m)

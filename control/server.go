@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	requestTime = 10 * time.Second // for a request line to arrive once connected, and for a message to be taken
-	undoTime    = 30 * time.Second // for the unmount of a mount whose caller has left
-	acceptPause = 50 * time.Millisecond
-	endingTime  = 10 * time.Second // for another server of the same path that is ending
-	endingPause = 5 * time.Millisecond
+	requestTime = 10 * time.Second      // timeout for receiving the request line, and for sending a message
+	undoTime    = 30 * time.Second      // timeout for unmounting a mount whose caller has left
+	acceptPause = 50 * time.Millisecond // pause after a failed accept
+	endingTime  = 10 * time.Second      // timeout for the end of another server that is closing the same socket
+	endingPause = 5 * time.Millisecond  // interval of the checks whether it has ended
 )
 
-// Server answers on one socket.
+// Server answers the requests on one socket.
 type Server struct {
 	handler  Handler
 	log      *zap.Logger
 	socket   string
 	listener *net.UnixListener
 	lock     *fileLock
-	guests   *guests // nil: it answers the user of the host
+	guests   *guests // nil: the clients are processes of the host's user, not guests
 	conns    sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
 	onClose func()
-	working int                        // requests in a handler
-	waiting map[*net.UnixConn]struct{} // connections whose request is not being worked on yet
-	ending  chan struct{}              // closed when the Shutdown in progress is decided; nil without one
+	working int                        // number of requests in progress
+	waiting map[*net.UnixConn]struct{} // connections whose request is not in progress yet
+	ending  chan struct{}              // closed when the Shutdown request in progress has succeeded or failed; nil if there is none
 }
 
-// Listen creates the server of a socket. It returns ErrInUse if another server has the socket, and
-// waits for one that is ending. Connections wait until Serve is called.
+// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended. If another
+// server uses the socket, Listen returns ErrInUse. Clients can connect at once, and wait until Serve is called.
 func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
@@ -60,9 +60,8 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	return newServer(socket, l, lock, h, log), nil
 }
 
-// listened reports whether a process listens on a socket whose lock is held. A server that ends
-// removes its socket first and releases its lock last; one that was killed may have lost its socket
-// and still hold its lock.
+// listened reports whether a process listens on a socket whose lock is held. If none does, the holder of the lock is ending: a server
+// removes its socket first and releases its lock last. Another process may also hold the lock of a killed server for its successor.
 func listened(ctx context.Context, socket string) bool {
 	conn, err := dial(ctx, socket)
 	if err == nil {
@@ -71,8 +70,8 @@ func listened(ctx context.Context, socket string) bool {
 	return !errors.Is(err, ErrNoServer)
 }
 
-// Inherit continues the socket of a server that died; the caller has the result of its Files. It is
-// Listen if they are nil or belong to another socket. The Server owns them from now on.
+// Inherit returns a server that continues with the socket of a server that has died. listener and lock are what Files of that server
+// returned; the new server owns them from now on. If they are nil or belong to another socket, Inherit does the same as Listen.
 func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
 	if lock == nil || !isLockOf(socket, lock) {
 		for _, f := range []*os.File{listener, lock} {
@@ -89,8 +88,7 @@ func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Hand
 	return newServer(socket, l, &fileLock{lock, lockName(socket)}, h, log), nil
 }
 
-// newServer returns a server of a listening socket. lock is nil for the socket of guests, which has
-// another owner.
+// newServer returns a server for a listening socket. lock is nil for a socket for guests, because such a socket has no lock file.
 func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, log *zap.Logger) *Server {
 	return &Server{
 		handler: h, log: log, socket: socket, listener: l, lock: lock,
@@ -98,8 +96,8 @@ func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, lo
 	}
 }
 
-// Files returns the descriptors for a successor: a copy of the listening socket, which the caller
-// closes, and the lock, which remains the server's.
+// Files returns the descriptors that a successor needs: a copy of the listening socket, which the caller must close, and the lock, which
+// the server still owns.
 func (s *Server) Files() (listener, lock *os.File, err error) {
 	listener, err = s.listener.File()
 	if err != nil {
@@ -108,9 +106,8 @@ func (s *Server) Files() (listener, lock *os.File, err error) {
 	return listener, s.lock.f, nil
 }
 
-// Serve answers requests until ctx ends (which cancels requests in progress), a Shutdown has
-// succeeded, or Close or CloseIdle is called. It returns when the last request has been answered
-// and the socket's path is free.
+// Serve answers requests until ctx ends, a Shutdown request has succeeded, or Close or CloseIdle is called. The end of ctx cancels the
+// requests in progress. Serve returns after the last request was answered and the socket's path is free.
 func (s *Server) Serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,7 +117,7 @@ func (s *Server) Serve(ctx context.Context) {
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
-		if err != nil { // out of descriptors: they are released when requests end
+		if err != nil { // no more descriptors are available: the end of a request releases some
 			s.log.Error("accept control connection", zap.Error(err))
 			select {
 			case <-time.After(acceptPause):
@@ -130,8 +127,8 @@ func (s *Server) Serve(ctx context.Context) {
 		}
 		s.conns.Go(func() {
 			defer conn.Close()
-			// A guest beyond the limit is refused at once: one program in a container must not use
-			// up the daemon's descriptors.
+			// Refuse a guest beyond the limit at once, so that one program in a container cannot use up the daemon's
+			// descriptors.
 			if g := s.guests; g != nil {
 				select {
 				case g.room <- struct{}{}:
@@ -152,26 +149,24 @@ func (s *Server) Serve(ctx context.Context) {
 	}
 }
 
-// OnClose sets a function that is called when the socket is closed, before the last requests are
-// answered. It must close all copies of Files: otherwise the kernel keeps clients waiting that have
-// connected and were not accepted.
+// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function must close all
+// copies that Files has returned. While a copy is open, the kernel lets clients wait that have connected and were not accepted.
 func (s *Server) OnClose(done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onClose = done
 }
 
-// Close stops accepting. Requests that have arrived are still answered.
+// Close stops accepting connections. Requests that have arrived are still answered.
 func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeLocked()
 }
 
-// CloseIdle closes the server if no request is in progress and idle returns true, and returns
-// whether it did. A request that arrives meanwhile either counts as in progress, or its caller gets
-// ErrNoServer: none is lost. idle is called while new requests are held back and must not wait for
-// one.
+// CloseIdle closes the server if no request is in progress and idle returns true. It reports whether the server is closed. No request is
+// lost: a request that arrives at the same time either counts as in progress, or its caller gets ErrNoServer. New requests wait while
+// idle runs, so idle must not wait for a request.
 func (s *Server) CloseIdle(idle func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +180,7 @@ func (s *Server) CloseIdle(idle func() bool) bool {
 	return true
 }
 
-// closeLocked closes the socket and ends connections whose request has not arrived. It needs mu.
+// closeLocked closes the socket, and all connections whose request has not arrived. The caller holds mu.
 func (s *Server) closeLocked() {
 	if s.closed {
 		return
@@ -194,7 +189,7 @@ func (s *Server) closeLocked() {
 	if s.guests != nil {
 		s.guests.close()
 	} else {
-		os.Remove(s.socket) // before the listener: a client that finds no socket starts another daemon at once
+		os.Remove(s.socket) // removed before the listener is closed: a client that finds no socket starts another daemon at once
 		s.listener.Close()
 	}
 	if s.onClose != nil {
@@ -205,9 +200,9 @@ func (s *Server) closeLocked() {
 	}
 }
 
-// serve answers one connection. It returns whether the server is to end.
+// serve answers the request on one connection. It returns true if the server must end, after a Shutdown request.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
-	// A connection that was accepted while the server closed is dropped.
+	// If the server was closed after this connection was accepted, drop the connection.
 	if !s.admit(conn) {
 		return false
 	}
@@ -217,18 +212,17 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	r, err := s.readRequest(conn, reader)
 	o, args := r.op, r.args
 	if err != nil {
-		o = "" // nothing will be worked on
+		o = "" // the request is invalid, so no operation is carried out
 	}
 	if r.version != 0 {
 		out.version = r.version
 	}
-	// Even an invalid request is begun, so that CloseIdle does not close the server before the
-	// error is sent.
+	// An invalid request counts as in progress, too. Otherwise CloseIdle could close the server before the error is sent.
 	if !s.beginRequest(ctx, conn, o) {
 		return false
 	}
 	defer s.finish()
-	if errors.Is(err, io.EOF) { // a client checked that the server is alive
+	if errors.Is(err, io.EOF) { // the client only checked whether a server answers, as Dial does
 		return false
 	}
 	if err != nil {
@@ -239,7 +233,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { // the caller sends nothing more: any input means that it leaves
+	watch.Go(func() { // the caller sends no more bytes, so if the read returns, the caller has left
 		reader.ReadByte()
 		cancel()
 	})
@@ -253,11 +247,11 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 	out.stop()
 	if o == opShutdown {
-		s.decide(err == nil) // before the reply: afterwards the path is free
+		s.decide(err == nil) // before the reply is sent, because the caller expects that the path is free then
 	}
 
 	if err == nil {
-		// The caller of a mount that has left cannot unmount it, so the server does.
+		// If the caller of a mount request has left, it cannot unmount the mount. So the server does that.
 		if err = ctx.Err(); err == nil || o != opMount {
 			err = out.result(result, r.ignored)
 		}
@@ -269,13 +263,13 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 		out.send(message{Error: AsError(err)})
 	}
 	s.log.Debug("answered", zap.String("op", string(o)), zap.Duration("took", time.Since(start)), zap.Error(err))
-	conn.SetReadDeadline(time.Now()) // ends the watch
+	conn.SetReadDeadline(time.Now()) // makes the read in watch return
 	watch.Wait()
 	cancel()
 	return o == opShutdown && err == nil
 }
 
-// admit counts a connection until its request has arrived.
+// admit adds a connection to s.waiting. It returns false if the server is closed.
 func (s *Server) admit(conn *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,13 +280,13 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// beginRequest counts a request as in progress. While a Shutdown is in progress, a mount waits for its
-// result: either the mount is created after all, or its caller sees ErrNoServer and can start
-// another server. begin returns false if the server has closed.
+// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request waits for its result: if the shutdown
+// fails, the mount is created; otherwise the caller gets ErrNoServer and can start another server. beginRequest returns false if the server is
+// closed.
 func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// mu is released while this request waits, because decide needs it.
+	// mu is released while this request waits, because decide acquires it.
 	for s.ending != nil && (o == opMount || o == opShutdown) && !s.closed && ctx.Err() == nil {
 		ending := s.ending
 		s.mu.Unlock()
@@ -313,7 +307,7 @@ func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) boo
 	return true
 }
 
-// decide ends the time in which mounts wait for a Shutdown.
+// decide ends the wait of mount requests for a Shutdown request. With end, the shutdown has succeeded and the server is closed.
 func (s *Server) decide(end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,22 +318,22 @@ func (s *Server) decide(end bool) {
 	s.ending = nil
 }
 
-// finish ends a request that begin has counted.
+// finish ends a request that begin has counted as in progress.
 func (s *Server) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.working--
 }
 
-// readRequest reads the one line of a request and checks the user at the other end. It returns
-// io.EOF if the client sent nothing.
+// readRequest reads and decodes the line of a request, after it has checked which user sent it. It returns io.EOF if the client closed
+// the connection without sending anything.
 func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error) {
 	peer, err := peerOf(conn)
 	if err != nil {
 		return asked{}, err
 	}
-	// The mode of the socket admits only its owner and root. The check covers a socket whose mode
-	// or directory was changed.
+	// The mode of the socket permits only its owner and root to connect. The check is needed if the mode of the socket or of its
+	// directory was changed.
 	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
@@ -352,14 +346,14 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 		return asked{}, badRequest("%v", err)
 	}
 	a, err := decodeRequest(line)
-	// Bytes after the request would be ignored silently.
+	// More bytes after the request would never be read, so they are an error of the client.
 	if err == nil && r.Buffered() > 0 {
 		err = badRequest("bytes behind the end")
 	}
 	return a, err
 }
 
-// work calls the handler. A handler that panics must not take the mounts of others with it.
+// work calls the handler's method for operation o. A panic of the handler becomes an error, so that it does not end other mounts.
 func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -410,9 +404,9 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	return s.workSession(ctx, o, args, out)
 }
 
-// undo unmounts a mount whose caller has left.
+// undo unmounts the mount at dir, because the caller that requested it has left.
 func (s *Server) undo(ctx context.Context, dir string) {
-	// The context of the request has ended with its caller, and the unmount must happen anyway.
+	// The context of the request has ended because its caller left. The unmount must not be canceled by that.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	_, err := s.handler.Unmount(ctx, UnmountRequest{Dir: dir})

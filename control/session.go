@@ -8,62 +8,60 @@ import (
 	"time"
 )
 
-// Sessions is a Handler that carries work to session remotes, and goes back in it.
+// Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state directory.
 type Sessions interface {
-	// Checkpoint keeps the working tree as it is. Without a change since the last checkpoint, that
-	// one is the answer.
+	// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the last checkpoint, it returns that one.
 	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)
-	// Sync returns when everything there was when it was called is on the session remote.
+	// Sync returns when everything that existed at the time of the call is on the session remote.
 	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
-	// Sessions lists those of the state directory, mounted or not.
+	// Sessions lists the sessions of the state directory, whether they are mounted or not.
 	Sessions(ctx context.Context) (SessionsReply, error)
-	// SessionsOn lists those of a session remote.
+	// SessionsOn lists the sessions of a session remote.
 	SessionsOn(ctx context.Context, r SessionsOnRequest) (SessionsReply, error)
 	SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error)
 	SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error)
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
-	// SessionCompare compares the changes of several sessions, and whether they can be merged.
+	// SessionCompare compares the changes of several sessions, and tests whether they can be merged.
 	SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error)
-	// Restore changes files back to a checkpoint.
+	// Restore changes files back to their contents in a checkpoint.
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
 	// Merge merges the changes of another session into a mount.
 	Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error)
-	// Fork begins a session at a checkpoint of another one, and mounts it.
+	// Fork creates a session that starts from a checkpoint of another one, and mounts it.
 	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
-	// SessionSet changes the state of a session, and which of its checkpoints are pinned.
+	// SessionSet changes the state of a session, or sets or removes pins of its checkpoints.
 	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
 	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
 	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
 	// SessionTranscript returns the transcript of a session.
 	SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error)
-	// SessionErase takes records out of a transcript for good.
+	// SessionErase removes records from a transcript permanently.
 	SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error)
-	// SessionFacts changes the facts and the handoff of a session, and returns them.
+	// SessionFacts changes the facts and the handoff of a session, and returns the new ones.
 	SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
-	// SessionDelete removes a session from this host and from its session remote. For a time
-	// SessionUndelete can restore it.
+	// SessionDelete moves a session from this host and its session remote to the trash. SessionUndelete can restore it for 7 days.
 	SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error)
 	SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error)
 	// SessionTrash lists deleted sessions that can be restored.
 	SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error)
 }
 
-// Policy says when checkpoints are made automatically: "off", "idle", "before-risk", or "interval="
-// and a duration in the format of time.ParseDuration.
+// Policy states when checkpoints are made automatically: "off", "idle", "before-risk", or "interval=" followed by a duration in the
+// format of time.ParseDuration.
 type Policy string
 
 const (
 	PolicyOff        Policy = "off"
-	PolicyIdle       Policy = "idle"        // when writes have settled
-	PolicyBeforeRisk Policy = "before-risk" // before git commands that throw changes away
-	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": that often, while there is something new
+	PolicyIdle       Policy = "idle"        // when no file was written for a while
+	PolicyBeforeRisk Policy = "before-risk" // before git commands that may discard changes
+	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": at this interval, if something has changed
 )
 
-// An interval outside of these is a typing error.
+// minInterval and maxInterval are the limits for the interval of PolicyInterval. Any other value is taken for a typing error.
 const minInterval, maxInterval = time.Second, 30 * 24 * time.Hour
 
-// Split returns the kind of the policy, and for PolicyInterval the interval.
+// Split returns the kind of the policy. For PolicyInterval it also returns the interval.
 func (p Policy) Split() (kind Policy, every time.Duration, err error) {
 	switch p {
 	case PolicyOff, PolicyIdle, PolicyBeforeRisk:
@@ -95,41 +93,41 @@ func (o SessionOptions) validate() error {
 	return nil
 }
 
-// Session remotes that are no URL.
+// Values of SessionOptions.Remote that are neither a URL nor a path.
 const (
-	RemoteEmbedded = "embedded" // a bare repository below the state directory; "" means the same
-	RemoteOrigin   = "origin"   // the remote that is mounted
-	RemoteNone     = "none"     // nothing leaves the mount, and no checkpoints are made
+	RemoteEmbedded = "embedded" // a bare repository below the state directory; the default
+	RemoteOrigin   = "origin"   // the mounted remote
+	RemoteNone     = "none"     // no checkpoints are made, and nothing is pushed
 )
 
-// BaseMode says how a session remote gets the history of the mounted repository.
+// BaseMode states how a session remote gets the history of the mounted repository.
 type BaseMode string
 
 const (
-	BaseAuto   BaseMode = "auto"   // shared if it has the history, thin if it is empty and REMOTE is a network URL, else seed
-	BaseThin   BaseMode = "thin"   // it does without, and names URL and commit
-	BaseShared BaseMode = "shared" // it has it, or pushing fails
-	BaseSeed   BaseMode = "seed"   // it is sent there if it is not there
+	BaseAuto   BaseMode = "auto"   // shared if it contains the history, thin if it is empty and REMOTE is a network URL, else seed
+	BaseThin   BaseMode = "thin"   // the history is not pushed: the session refers to it by URL and commit
+	BaseShared BaseMode = "shared" // the session remote must contain the history, otherwise pushing fails
+	BaseSeed   BaseMode = "seed"   // the history is pushed to the session remote if it is not there
 )
 
-// BaseModes lists all of them.
+// BaseModes lists all values of BaseMode.
 var BaseModes = []BaseMode{BaseAuto, BaseThin, BaseShared, BaseSeed}
 
-// SessionOptions say how the work in a mount is pushed.
+// SessionOptions determine what is stored in the checkpoints of a mount, when they are made, and where they are pushed.
 type SessionOptions struct {
-	Remote   string   `json:"remote,omitempty"`    // URL, path, or one of the constants; may carry a secret, so it is never printed or logged
+	Remote   string   `json:"remote,omitempty"`    // URL, path or constant; may contain a secret, so it is never printed or logged
 	Policy   Policy   `json:"policy,omitempty"`    // "": PolicyIdle
-	Base     BaseMode `json:"base,omitempty"`      // how the session remote comes to the mounted repository's history; "": BaseAuto
-	Branches string   `json:"branches,omitempty"`  // how branches are named on the session remote: session.Layout.Branches; "": as the session has it
-	TakeOver bool     `json:"take_over,omitempty"` // continue although another machine seems to work in the session
+	Base     BaseMode `json:"base,omitempty"`      // how the session remote gets the history of the mounted repository; "": BaseAuto
+	Branches string   `json:"branches,omitempty"`  // names of branches on the session remote, as session.Layout.Branches; "": unchanged
+	TakeOver bool     `json:"take_over,omitempty"` // resume the session even if another machine holds its claim
 
-	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that checkpoints hold all the same
+	Include     []string `json:"include,omitempty"`       // globs of paths that checkpoints contain even if ignored or on the deny list
 	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that checkpoints leave out, besides those that look like secrets
-	NoDenyList  bool     `json:"no_deny_list,omitempty"`  // paths that look like secrets are held too
-	MaxFileSize int64    `json:"max_file_size,omitempty"` // bytes; larger new files are left out; 0: the default
+	NoDenyList  bool     `json:"no_deny_list,omitempty"`  // checkpoints contain paths that look like secrets
+	MaxFileSize int64    `json:"max_file_size,omitempty"` // maximum size in bytes of new files in checkpoints; 0: the default
 }
 
-// elsewhere reports whether the session remote is a repository that may be known on other machines.
+// elsewhere reports whether the session remote is a URL or path, which may also be known on other machines.
 func (o SessionOptions) elsewhere() bool {
 	switch o.Remote {
 	case "", RemoteEmbedded, RemoteOrigin, RemoteNone:
@@ -138,62 +136,62 @@ func (o SessionOptions) elsewhere() bool {
 	return true
 }
 
-// CheckpointRequest asks for a checkpoint of the mount at Dir.
+// CheckpointRequest requests a checkpoint of the mount at Dir.
 type CheckpointRequest struct {
-	Dir     string `json:"dir"` // absolute, the mount or a directory in it
+	Dir     string `json:"dir"` // absolute directory of the mount, or a directory in it
 	Message string `json:"message,omitempty"`
-	Pin     string `json:"pin,omitempty"`  // name to keep it by
-	Sync    bool   `json:"sync,omitempty"` // return when it is on the session remote
+	Pin     string `json:"pin,omitempty"`  // name by which the checkpoint is pinned
+	Sync    bool   `json:"sync,omitempty"` // send the reply when the checkpoint is on the session remote
 }
 
 // CheckpointReply is the output of `checkpoint --json`.
 type CheckpointReply struct {
 	Checkpoint
-	Made    bool      `json:"made"`               // false: nothing had changed since that checkpoint
-	LeftOut []LeftOut `json:"left_out" v5:"left"` // that it does not hold, the first hundred
-	Paused  float64   `json:"paused_ms"`          // for so long changes had to wait
-	Took    float64   `json:"took_ms"`
-	Steps   []Step    `json:"steps"` // of which that is made
+	Made    bool      `json:"made"`               // false: nothing had changed since this checkpoint was made earlier
+	LeftOut []LeftOut `json:"left_out" v5:"left"` // paths that the checkpoint leaves out, at most a hundred
+	Paused  float64   `json:"paused_ms"`          // longest time for which a change had to wait
+	Took    float64   `json:"took_ms"`            // total duration
+	Steps   []Step    `json:"steps"`              // parts of the total duration
 }
 
-// Step is a part of something, and how long it took.
+// Step is one part of an operation, with its duration.
 type Step struct {
 	Name string  `json:"name"`
 	Took float64 `json:"took_ms"`
 }
 
-// LeftOut is a path, or all that is below a directory, that a checkpoint does not hold.
+// LeftOut is a path that a checkpoint leaves out. A directory is left out with everything below it.
 type LeftOut struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size", "type"
-	Size int64  `json:"size,omitempty"` // bytes, of a file
+	Size int64  `json:"size,omitempty"` // size of a file in bytes
 }
 
-// Checkpoint is one checkpoint.
+// Checkpoint describes one checkpoint.
 type Checkpoint struct {
-	ID       string    `json:"id"` // ULID; asked for by any prefix that is unique, by the name of a pin, or by "@", "@~1", ... from the newest
+	ID       string    `json:"id"` // ULID; requests may also use a unique prefix, the name of a pin, or "@", "@~1", ... from the newest
 	Session  string    `json:"session"`
 	Lane     string    `json:"lane"`
-	Commit   string    `json:"commit"` // of the checkpoint itself
+	Commit   string    `json:"commit"` // commit that stores the checkpoint
 	Tree     string    `json:"tree"`
-	Head     string    `json:"head"`   // commit that HEAD was; "": unborn
-	Branch   string    `json:"branch"` // short name; "": HEAD was detached
-	Reason   string    `json:"reason"` // as session.Reason
+	Head     string    `json:"head"`   // commit of HEAD; "": the branch was unborn
+	Branch   string    `json:"branch"` // short name of HEAD's branch; "": HEAD was detached
+	Reason   string    `json:"reason"` // a session.Reason
 	Message  string    `json:"message,omitempty"`
 	Time     time.Time `json:"time"`
-	Prev     string    `json:"prev,omitempty"`
-	Changed  int64     `json:"changed"`  // paths that differ from the checkpoint before
-	Bytes    int64     `json:"bytes"`    // of its new objects
-	Excluded int64     `json:"excluded"` // paths that it does not hold
+	Prev     string    `json:"prev,omitempty"` // id of the previous checkpoint
+	Changed  int64     `json:"changed"`        // number of paths that differ from the previous checkpoint
+	Bytes    int64     `json:"bytes"`          // total size of the contents that are new in it
+	Excluded int64     `json:"excluded"`       // number of paths that it leaves out
 	Pins     []string  `json:"pins,omitempty"`
-	Recorded int64     `json:"recorded,omitempty"` // records of the transcript between the checkpoint before and this one
+	Recorded int64     `json:"recorded,omitempty"` // number of transcript records between the previous checkpoint and this one
 	Synced   bool      `json:"synced"`             // it is on the session remote
 }
 
-// SyncRequest asks for all of a mount's work to be on its session remote.
+// SyncRequest requests that everything in the session of a mount is pushed to its session remote.
 type SyncRequest struct {
 	Dir     string        `json:"dir"`
-	Timeout time.Duration `json:"timeout_ns"` // 0: as long as it takes
+	Timeout time.Duration `json:"timeout_ns"` // 0: no timeout
 }
 
 // SyncReply is the output of `sync --json`.
@@ -207,42 +205,42 @@ type SessionsReply struct {
 	Sessions []SessionInfo `json:"sessions"`
 }
 
-// SessionsOnRequest asks for the sessions of a session remote, as SessionLogRequest does.
+// SessionsOnRequest requests a list of the sessions on a session remote, which is given as in SessionLogRequest.
 type SessionsOnRequest struct {
 	SessionRemote string `json:"session_remote"`
 }
 
 func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemote) }
 
-// SessionInfo is one session.
+// SessionInfo describes one session.
 type SessionInfo struct {
 	SessionStatus
-	Remote       string       `json:"remote" v5:"origin"` // the remote that was mounted, without secrets
-	Dir          string       `json:"dir"`                // where it is mounted, or was last
+	Remote       string       `json:"remote" v5:"origin"` // mounted remote, without secrets
+	Dir          string       `json:"dir"`                // directory at which it is mounted, or was mounted last
 	Mounted      bool         `json:"mounted"`
 	Stale        bool         `json:"stale,omitempty"`                          // it is not mounted, and nothing has happened in it for 7 days
-	Base         string       `json:"base"`                                     // commit that it began with
-	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION POINT" that it was forked from
-	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of that session, without secrets
-	Last         *Checkpoint  `json:"last,omitempty"`
-	History      []Transition `json:"history,omitempty"` // oldest first
+	Base         string       `json:"base"`                                     // base commit
+	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" that it was forked from
+	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of the parent session, without secrets
+	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint
+	History      []Transition `json:"history,omitempty"`                        // changes of its state, oldest first
 }
 
 // Transition is one change of a session's state.
 type Transition struct {
-	State  string    `json:"state"` // as session.LifeState
+	State  string    `json:"state"` // a session.LifeState
 	Time   time.Time `json:"time"`
-	Actor  string    `json:"actor"` // user@host, or the value from the environment
+	Actor  string    `json:"actor"` // user@host, or the value of an environment variable
 	Reason string    `json:"reason"`
 }
 
-// SessionLogRequest lists checkpoints, newest first. Of, here and below, is a mount's directory
-// (absolute) or a session's name. With a SessionRemote, a URL or an absolute path which may hold a
-// secret, it is the name of a session there, and nothing of this host is read.
+// SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name of a session,
+// here and in the requests below. SessionRemote is a URL, which may contain a secret, or an absolute path. If it is set, Of is the name
+// of a session on that session remote, and nothing is read from this host.
 type SessionLogRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
-	Limit         int    `json:"limit"` // 0: all
+	Limit         int    `json:"limit"` // maximum number of checkpoints; 0: all
 }
 
 // SessionLogReply is the output of `session log --json`.
@@ -251,137 +249,137 @@ type SessionLogReply struct {
 	Checkpoints []Checkpoint `json:"checkpoints" v5:"points"`
 }
 
-// SessionShowRequest asks for all about one checkpoint.
+// SessionShowRequest requests a description of one checkpoint.
 type SessionShowRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
-	ID            string `json:"id"` // "": the newest
+	ID            string `json:"id"` // checkpoint; "": the newest
 }
 
 // SessionShowReply is the output of `session show --json`.
 type SessionShowReply struct {
 	Checkpoint
-	Changes      []PathChange `json:"changes"` // against the checkpoint before, or the base of the first
+	Changes      []PathChange `json:"changes"` // relative to the previous checkpoint; for the first one, relative to the base tree
 	LeftOut      []LeftOut    `json:"left_out"`
-	Staged       []PathChange `json:"staged"`                                    // the index against HEAD
-	Records      int64        `json:"records"`                                   // lines of the transcript that were recorded while it was the newest
-	RemoteBranch string       `json:"remote_branch,omitempty" v5:"branch_there"` // full name of its branch on the session remote; "": it has none
-	// Since are the records between the checkpoint before and this one.
+	Staged       []PathChange `json:"staged"`                                    // differences between HEAD and the index
+	Records      int64        `json:"records"`                                   // number of records made while it was the newest
+	RemoteBranch string       `json:"remote_branch,omitempty" v5:"branch_there"` // full name of its branch on the session remote; "": none
+	// Since are the transcript records between the previous checkpoint and this one.
 	Since []TranscriptRecord `json:"since"`
 
-	Status        SessionStatus `json:"session_status"` // of its session
-	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing leaves the mount
-	Link          string        `json:"link"`           // as ParseLink reads it; "": there is no session remote
-	ForkCommand   string        `json:"fork_command"`   // begins a session at this checkpoint
-	ResumeCommand string        `json:"resume_command"` // resumes the session
+	Status        SessionStatus `json:"session_status"` // status of its session
+	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing is pushed
+	Link          string        `json:"link"`           // text that ParseLink accepts; "": there is no session remote
+	ForkCommand   string        `json:"fork_command"`   // command that forks the session from this checkpoint
+	ResumeCommand string        `json:"resume_command"` // command that resumes the session
 }
 
-// SessionDiffRequest compares two checkpoints, or a checkpoint and the working tree.
+// SessionDiffRequest requests a comparison of two checkpoints, or of a checkpoint and the working tree.
 type SessionDiffRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
-	A             string `json:"a"`                  // "": the base
-	B             string `json:"b"`                  // "": the working tree, of which a checkpoint is made
-	AOf           string `json:"a_of,omitempty"`     // session that A is of, as Of; "": the same
-	ARemote       string `json:"a_remote,omitempty"` // where AOf is, as SessionRemote
-	Patch         bool   `json:"patch"`              // the text of the differences too
-	Stat          bool   `json:"stat"`               // the numbers of lines too
+	A             string `json:"a"`                  // checkpoint; "": the base tree
+	B             string `json:"b"`                  // checkpoint; "": a new checkpoint of the working tree
+	AOf           string `json:"a_of,omitempty"`     // session of A, in the form of Of; "": the same session
+	ARemote       string `json:"a_remote,omitempty"` // session remote that has AOf, in the form of SessionRemote
+	Patch         bool   `json:"patch"`              // the reply contains the text of the differences
+	Stat          bool   `json:"stat"`               // the reply contains the numbers of lines
 }
 
 // SessionDiffReply is the output of `session diff --json`.
 type SessionDiffReply struct {
 	A, B    Checkpoint   `json:"-"`
 	Changes []PathChange `json:"changes"`
-	Patch   string       `json:"patch,omitempty"` // as git diff prints it
+	Patch   string       `json:"patch,omitempty"` // in the format of git diff
 }
 
-// PathChange is one path that two trees do not have alike.
+// PathChange is one path whose entries in two trees differ.
 type PathChange struct {
 	Path    string `json:"path"`
-	Status  string `json:"status"` // "A", "M", "D", "T" as git diff --name-status
+	Status  string `json:"status"` // "A", "M", "D" or "T", as in git diff --name-status
 	OldMode string `json:"old_mode,omitempty"`
 	NewMode string `json:"new_mode,omitempty"`
-	Old     string `json:"old,omitempty"` // blob ids
-	New     string `json:"new,omitempty"`
-	Added   int64  `json:"added,omitempty"` // lines; -1: binary
-	Removed int64  `json:"removed,omitempty"`
+	Old     string `json:"old,omitempty"`     // blob id before the change
+	New     string `json:"new,omitempty"`     // blob id after the change
+	Added   int64  `json:"added,omitempty"`   // number of added lines; -1: the file is binary
+	Removed int64  `json:"removed,omitempty"` // number of removed lines
 }
 
-// RestoreRequest changes paths back to a checkpoint.
+// RestoreRequest requests that paths are changed back to their state in a checkpoint.
 type RestoreRequest struct {
 	Dir           string   `json:"dir"`
 	ID            string   `json:"id"`
-	Of            string   `json:"of,omitempty"`             // other session that the checkpoint is of; "": this one
-	SessionRemote string   `json:"session_remote,omitempty"` // where Of is; "": on this host
-	Paths         []string `json:"paths"`                    // relative to the mount; none: all that checkpoints hold
-	Staged        bool     `json:"staged"`                   // restore the index too
+	Of            string   `json:"of,omitempty"`             // other session that has the checkpoint; "": the session of Dir
+	SessionRemote string   `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it
+	Paths         []string `json:"paths"`                    // paths relative to the mount; none: everything that checkpoints contain
+	Staged        bool     `json:"staged"`                   // also restore the index
 	DryRun        bool     `json:"dry_run"`
-	Nonce         string   `json:"nonce,omitempty"` // the same in all attempts of one request; "": it is not repeated
+	Nonce         string   `json:"nonce,omitempty"` // random text that is the same if the request is repeated; "": it is never repeated
 }
 
 // RestoreReply is the output of `session restore --json`.
 type RestoreReply struct {
 	Dir        string       `json:"dir"`
 	Checkpoint Checkpoint   `json:"checkpoint" v5:"point"`
-	Before     *Checkpoint  `json:"before"` // undoes it; null in a dry run
+	Before     *Checkpoint  `json:"before"` // restoring this checkpoint undoes the restore; null in a dry run
 	Changes    []PathChange `json:"changes"`
-	Kept       []string     `json:"kept"` // changed meanwhile, and left as they were
+	Kept       []string     `json:"kept"` // paths that other processes changed during the restore, and that were left unchanged
 	DryRun     bool         `json:"dry_run"`
 }
 
-// ForkRequest asks for a new session at a checkpoint. Mount's Remote and Ref are those of the
-// session; Dir, Session and the settings are the new one's.
+// ForkRequest requests a new session that starts from a checkpoint. In Mount, Remote and Ref are those of the parent session; Dir,
+// Session and the options are those of the new session.
 type ForkRequest struct {
 	Of            string       `json:"of"`
 	SessionRemote string       `json:"session_remote,omitempty"`
-	ID            string       `json:"id"` // "": the working tree as it is now, if it is mounted, else the newest
+	ID            string       `json:"id"` // checkpoint; "": the current working tree if the parent is mounted, else the newest checkpoint
 	Mount         MountRequest `json:"mount"`
 }
 
-// SessionSetRequest asks to change a session's state, or a pin.
+// SessionSetRequest requests a change of a session's state, or that a pin is set or removed.
 type SessionSetRequest struct {
 	Of     string `json:"of"`
-	State  string `json:"state,omitempty"` // "paused", "closed", "archived", "open"; "": stays
+	State  string `json:"state,omitempty"` // "paused", "closed", "archived", "open"; "": the state is not changed
 	Reason string `json:"reason,omitempty"`
 	Actor  string `json:"actor,omitempty"`
-	Pin    string `json:"pin,omitempty"` // name of a pin to set or to remove
-	ID     string `json:"id,omitempty"`  // checkpoint for Pin; "" with Unpin
+	Pin    string `json:"pin,omitempty"` // name of the pin that is set or, with Unpin, removed
+	ID     string `json:"id,omitempty"`  // checkpoint that is pinned; "" with Unpin
 	Unpin  bool   `json:"unpin,omitempty"`
 }
 
-// SessionGCRequest asks to drop checkpoints that no rule keeps.
+// SessionGCRequest requests that checkpoints which no rule keeps are dropped.
 type SessionGCRequest struct {
 	Of     string        `json:"of"`
 	DryRun bool          `json:"dry_run"`
-	All    time.Duration `json:"all_ns"`   // checkpoints younger than this are kept; 0: seven days
-	Daily  time.Duration `json:"daily_ns"` // then the last of each day for so long; 0: thirty days
+	All    time.Duration `json:"all_ns"`   // all checkpoints younger than this are kept; 0: seven days
+	Daily  time.Duration `json:"daily_ns"` // the last checkpoint of each day is kept if it is younger than this; 0: thirty days
 }
 
-// SessionDeleteRequest asks to delete a session that is not mounted.
+// SessionDeleteRequest requests that a session which is not mounted is deleted.
 type SessionDeleteRequest struct {
 	Of       string `json:"of"`
-	Remote   string `json:"remote,omitempty"`    // session remote, URL or absolute path; "": that of the session here. It may carry a secret
-	TakeOver bool   `json:"take_over,omitempty"` // although another machine seems to be at work in it
+	Remote   string `json:"remote,omitempty"`    // URL or absolute path, may contain a secret; "": session remote of the session on this host
+	TakeOver bool   `json:"take_over,omitempty"` // delete the session even if another machine holds its claim
 }
 
 // SessionDeleteReply is the output of `session delete --json` and `session undelete --json`.
 type SessionDeleteReply struct {
 	Session string    `json:"session"`
-	Local   bool      `json:"local" v5:"here"` // it was on this host
-	Refs    int64     `json:"refs"`            // that were moved on the session remote
-	Kept    []string  `json:"kept,omitempty"`  // refs that stay as they are on the session remote
-	Until   time.Time `json:"until,omitzero"`  // when it can no longer be restored
+	Local   bool      `json:"local" v5:"here"` // the session was on this host
+	Refs    int64     `json:"refs"`            // number of refs that were changed on the session remote
+	Kept    []string  `json:"kept,omitempty"`  // refs on the session remote that were left unchanged
+	Until   time.Time `json:"until,omitzero"`  // time until which the session can be restored
 }
 
-// SessionUndeleteRequest restores the session of that name that was deleted last.
+// SessionUndeleteRequest requests that a deleted session is restored. If several had the name, it is the one that was deleted last.
 type SessionUndeleteRequest struct {
 	Session string `json:"session"`
 	Remote  string `json:"remote,omitempty"` // as in SessionDeleteRequest
 }
 
-// SessionTrashRequest asks for deleted sessions of the state directory, or of a session remote.
+// SessionTrashRequest requests a list of the deleted sessions of the state directory, or of a session remote.
 type SessionTrashRequest struct {
-	Remote string `json:"remote,omitempty"` // as in SessionDeleteRequest; "": of the state directory
+	Remote string `json:"remote,omitempty"` // as in SessionDeleteRequest; "": the state directory
 }
 
 // SessionTrashReply is the output of `session list --deleted --json`.
@@ -389,28 +387,28 @@ type SessionTrashReply struct {
 	Deleted []DeletedSession `json:"deleted"` // newest first
 }
 
-// DeletedSession is a session that can be restored.
+// DeletedSession is a deleted session that can be restored.
 type DeletedSession struct {
 	Name   string    `json:"name"`
 	Remote string    `json:"session_remote" v5:"remote"` // without secrets
 	At     time.Time `json:"deleted_at"`
-	Until  time.Time `json:"until"`
+	Until  time.Time `json:"until"` // time until which it can be restored
 }
 
 // SessionGCReply is the output of `session gc --json`.
 type SessionGCReply struct {
 	Session string       `json:"session"`
-	Kept    int64        `json:"kept"`
-	Dropped []Checkpoint `json:"dropped"`
-	Records int64        `json:"records"` // of the transcript that were dropped
-	Bytes   int64        `json:"bytes"`   // that became free
+	Kept    int64        `json:"kept"`    // number of checkpoints that were kept
+	Dropped []Checkpoint `json:"dropped"` // checkpoints that were dropped
+	Records int64        `json:"records"` // number of transcript records that were dropped
+	Bytes   int64        `json:"bytes"`   // number of bytes that became free
 	DryRun  bool         `json:"dry_run"`
 }
 
-// defaultNotes is the Ref of requests that name none.
+// defaultNotes is the notes ref of a SessionNoteRequest without a Ref.
 const defaultNotes = "agent"
 
-// needDir checks the directory of a mount, which must be absolute: the daemon works in another one.
+// needDir returns an error unless the directory is absolute: the daemon has another working directory than its clients.
 func needDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return badRequest("directory %q is not absolute", dir)
@@ -418,7 +416,7 @@ func needDir(dir string) error {
 	return nil
 }
 
-// needOf checks the name of a session: a directory or a name.
+// needOf returns an error unless of is an absolute directory or the name of a session.
 func needOf(of string) error {
 	if filepath.IsAbs(of) {
 		return nil
@@ -429,8 +427,8 @@ func needOf(of string) error {
 	return nil
 }
 
-// needAt is needOf of a session that may be on a session remote: it has a name there, and no
-// directory.
+// needAt returns an error unless of identifies a session. If remote is not "", of must be a name, because the session is on that session
+// remote and not mounted.
 func needAt(of, remote string) error {
 	if remote == "" {
 		return needOf(of)
@@ -468,8 +466,8 @@ func (r RestoreRequest) validate() error {
 }
 func (r ForkRequest) validate() error {
 	m := r.Mount
-	// An empty remote stands for that of the session, which the daemon knows.
-	if m.Remote == "" { // the session's
+	// If the remote is empty, the daemon uses that of the parent session. The check of m needs some value.
+	if m.Remote == "" {
 		m.Remote = "/"
 	}
 	if err := needAt(r.Of, r.SessionRemote); err != nil {

@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 )
 
-// workSession calls the methods of a Handler for sessions.
+// workSession calls the handler's method for operation o, which must be one of interface Sessions.
 func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (any, error) {
 	h, ok := s.handler.(Sessions)
 	if !ok {
@@ -61,12 +61,12 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 	return nil, unsupported("unknown operation %.40q", o)
 }
 
-// Checkpoint asks for a checkpoint of a working tree.
+// Checkpoint requests a checkpoint of a working tree.
 func (c *Client) Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error) {
 	return call[CheckpointReply](ctx, c, opCheckpoint, r, progress)
 }
 
-// Sync waits until a mount's work is on its session remote.
+// Sync requests that the session of a mount is pushed to its session remote, and waits for that.
 func (c *Client) Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error) {
 	return call[SyncReply](ctx, c, opSync, r, progress)
 }
@@ -81,22 +81,22 @@ func (c *Client) SessionsOn(ctx context.Context, r SessionsOnRequest) (SessionsR
 	return call[SessionsReply](ctx, c, opSessionsOn, r, nil)
 }
 
-// SessionLog lists a session's checkpoints.
+// SessionLog lists the checkpoints of a session.
 func (c *Client) SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error) {
 	return call[SessionLogReply](ctx, c, opSessionLog, r, nil)
 }
 
-// SessionShow returns of one checkpoint.
+// SessionShow returns a description of one checkpoint.
 func (c *Client) SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error) {
 	return call[SessionShowReply](ctx, c, opSessionShow, r, nil)
 }
 
-// SessionDiff compares two checkpoints.
+// SessionDiff compares two checkpoints, or a checkpoint and the working tree.
 func (c *Client) SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error) {
 	return call[SessionDiffReply](ctx, c, opSessionDiff, r, nil)
 }
 
-// Restore changes files back to a checkpoint.
+// Restore changes files back to their contents in a checkpoint.
 func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error) {
 	if r.Nonce == "" {
 		r.Nonce = rand.Text()
@@ -104,20 +104,20 @@ func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Pr
 	return call[RestoreReply](ctx, c, opRestore, r, progress)
 }
 
-// Fork begins a session at a checkpoint of another, and mounts it.
+// Fork creates a session that starts from a checkpoint of another one, and mounts it.
 func (c *Client) Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error) {
 	r.Mount = r.Mount.ofCaller()
 	return call[MountReply](ctx, c, opFork, r, progress)
 }
 
-// SessionSet changes a session's state or pins.
+// SessionSet changes the state of a session, or sets or removes a pin.
 func (c *Client) SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error) {
 	return call[SessionInfo](ctx, c, opSessionSet, r, nil)
 }
 
-// SessionNote writes a git note.
+// SessionNote writes a git note on a commit.
 func (c *Client) SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error) {
-	r.Ref = cmp.Or(r.Ref, defaultNotes) // older daemons have no default
+	r.Ref = cmp.Or(r.Ref, defaultNotes) // daemons of older versions require a Ref
 	return call[SessionNoteReply](ctx, c, opSessionNote, r, nil)
 }
 
@@ -131,7 +131,7 @@ func (c *Client) SessionGC(ctx context.Context, r SessionGCRequest, progress fun
 	return call[SessionGCReply](ctx, c, opSessionGC, r, progress)
 }
 
-// SessionDelete removes a session from this host and from its session remote.
+// SessionDelete moves a session from this host and from its session remote to the trash.
 func (c *Client) SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error) {
 	return call[SessionDeleteReply](ctx, c, opSessionDelete, r, nil)
 }
@@ -141,7 +141,7 @@ func (c *Client) SessionUndelete(ctx context.Context, r SessionUndeleteRequest) 
 	return call[SessionDeleteReply](ctx, c, opSessionBack, r, nil)
 }
 
-// SessionTrash lists deleted sessions that can be restored.
+// SessionTrash lists the deleted sessions that can be restored.
 func (c *Client) SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error) {
 	return call[SessionTrashReply](ctx, c, opSessionTrash, r, nil)
 }

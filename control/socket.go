@@ -17,13 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// probeTime is how long a socket may take to accept a connection before it counts as alive but
-// busy.
+// probeTime is the time that a server has to accept a connection. If it takes longer, it counts as alive but busy.
 const probeTime = 2 * time.Second
 
-// StateDir returns the absolute state directory: dir if it is not empty, else $ARTIFACTFS_STATE,
-// else /var/lib/artifactfs for root and $XDG_STATE_HOME/artifactfs (~/.local/state/artifactfs) for
-// others.
+// StateDir returns the absolute path of the state directory. That is dir, unless dir is empty. Otherwise it is $ARTIFACTFS_STATE if that
+// is set, or else /var/lib/artifactfs for root, and $XDG_STATE_HOME/artifactfs (by default ~/.local/state/artifactfs) for other users.
 func StateDir(dir string) (string, error) {
 	if dir == "" {
 		dir = os.Getenv("ARTIFACTFS_STATE")
@@ -31,7 +29,7 @@ func StateDir(dir string) (string, error) {
 	if dir == "" && os.Geteuid() == 0 {
 		dir = "/var/lib/artifactfs"
 	}
-	// The XDG base directory specification has relative paths ignored.
+	// According to the XDG base directory specification, relative paths in the variable must be ignored.
 	if x := os.Getenv("XDG_STATE_HOME"); dir == "" && filepath.IsAbs(x) {
 		dir = filepath.Join(x, "artifactfs")
 	}
@@ -49,16 +47,16 @@ func StateDir(dir string) (string, error) {
 	return abs, nil
 }
 
-// DaemonSocket is where the shared background daemon of a state directory listens.
+// DaemonSocket returns the path of the socket on which the shared background daemon of a state directory listens.
 func DaemonSocket(state string) string { return filepath.Join(state, "run", "daemon.sock") }
 
-// MountSocket is where process pid, serving its own mount in the foreground, listens.
+// MountSocket returns the path of the socket on which process pid listens, if the process serves a single mount in the foreground.
 func MountSocket(state string, pid int) string {
 	return filepath.Join(state, "run", "mount-"+strconv.Itoa(pid)+".sock")
 }
 
-// Sockets lists the sockets of a state directory that have a server, the shared daemon's first. It
-// removes sockets of dead processes.
+// Sockets returns the paths of the sockets of a state directory that have a server, the shared daemon's first. It removes sockets whose
+// servers are dead.
 func Sockets(ctx context.Context, state string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(state, "run")), "*.sock"))
 	if err != nil {
@@ -80,14 +78,14 @@ func Sockets(ctx context.Context, state string) ([]string, error) {
 			live = append(live, socket)
 		case errors.Is(err, ErrNoServer):
 			removeDead(socket)
-		default: // it may be alive: requests will show the problem
+		default: // a server may be alive; requests to it will show the problem
 			live = append(live, socket)
 		}
 	}
 	return live, nil
 }
 
-// removeDead removes a socket that refused a connection, unless a process is about to serve it.
+// removeDead removes a socket that has refused a connection. It does nothing if a process holds the lock to serve the socket.
 func removeDead(socket string) {
 	l, err := takeLock(socket)
 	if err != nil {
@@ -97,16 +95,16 @@ func removeDead(socket string) {
 	l.release()
 }
 
-// quoteGlob quotes the characters of a path that filepath.Glob would expand.
+// quoteGlob escapes those characters in a path that have a meaning for filepath.Glob.
 func quoteGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// dial connects to a socket and refuses to speak to another user's process; root's is trusted, and
-// root trusts all.
+// dial connects to a socket. It returns ErrNoServer if no process listens, and an error if the server is run by another user. A server
+// that is run by root is accepted, and root accepts every server.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	name, done, err := shortName(socket)
-	// The directory of the socket does not exist, so no process listens.
+	// If the directory of the socket does not exist, no process listens.
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
 	} else if err != nil {
@@ -120,7 +118,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
 	case err != nil:
 		var op *net.OpError
-		if errors.As(err, &op) { // its text would repeat the path, perhaps a made-up one
+		if errors.As(err, &op) { // the text of op repeats the path, which may be the one that shortName made up
 			err = op.Err
 		}
 		return nil, fmt.Errorf("connect to %s: %w", socket, err)
@@ -137,8 +135,8 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// peerOf returns, from the kernel, the process that called connect(2), or listen(2), at the other
-// end.
+// peerOf returns the process at the other end of a connection, as the kernel recorded it: the process that called connect(2) or, for
+// a client, the process that called listen(2).
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -146,8 +144,7 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	}
 	var cred *unix.Ucred
 	var credErr error
-	// The kernel recorded the user and process when the connection was made, so the peer cannot
-	// forge them.
+	// The kernel records the user and the process when the connection is made, so the peer cannot forge them.
 	err = raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
@@ -157,10 +154,9 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, nil
 }
 
-// shortName spells a socket's path so that it fits the 108 bytes of sockaddr_un; done ends the
-// spelling's validity.
+// shortName returns a name for a socket that fits into the 108 bytes of sockaddr_un. The name is valid until done is called.
 func shortName(socket string) (name string, done func(), err error) {
-	// The limit is 108 bytes with the zero byte. A few are left for the suffix of a temporary name.
+	// The limit of 108 bytes includes a zero byte. Some bytes are reserved for the suffix of a temporary name.
 	if len(socket) <= 100 {
 		return socket, func() {}, nil
 	}
@@ -171,8 +167,8 @@ func shortName(socket string) (name string, done func(), err error) {
 	return proc.Self.FDPath(fd) + "/" + filepath.Base(socket), func() { unix.Close(fd) }, nil
 }
 
-// listen creates a listening socket of mode 0600 at its path: bound under another name, then
-// renamed. So a socket that refuses connections is dead.
+// listen creates a listening socket with mode 0600, and the lock of its path. It binds the socket to a temporary name and then renames
+// it. Therefore a socket at the path listens from the start, and a socket that refuses connections is dead.
 func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	dir := filepath.Dir(socket)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -182,7 +178,7 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen on %s: %w", socket, err)
 	}
-	// Another user who may write to the directory could replace the socket.
+	// If another user may write to the directory, that user could replace the socket.
 	if info.Mode()&0o022 != 0 && info.Mode()&os.ModeSticky == 0 {
 		return nil, nil, fmt.Errorf("listen on %s: others may write to the directory: %w", socket, os.ErrPermission)
 	}
@@ -198,11 +194,10 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	return l, lock, nil
 }
 
-// bindAndRename creates a listening socket under a temporary name and renames it. The caller holds
-// the lock of the socket.
+// bindAndRename creates a listening socket under a temporary name and renames it to socket. The caller holds the lock of the socket.
 func bindAndRename(socket string) (*net.UnixListener, error) {
 	newborn := socket + ".new"
-	os.Remove(newborn) // left by a process that died here; the lock is ours
+	os.Remove(newborn) // a process that died in this function may have left it; no other process is here, because of the lock
 	name, done, err := shortName(newborn)
 	if err != nil {
 		return nil, err
@@ -225,8 +220,8 @@ func bindAndRename(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// inherit continues to listen. A predecessor may have died after it removed its socket: then a new
-// one is created.
+// inherit returns a listener that continues with the descriptor of a dead server. If that server had already removed its socket, inherit
+// creates a new socket.
 func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	if _, err := os.Lstat(socket); err != nil || listener == nil {
 		l, err := bindAndRename(socket)
@@ -235,18 +230,18 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 		}
 		return l, err
 	}
-	l, err := net.FileListener(listener) // of a copy
+	l, err := net.FileListener(listener) // uses a copy of the descriptor
 	if err != nil {
 		return nil, err
 	}
 	u, ok := l.(*net.UnixListener)
-	// A descriptor of another kind cannot be listened on.
+	// The descriptor is not a unix socket, so it is not the one of a server.
 	if !ok {
 		l.Close()
 		return nil, errors.New("the inherited descriptor is no unix socket")
 	}
 	u.SetUnlinkOnClose(false)
-	// Clients see the process that called listen last (unix(7), SO_PEERCRED), and that one is dead.
+	// SO_PEERCRED shows clients the process that called listen last (unix(7)). That process is dead, so call listen again.
 	raw, err := u.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { unix.Listen(int(fd), unix.SOMAXCONN) })
@@ -259,15 +254,14 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// fileLock is the ownership of a socket's path, which the kernel releases when all processes that
-// hold it have ended.
+// fileLock is the ownership of a socket's path. The kernel releases it when all processes that hold the descriptor have ended.
 type fileLock struct {
 	f    *os.File
-	path string
+	path string // path of the lock file
 }
 
-// isLockOf reports whether a file is the lock of a socket: its path may have been removed by a
-// server that ended, or belong to another state directory.
+// isLockOf reports whether an open file is the lock file of a socket. It is not if the lock file was removed by a server that ended, or
+// if it belongs to another state directory.
 func isLockOf(socket string, lock *os.File) bool {
 	mine, err1 := lock.Stat()
 	there, err2 := os.Lstat(lockName(socket))
@@ -277,8 +271,8 @@ func isLockOf(socket string, lock *os.File) bool {
 // lockName returns the path of the lock file of a socket.
 func lockName(socket string) string { return socket + ".lock" }
 
-// takeLock locks the path of a socket. It never waits: it returns ErrInUse if another process, or
-// another server of this one, has the lock.
+// takeLock locks the path of a socket. It does not wait: it returns ErrInUse if another process, or another server of this process, holds
+// the lock.
 func takeLock(socket string) (*fileLock, error) {
 	path := lockName(socket)
 	for {
@@ -294,7 +288,7 @@ func takeLock(socket string) (*fileLock, error) {
 			}
 			return nil, err
 		}
-		// The holder before us may have removed the file between our open and our flock.
+		// The previous holder may have removed the file after this process opened it and before it locked it. Then try again.
 		mine, err1 := f.Stat()
 		there, err2 := os.Lstat(path)
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
@@ -304,12 +298,12 @@ func takeLock(socket string) (*fileLock, error) {
 	}
 }
 
-// release removes the lock file and releases the lock.
+// release removes the lock file, and then releases the lock.
 func (l *fileLock) release() {
-	// The file is removed while it is locked: a process that opened it before finds another file
-	// under the name, and tries again.
+	// The file is removed while it is locked. A process that opened it before notices after its flock that the path is another
+	// file, and tries again.
 	os.Remove(l.path)
-	if raw, err := l.f.SyscallConn(); err == nil { // closing would not release it while another process has a copy
+	if raw, err := l.f.SyscallConn(); err == nil { // closing the file releases the lock only if no other process has a copy
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })
 	}
 	l.f.Close()

@@ -11,55 +11,55 @@ import (
 	"time"
 )
 
-// TraceRequest requests a message for each request that a mount answers, until the caller leaves or
-// the mount ends.
+// TraceRequest requests a message for each request that a mount answers, until the caller closes the connection or the mount ends.
 type TraceRequest struct {
 	Dir string `json:"dir"` // absolute mount directory
-	All bool   `json:"all"` // false: reads, and whatever had to wait for the remote
+	All bool   `json:"all"` // false: only reads, and requests that had to wait for the remote
 }
 
+// validate returns an error if the directory is not absolute.
 func (r TraceRequest) validate() error {
 	return UnmountRequest{Dir: r.Dir}.validate()
 }
 
-// TraceSource says where missing data came from.
+// TraceSource states where the data of an answer came from.
 type TraceSource string
 
 const (
-	TraceHit       TraceSource = "hit"       // it was on this host
+	TraceHit       TraceSource = "hit"       // everything was on this host
 	TraceFetched   TraceSource = "fetched"   // contents were fetched from the remote
-	TraceListed    TraceSource = "listed"    // directory listings were fetched from the remote
+	TraceListed    TraceSource = "listed"    // trees were fetched from the remote
 	TraceSized     TraceSource = "sized"     // sizes were fetched from the remote
-	TraceConverted TraceSource = "converted" // a filter had to run
+	TraceConverted TraceSource = "converted" // a filter program converted the contents
 )
 
-// TraceEvent is one answered request. `trace --json` prints one a line.
+// TraceEvent describes one request that a mount has answered. `trace --json` prints one event per line.
 type TraceEvent struct {
 	Time    time.Time   `json:"time"`
-	PID     int         `json:"pid"`     // 0: the kernel itself, writing back or reading ahead
-	Command string      `json:"command"` // name of the process; "" if it has gone
-	Op      string      `json:"op"`      // the kernel's name of the request, in lower case
-	Path    string      `json:"path"`    // relative to the mount; "" is its root
-	To      string      `json:"to,omitempty"`
-	Offset  int64       `json:"offset"` // of the range that was read or written, in bytes
-	Size    int64       `json:"size"`   // of the range that was read or written, in bytes
+	PID     int         `json:"pid"`          // process that caused the request; 0: the kernel, by writing back or reading ahead
+	Command string      `json:"command"`      // name of the process; "" if the process has ended
+	Op      string      `json:"op"`           // name of the request in the kernel, in lower case
+	Path    string      `json:"path"`         // path relative to the mount; "": the root
+	To      string      `json:"to,omitempty"` // new path of a rename, relative to the mount
+	Offset  int64       `json:"offset"`       // offset of the range that was read or written, in bytes
+	Size    int64       `json:"size"`         // size of the range that was read or written, in bytes
 	Source  TraceSource `json:"source"`
-	Blobs   int64       `json:"blobs"`           // that the request to the remote asked for, this one among them
-	Bytes   int64       `json:"bytes"`           // bytes of contents that were received for this request
-	Wait    int64       `json:"wait_us"`         // until the answer, in microseconds
-	Error   string      `json:"error,omitempty"` // an errno's name, such as ENOENT
+	Blobs   int64       `json:"blobs"`           // number of blobs that were requested from the remote together with this one
+	Bytes   int64       `json:"bytes"`           // number of bytes of contents that were received for this request
+	Wait    int64       `json:"wait_us"`         // time until the answer, in microseconds
+	Error   string      `json:"error,omitempty"` // name of an errno, such as ENOENT
 }
 
-// Trace is some events, or a sign that the stream has begun.
+// Trace is a message of a stream of events. The first message may contain no events: it shows that the stream has started.
 type Trace struct {
-	PID    int          `json:"pid"`  // of the process that serves the mount
-	Lost   int64        `json:"lost"` // events that were not sent because the asker was slow
+	PID    int          `json:"pid"`  // process that serves the mount
+	Lost   int64        `json:"lost"` // number of events that were dropped because the caller read too slowly
 	Events []TraceEvent `json:"events"`
 }
 
-// Trace calls each with the requests of a mount, from this goroutine, until ctx ends, which is no
-// error, or the mount ends. ErrNoServer means that the process ended: another may have taken the
-// mount over.
+// Trace calls each with every message of a mount's stream of events, in the calling goroutine. It returns nil when ctx or the mount
+// ends, and the error of each if that returns one. ErrNoServer means that the serving process has ended: a successor may have taken
+// over the mount.
 func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) error) error {
 	line, err := encodeRequest(opTrace, r)
 	if err != nil {
@@ -82,11 +82,10 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	return fmt.Errorf("ask %s: %w", c.name(), err)
 }
 
-// readTrace sends the request and calls each for every message, until the connection ends or each
-// returns an error.
+// readTrace sends the request line and calls each for every message. It returns when the stream ends or when each returns an error.
 func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
-	// EPIPE means that the server has refused the request already; its error is read below.
+	// EPIPE means that the server has refused the request without reading it. The server's error is read below.
 	if _, err := conn.Write(line); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("send request: %w", err)
 	}
@@ -116,8 +115,8 @@ func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 	}
 }
 
-// trace sends a message of a stream and waits until the caller reads it: a caller that stops
-// reading, as with Ctrl-Z, may continue.
+// trace sends a message of a stream. It waits without a timeout until the caller reads the message, because a caller that was stopped,
+// as by Ctrl-Z, may be continued later.
 func (s *sender) trace(ctx context.Context, t Trace) error {
 	defer context.AfterFunc(ctx, func() { s.conn.SetWriteDeadline(time.Now()) })()
 	return s.sendBy(message{Trace: &t}, time.Time{})

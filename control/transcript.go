@@ -9,61 +9,61 @@ import (
 // SessionTranscriptRequest requests the transcript of a session.
 type SessionTranscriptRequest struct {
 	Of   string `json:"of"`
-	Turn int    `json:"turn,omitempty"` // that turn alone; 0: all
-	Head string `json:"head,omitempty"` // of the reply before: while nothing was added there are no records; "": there was none
+	Turn int    `json:"turn,omitempty"` // number of the only turn to return; 0: all turns
+	Head string `json:"head,omitempty"` // Head of the previous reply: if nothing was added since, the reply has no records; "": none
 }
 
-// SessionTranscriptReply is printed by `session transcript --json`, one line for each record.
+// SessionTranscriptReply is the output of `session transcript --json`, which prints one record per line.
 type SessionTranscriptReply struct {
 	Session string             `json:"session"`
 	Head    string             `json:"head"`  // commit of the transcript; "": nothing was recorded
-	Turns   int                `json:"turns"` // number of the last one
+	Turns   int                `json:"turns"` // number of the last turn
 	Records []TranscriptRecord `json:"records"`
 }
 
-// TranscriptRecord is one record of a transcript.
+// TranscriptRecord is one record of a transcript, or the tombstone of an erased record.
 type TranscriptRecord struct {
 	ID         string          `json:"id"`
 	Time       time.Time       `json:"time"`
-	Checkpoint string          `json:"checkpoint" v5:"point"` // the newest checkpoint then; "": there was none
+	Checkpoint string          `json:"checkpoint" v5:"point"` // newest checkpoint when it was recorded; "": there was none
 	Session    string          `json:"session"`
 	Lane       string          `json:"lane"`
 	Actor      string          `json:"actor"`
-	Turn       int             `json:"turn"`   // of the record, from 1 on; 0: before the first turn
-	Begins     bool            `json:"begins"` // it is the first of its turn
+	Turn       int             `json:"turn"`   // number of its turn, counted from 1; 0: before the first turn
+	Begins     bool            `json:"begins"` // it is the first record of its turn
 	Record     json.RawMessage `json:"record,omitempty"`
-	Erased     *Erased         `json:"erased,omitempty"` // the record is gone
+	Erased     *Erased         `json:"erased,omitempty"` // tombstone, if the record was erased
 }
 
-// Erased is the tombstone of a record.
+// Erased is the tombstone of an erased record.
 type Erased struct {
-	Time time.Time `json:"time"`
-	By   string    `json:"by"`
+	Time time.Time `json:"time"` // time of the erasure
+	By   string    `json:"by"`   // user or program that erased the record
 	Why  string    `json:"why,omitempty"`
 }
 
-// SessionEraseRequest asks to erase records of a transcript for good.
+// SessionEraseRequest requests that records of a transcript are erased permanently.
 type SessionEraseRequest struct {
 	Of      string    `json:"of"`
-	Before  time.Time `json:"before"`            // records that are older; zero: none for their age
-	Records []string  `json:"records,omitempty"` // and those with these ids
-	Why     string    `json:"why,omitempty"`     // is kept
+	Before  time.Time `json:"before"`            // records older than this are erased; zero: age selects no record
+	Records []string  `json:"records,omitempty"` // ids of further records to erase
+	Why     string    `json:"why,omitempty"`     // reason, which is stored in the tombstones
 	Actor   string    `json:"actor,omitempty"`
 }
 
 // SessionEraseReply is the output of `session erase --json`.
 type SessionEraseReply struct {
 	Session string   `json:"session"`
-	Erased  []string `json:"erased"` // ids
-	Bytes   int64    `json:"bytes"`  // that became free on this host
+	Erased  []string `json:"erased"` // ids of the erased records
+	Bytes   int64    `json:"bytes"`  // number of bytes that became free on this host
 }
 
-// SessionFactsRequest asks for the facts and the handoff of a session, after changing them.
+// SessionFactsRequest requests the facts and the handoff of a session, after the requested changes were made.
 type SessionFactsRequest struct {
 	Of      string   `json:"of"`
-	Add     []string `json:"add,omitempty"`
-	Remove  string   `json:"remove,omitempty"`  // id of a fact
-	Handoff *string  `json:"handoff,omitempty"` // the new handoff; null: unchanged
+	Add     []string `json:"add,omitempty"`     // texts of new facts
+	Remove  string   `json:"remove,omitempty"`  // id of the fact to remove
+	Handoff *string  `json:"handoff,omitempty"` // new handoff; null: the handoff is not changed
 	Actor   string   `json:"actor,omitempty"`
 }
 
@@ -72,20 +72,20 @@ type SessionFactsReply struct {
 	Session  string `json:"session"`
 	Facts    []Fact `json:"facts"` // oldest first
 	Handoff  string `json:"handoff"`
-	Redacted int64  `json:"redacted"` // secrets that were removed from the added facts
+	Redacted int64  `json:"redacted"` // number of secrets that were removed from the new texts
 }
 
-// Fact is a statement that the next person or agent to work in a session needs.
+// Fact is a short text for those who resume a session.
 type Fact struct {
 	ID   string    `json:"id"`
 	Time time.Time `json:"time"`
-	By   string    `json:"by"`
+	By   string    `json:"by"` // author
 	Text string    `json:"text"`
 }
 
 func (r SessionTranscriptRequest) validate() error { return needOf(r.Of) }
 
-// validate reports a session name that is not valid, and a request that names nothing to erase.
+// validate returns an error if the session is invalid, or if the request selects no records.
 func (r SessionEraseRequest) validate() error {
 	if r.Before.IsZero() && len(r.Records) == 0 {
 		return badRequest("nothing is named that is to be erased")
@@ -104,21 +104,21 @@ func (c *Client) SessionTranscript(ctx context.Context, r SessionTranscriptReque
 	return call[SessionTranscriptReply](ctx, c, opSessionTranscript, r, nil)
 }
 
-// SessionErase erases records of a transcript.
+// SessionErase erases records of a transcript permanently.
 func (c *Client) SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error) {
 	return call[SessionEraseReply](ctx, c, opSessionErase, r, nil)
 }
 
-// SessionFacts changes the facts of a session, and returns them.
+// SessionFacts changes the facts and the handoff of a session, and returns the new ones.
 func (c *Client) SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error) {
 	return call[SessionFactsReply](ctx, c, opSessionFacts, r, nil)
 }
 
-// SessionNoteRequest asks to write a git note on a commit.
+// SessionNoteRequest requests that a git note is written on a commit.
 type SessionNoteRequest struct {
 	Dir    string          `json:"dir"`
-	Commit string          `json:"commit"` // as git names commits; "" is HEAD; "@", "@~N", a checkpoint's id or "turn:N": that checkpoint
-	Ref    string          `json:"ref"`    // "agent", the default of a Client, is refs/notes/agent
+	Commit string          `json:"commit"` // name of a commit or of a checkpoint: "@", "@~N", an id or "turn:N"; "": HEAD
+	Ref    string          `json:"ref"`    // "agent" stands for refs/notes/agent, which is the default of a Client
 	JSON   json.RawMessage `json:"json"`
 }
 
@@ -126,22 +126,22 @@ type SessionNoteRequest struct {
 type SessionNoteReply struct {
 	Commit   string `json:"commit"`
 	Ref      string `json:"ref"`
-	Note     string `json:"note"`     // blob id
-	Redacted int64  `json:"redacted"` // secrets that were taken out
+	Note     string `json:"note"`     // id of the note's blob
+	Redacted int64  `json:"redacted"` // number of secrets that were removed from the note
 }
 
-// SessionRecordRequest appends to the transcript of the mount at Dir.
+// SessionRecordRequest requests that records are appended to the transcript of the mount at Dir.
 type SessionRecordRequest struct {
 	Dir   string   `json:"dir"`
-	Lines []string `json:"lines"` // a JSON object each
+	Lines []string `json:"lines"` // records, one JSON object each
 }
 
 // SessionRecordReply is the output of `session record --json`.
 type SessionRecordReply struct {
 	Ref        string `json:"ref"`
-	Checkpoint string `json:"checkpoint" v5:"point"` // that the records belong to
-	Lines      int64  `json:"lines"`
-	Redacted   int64  `json:"redacted"`
+	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest when they were recorded
+	Lines      int64  `json:"lines"`                 // number of records
+	Redacted   int64  `json:"redacted"`              // number of secrets that were removed from them
 }
 
 func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }

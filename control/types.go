@@ -11,118 +11,116 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// History says whether the history before the mounted commit is fetched.
+// History states whether the history before the mounted commit is fetched.
 type History string
 
 const (
-	HistoryBackground History = "background" // mount first, complete it behind the mount
-	HistoryFull       History = "full"       // mount when it is complete
-	HistoryNone       History = "none"       // stay shallow
+	HistoryBackground History = "background" // the history is fetched in the background after the mount
+	HistoryFull       History = "full"       // the mount waits until the history was fetched
+	HistoryNone       History = "none"       // the history is not fetched: the repository stays shallow
 )
 
-// Prefetch says how much is fetched before it is read.
+// Prefetch states which contents are fetched before they are read.
 type Prefetch string
 
 const (
-	PrefetchAuto Prefetch = "auto" // by likely need, within the byte budget
-	PrefetchAll  Prefetch = "all"  // everything, by likely need
-	PrefetchNone Prefetch = "none" // only contents that are read
+	PrefetchAuto Prefetch = "auto" // as many as the byte budget permits, those that are most likely to be read first
+	PrefetchAll  Prefetch = "all"  // all contents, those that are most likely to be read first
+	PrefetchNone Prefetch = "none" // none: contents are fetched when they are read
 )
 
-// Wait says when a mount request is answered.
+// Wait states when the reply to a mount request is sent.
 type Wait string
 
 const (
-	WaitTree Wait = "tree" // the root directory is readable
-	WaitGit  Wait = "git"  // and the git directory is ready
-	WaitAll  Wait = "all"  // and everything that prefetch selects is fetched
+	WaitTree Wait = "tree" // when the root directory is readable
+	WaitGit  Wait = "git"  // when the git directory is ready, too
+	WaitAll  Wait = "all"  // when everything that prefetch selects was fetched, too
 )
 
-// GitDir says where a mount's git directory is visible.
+// GitDir states where the git directory of a mount is.
 type GitDir string
 
 const (
-	GitDirOutside GitDir = "outside" // below the state directory; .git is a file that names it
-	GitDirInside  GitDir = "inside"  // .git is the directory, and contains everything that it needs
+	GitDirOutside GitDir = "outside" // below the state directory; .git is a file that contains its path
+	GitDirInside  GitDir = "inside"  // .git is the git directory itself, and refers to nothing outside of the mount
 )
 
-// MountRequest asks for a working tree at a directory.
+// MountRequest requests a mount of a remote at a directory.
 type MountRequest struct {
-	// Remote is any git URL or absolute path; it may contain a secret, so it is never printed or
-	// logged. "": the session remote, a URL or path, in Session names it.
+	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. "": the remote is
+	// that of Session, which is on the session remote, a URL or path, in SessionOptions.
 	Remote string `json:"remote"`
-	Dir    string `json:"dir"` // absolute; created if missing
-	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "" is the remote's HEAD
+	Dir    string `json:"dir"` // absolute directory; it is created if it does not exist
+	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "": the remote's HEAD
 
-	// Follow has the mount go with its branch on the remote, which is asked each FollowInterval (0:
-	// the daemon's default).
+	// Follow makes the mount move with its branch on the remote. The branch is requested at every FollowInterval; 0: the daemon's
+	// default.
 	Follow         bool          `json:"follow,omitempty"`
 	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"`
 
-	// Session names the session that the mount resumes or starts. "": one derived from remote and
-	// directory, or none if the mount is read-only.
+	// Session is the name of the session that the mount resumes or starts. "": a name derived from remote and directory; a
+	// read-only mount then has no session.
 	Session  string `json:"session"`
 	ReadOnly bool   `json:"read_only"`
 
-	// Redirects are paths relative to Dir that are stored outside of the mount, in the form of
-	// config.Paths. RedirectsOnly says that each must be possible and that the repository's own
-	// configuration adds none.
+	// Redirects are paths relative to Dir that are stored outside of the mount, in the form of config.Paths. With RedirectsOnly,
+	// the mount fails if one of them is not possible, and the repository's own configuration adds no further redirects.
 	Redirects     []string `json:"redirects"`
 	RedirectsOnly bool     `json:"redirects_only"`
 
-	Submodules bool `json:"submodules"` // mount submodules at their paths, and theirs
+	Submodules bool `json:"submodules"` // also mount submodules at their paths, recursively
 
-	GitDir GitDir `json:"git_dir,omitempty"` // "" is GitDirOutside
+	GitDir GitDir `json:"git_dir,omitempty"` // "": GitDirOutside
 
-	History        History  `json:"history"`         // "" is HistoryBackground
-	Prefetch       Prefetch `json:"prefetch"`        // "" is PrefetchAuto
-	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may fetch; 0: the daemon's default
-	Wait           Wait     `json:"wait"`            // "" is WaitTree
+	History        History  `json:"history"`         // "": HistoryBackground
+	Prefetch       Prefetch `json:"prefetch"`        // "": PrefetchAuto
+	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
+	Wait           Wait     `json:"wait"`            // "": WaitTree
 
-	AllowOther bool   `json:"allow_other"`   // other users may enter the mount
-	ACL        bool   `json:"acl,omitempty"` // POSIX access control lists count in the mount
-	UID        uint32 `json:"uid"`           // owner shown forevery path; 0 is root
-	GID        uint32 `json:"gid"`           // its group; 0 is root's
+	AllowOther bool   `json:"allow_other"`   // other users may access the mount
+	ACL        bool   `json:"acl,omitempty"` // the mount supports POSIX access control lists
+	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
+	GID        uint32 `json:"gid"`           // group id of every path; 0: root's group
 
-	// ExactOwner has a Client send UID and GID as they are. Without it a Client takes those that
-	// are 0 for the caller's own.
+	// ExactOwner makes a Client send UID and GID unchanged. Without it, a Client replaces a value of 0 by the caller's own id.
 	ExactOwner bool `json:"-"`
 
-	CacheSize int64         `json:"cache_size"` // quota in bytes of the fetched contents on disk; 0: the daemon's default
-	TokenFile string        `json:"token_file"` // absolute; read again when the remote refuses the previous token
-	Timeout   time.Duration `json:"timeout_ns"` // longest wait for the remote, of this mount and of a read later; 0: the daemon's default
+	CacheSize int64         `json:"cache_size"` // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	TokenFile string        `json:"token_file"` // absolute; read again each time the remote refuses the current token
+	Timeout   time.Duration `json:"timeout_ns"` // timeout for the remote, for this request and for later reads; 0: the daemon's default
 
-	Token Secret `json:"-"` // crosses the socket beside the request, see wireMount
+	Token Secret `json:"-"` // sent as a field of wireMount, because a Secret itself is never marshaled
 
-	// SessionToken and SessionTokenFile are Token and TokenFile for a session remote. Without them
-	// it gets those of the mounted remote, if it is on the same host.
+	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
+	// remote is on the same host as the mounted remote, those of the mounted remote are used.
 	SessionToken Secret `json:"-"`
 
-	// Environment is the environment of the caller, whose settings for git, ssh and credential
-	// helpers apply to the remotes of this mount; nil: that of the daemon. It is sent beside the
-	// request, see wireMount.
+	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of this
+	// mount; nil: those in the daemon's environment apply. It is sent as a field of wireMount.
 	Environment      Environment `json:"-"`
 	SessionTokenFile string      `json:"session_token_file,omitempty"`
 
-	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is
-	// the answer.
+	// Nonce is a random text that is the same if the request is repeated, and different in every other request. If a mount was
+	// already created for it, the reply describes that mount.
 	Nonce string `json:"nonce,omitempty"`
 
-	// Passing says that the daemon must not mount it again after a restart of the machine.
+	// Passing means that the daemon does not mount the directory again after a restart of the machine.
 	Passing bool `json:"passing,omitempty"`
-	// Through is another path to Dir, for a caller that must not use the ordinary one: while an
-	// automount is awaited, only processes of the automounter may. It is valid until the reply.
+	// Through is another path to Dir, which the daemon uses instead: while an automount is in progress, only processes of the
+	// automounter can use Dir itself. The path is valid until the reply.
 	Through string `json:"through,omitempty"`
 
-	// At names a checkpoint of the session to show, as in Checkpoint.ID; the mount is then
-	// read-only.
+	// At is the name of a checkpoint of the session, as in Checkpoint.ID. The mount then shows that checkpoint and is read-only.
 	At string `json:"at,omitempty"`
 
 	SessionOptions SessionOptions `json:"session_options,omitzero"`
-	CreateRemote   []string       `json:"create_remote,omitempty"` // command that creates the session remote if a git server lacks it; it may carry a secret, so it is not kept
+	// CreateRemote is a command that creates the session remote if a git server does not have it. The command may contain a
+	// secret, so it is not stored.
+	CreateRemote []string `json:"create_remote,omitempty"`
 
-	// Device is an open /dev/fuse with which a privileged process has mounted at Dir already; nil:
-	// the daemon mounts. It cannot be sent over the socket.
+	// Device is an open /dev/fuse that a privileged process has already mounted at Dir; nil: the daemon mounts. It cannot be
+	// sent over the socket.
 	Device *os.File `json:"-"`
 }
 
@@ -134,7 +132,7 @@ func (r MountRequest) withDefaults() MountRequest {
 	return r
 }
 
-// ofCaller returns the request with the owner of this process where none is named.
+// ofCaller returns the request with this process's user and group for those that are 0, unless ExactOwner is set.
 func (r MountRequest) ofCaller() MountRequest {
 	if !r.ExactOwner {
 		r.UID, r.GID = cmp.Or(r.UID, uint32(os.Getuid())), cmp.Or(r.GID, uint32(os.Getgid()))
@@ -142,7 +140,7 @@ func (r MountRequest) ofCaller() MountRequest {
 	return r
 }
 
-// Secret is a string that is not shown when it is printed, marshalled or logged.
+// Secret is a string that is not shown when it is printed, marshaled or logged.
 type Secret string
 
 func (Secret) String() string               { return "(hidden)" }
@@ -154,69 +152,69 @@ type MountReply struct {
 	ID      string  `json:"id"`
 	Dir     string  `json:"dir"`
 	Remote  string  `json:"remote"`  // without secrets
-	Ref     string  `json:"ref"`     // short name of what is mounted; "" for a commit that was named by its id
-	Commit  string  `json:"commit"`  // hexadecimal id; "" for an empty repository
-	Session string  `json:"session"` // "" when the mount has none
-	Resumed bool    `json:"resumed"` // the session was there already
-	Changed int64   `json:"changed"` // paths of it that differ from the commit
-	Files   int64   `json:"files"`   // files and links in the tree; -1 while it still streams in
+	Ref     string  `json:"ref"`     // short name of the mounted ref; "": the commit was named by its id
+	Commit  string  `json:"commit"`  // id in hexadecimal; "": the repository is empty
+	Session string  `json:"session"` // name of the session; "": the mount has none
+	Resumed bool    `json:"resumed"` // the session existed before
+	Changed int64   `json:"changed"` // number of paths in the session that differ from the commit
+	Files   int64   `json:"files"`   // number of files and links in the tree; -1: the trees are still being fetched
 	Timings Timings `json:"timings_ms"`
 }
 
-// Timings are milliseconds since the request arrived.
+// Timings are the times at which states were reached, in milliseconds since the request arrived.
 type Timings struct {
-	Connect int64 `json:"connect"` // the remote answered
-	Tree    int64 `json:"tree"`    // the root directory was readable
-	Trees   int64 `json:"trees"`   // every directory was on this host; 0 while they still stream in
-	Mounted int64 `json:"mounted"` // the kernel had the mount
-	Total   int64 `json:"total"`   // when the state of Wait was reached
+	Connect int64 `json:"connect"` // the remote has answered
+	Tree    int64 `json:"tree"`    // the root directory is readable
+	Trees   int64 `json:"trees"`   // every directory is on this host; 0: they are still being fetched
+	Mounted int64 `json:"mounted"` // the mount is attached to the kernel
+	Total   int64 `json:"total"`   // the state that Wait names was reached
 }
 
-// SwitchRequest asks to move a mounted working tree to another commit.
+// SwitchRequest requests that a mounted working tree is changed to another commit.
 type SwitchRequest struct {
 	Dir    string `json:"dir"`    // absolute mount directory
-	Ref    string `json:"ref"`    // branch, tag or commit; "-" is where HEAD was before, "" is HEAD
-	Create string `json:"create"` // branch to make there; "": none
-	Detach bool   `json:"detach"` // any commit will do, and HEAD is on no branch then
+	Ref    string `json:"ref"`    // branch, tag or commit; "-": the previous value of HEAD; "": HEAD
+	Create string `json:"create"` // name of a new branch at that commit; "": none
+	Detach bool   `json:"detach"` // accept any commit, and detach HEAD
 
-	Forward string `json:"forward,omitempty"` // commit that the branch Ref itself is to be moved to; only as a note of the daemon's
+	Forward string `json:"forward,omitempty"` // commit to which the branch Ref is moved; set only by the daemon itself
 }
 
 // SwitchReply is the output of `switch --json`.
 type SwitchReply struct {
 	Dir        string   `json:"dir"`
-	From       string   `json:"from"`        // branch before; "": HEAD was detached
-	FromCommit string   `json:"from_commit"` // of all zeros on a branch that had none
-	Branch     string   `json:"branch"`      // "": HEAD is detached
-	Commit     string   `json:"commit"`
-	Created    bool     `json:"created"`            // the branch was made
-	Upstream   string   `json:"upstream,omitempty"` // branch of the remote that it was made from
-	Paths      int64    `json:"paths"`              // that were changed
-	Kept       []string `json:"kept,omitempty"`     // of them, those that were changed meanwhile: they were left alone
-	Took       int64    `json:"took_ms"`
+	From       string   `json:"from"`               // previous branch; "": HEAD was detached
+	FromCommit string   `json:"from_commit"`        // previous commit; all zeros: the branch was unborn
+	Branch     string   `json:"branch"`             // new branch; "": HEAD is detached
+	Commit     string   `json:"commit"`             // new commit
+	Created    bool     `json:"created"`            // the branch was created
+	Upstream   string   `json:"upstream,omitempty"` // branch of the remote from which the branch was created
+	Paths      int64    `json:"paths"`              // number of changed paths
+	Kept       []string `json:"kept,omitempty"`     // paths that other processes changed during the switch, and that were left unchanged
+	Took       int64    `json:"took_ms"`            // duration in milliseconds
 }
 
-// Progress is one step of work in progress.
+// Progress reports the progress of a request.
 type Progress struct {
-	Phase   string `json:"phase"`             // a word or two: "connect", "trees", "prefetch"
-	Done    int64  `json:"done"`              // in Unit
-	Total   int64  `json:"total"`             // in Unit; 0: not known
+	Phase   string `json:"phase"`             // one or two words: "connect", "trees", "prefetch"
+	Done    int64  `json:"done"`              // amount that is done, in Unit
+	Total   int64  `json:"total"`             // total amount, in Unit; 0: unknown
 	Unit    string `json:"unit,omitempty"`    // "bytes", or a plural noun such as "objects"
-	Message string `json:"message,omitempty"` // something worth a line of its own, such as a fallback taken
+	Message string `json:"message,omitempty"` // message that is shown on a line of its own, such as a warning
 }
 
 // State is the state of a mount.
 type State string
 
 const (
-	StatePreparing State = "preparing" // not yet readable
-	StateMounted   State = "mounted"   // all well
-	StateDegraded  State = "degraded"  // readable, but the remote fails; see MountStatus.Error
-	StateFailed    State = "failed"    // no longer served
-	StateUnmounted State = "unmounted" // a session's work is kept and not mounted
+	StatePreparing State = "preparing" // the mount is not readable yet
+	StateMounted   State = "mounted"   // the mount works
+	StateDegraded  State = "degraded"  // the mount is readable, but the last request to the remote failed; see MountStatus.Error
+	StateFailed    State = "failed"    // the mount is not served any more
+	StateUnmounted State = "unmounted" // a session with changes exists and is not mounted
 )
 
-// HistoryState says how much history is on this host.
+// HistoryState states how much of the history is on this host.
 type HistoryState string
 
 const (
@@ -225,30 +223,29 @@ const (
 	HistoryComplete  HistoryState = "complete"
 )
 
-// UpgradeRequest asks for a worker from another executable. It stays as it is in all versions of
-// the protocol.
+// UpgradeRequest requests that the worker is replaced by one from another executable. It is the same in all versions of the protocol.
 type UpgradeRequest struct {
-	Executable string `json:"executable"` // absolute
+	Executable string `json:"executable"` // absolute path
 }
 
-// DaemonStatus returns of the processes that serve.
+// DaemonStatus describes the worker and the supervisor.
 type DaemonStatus struct {
-	PID        int       `json:"pid"`                  // of the one that serves
-	Supervisor int       `json:"supervisor,omitempty"` // of the one that has it replaced when it dies; 0: there is none
+	PID        int       `json:"pid"`                  // process id of the worker
+	Supervisor int       `json:"supervisor,omitempty"` // process id of the supervisor, which replaces the worker when it dies; 0: none
 	Version    string    `json:"version"`
-	Protocol   int       `json:"protocol,omitempty"` // newest version of the messages that it speaks
-	Since      time.Time `json:"since"`              // PID serves
-	Takeovers  int       `json:"takeovers"`          // processes that went on with the mounts of another
-	Reason     string    `json:"reason,omitempty"`   // why the one before ended
+	Protocol   int       `json:"protocol,omitempty"` // newest version of the messages that the daemon supports
+	Since      time.Time `json:"since"`              // start of the worker
+	Takeovers  int       `json:"takeovers"`          // number of workers that have taken over the mounts of another
+	Reason     string    `json:"reason,omitempty"`   // reason why the previous worker ended
 
-	UpgradeFailed string `json:"upgrade_failed,omitempty"` // why the last upgrade was taken back
+	UpgradeFailed string `json:"upgrade_failed,omitempty"` // reason why the last upgrade was undone
 }
 
 // Status is the output of `status --json`.
 type Status struct {
 	Mounts []MountStatus `json:"mounts"`
 	Cache  CacheStatus   `json:"cache,omitzero"`
-	Daemon DaemonStatus  `json:"daemon,omitzero"` // of the process that was asked
+	Daemon DaemonStatus  `json:"daemon,omitzero"` // the daemon that answered
 }
 
 // MountStatus is the current state of one mount.
@@ -258,14 +255,14 @@ type MountStatus struct {
 	Remote   string       `json:"remote"` // without secrets
 	Ref      string       `json:"ref"`
 	Commit   string       `json:"commit"`
-	Head     string       `json:"head,omitempty"` // the value of git's HEAD: a branch, by its short name, or a commit
+	Head     string       `json:"head,omitempty"` // git's HEAD: the short name of a branch, or a commit
 	State    State        `json:"state"`
-	Error    string       `json:"error,omitempty"` // why the state is degraded or failed; without secrets
-	Notes    []string     `json:"notes,omitempty"` // features that this remote or repository does not support, such as lazy reads
+	Error    string       `json:"error,omitempty"` // reason why the state is degraded or failed, without secrets
+	Notes    []string     `json:"notes,omitempty"` // notes, such as on features that the remote or repository does not support
 	ReadOnly bool         `json:"read_only"`
-	Since    time.Time    `json:"since"` // when it was mounted
-	PID      int          `json:"pid"`   // of the process that serves it
-	GitReady bool         `json:"git_ready"`
+	Since    time.Time    `json:"since"`     // time of the mount
+	PID      int          `json:"pid"`       // process that serves the mount
+	GitReady bool         `json:"git_ready"` // the git directory is ready
 	History  HistoryState `json:"history"`
 
 	Tree    TreeStatus    `json:"tree"`
@@ -280,102 +277,106 @@ type MountStatus struct {
 
 	Redirects []RedirectStatus `json:"redirects,omitempty"`
 
-	SubmoduleOf string `json:"submodule_of,omitempty" v5:"around"` // Dir of the mount that this one is a submodule of
+	SubmoduleOf string `json:"submodule_of,omitempty" v5:"around"` // Dir of the mount that has this mount as a submodule
 
 	Refused []RefusedObject `json:"refused,omitempty"`
-	Follow  *FollowStatus   `json:"follow,omitempty"` // none: the mount stays at its commit
+	Follow  *FollowStatus   `json:"follow,omitempty"` // missing: the mount does not follow the branch
 }
 
-// TreeStatus returns of the base tree.
+// TreeStatus describes the base tree.
 type TreeStatus struct {
-	Files    int64 `json:"files"`    // files and links; so far, while Complete is false
+	Files    int64 `json:"files"`    // number of files and links; while Complete is false, those that are known so far
 	Complete bool  `json:"complete"` // every directory is on this host
 }
 
-// BlobStatus returns of the contents the tree names.
+// BlobStatus describes the contents of the files in the base tree.
 type BlobStatus struct {
-	Total   int64 `json:"total"`                 // distinct blobs
-	Fetched int64 `json:"fetched" v5:"hydrated"` // of them on this host
-	Bytes   int64 `json:"bytes"`                 // content bytes of the fetched ones; 0 if the request has Commits
+	Total   int64 `json:"total"`                 // number of distinct blobs
+	Fetched int64 `json:"fetched" v5:"hydrated"` // number of these blobs that are on this host
+	Bytes   int64 `json:"bytes"`                 // total size of the blobs on this host
 }
 
-// NetworkStatus counts since the mount began.
+// NetworkStatus counts what was sent and received since the mount started.
 type NetworkStatus struct {
-	Requests   int64 `json:"requests"`    // sent to the remote
-	RoundTrips int64 `json:"round_trips"` // requests and connections opened
-	Blobs      int64 `json:"blobs"`       // received
-	Bytes      int64 `json:"bytes"`       // received from the network
+	Requests   int64 `json:"requests"`    // requests that were sent to the remote
+	RoundTrips int64 `json:"round_trips"` // requests, and connections that were opened
+	Blobs      int64 `json:"blobs"`       // blobs that were received
+	Bytes      int64 `json:"bytes"`       // bytes that were received
 }
 
-// QueueStatus counts wanted blobs that are not fetched yet.
+// QueueStatus counts the blobs that wait to be fetched.
 type QueueStatus struct {
-	Foreground int64 `json:"foreground"` // a process waits for them
-	Background int64 `json:"background"`
+	Foreground int64 `json:"foreground"` // blobs that a process waits for
+	Background int64 `json:"background"` // other blobs
 }
 
-// OperationStatus counts the kernel's requests for the mount.
+// OperationStatus counts the requests that the kernel has sent to the mount.
 type OperationStatus struct {
 	Total   int64 `json:"total"`
-	Pending int64 `json:"pending"` // not answered yet
-	Fetched int64 `json:"fetched"` // that needed something from the remote
+	Pending int64 `json:"pending"` // requests without an answer yet
+	Fetched int64 `json:"fetched"` // requests that had to wait for the remote
 }
 
-// CacheStatus returns of the contents on disk that all mounts share.
+// CacheStatus describes the fetched contents on disk, which all mounts share.
 type CacheStatus struct {
 	Blobs int64 `json:"blobs"`
 	Bytes int64 `json:"bytes"`
-	Quota int64 `json:"quota"`
+	Quota int64 `json:"quota"` // maximum of Bytes
 }
 
-// OverlayStatus counts the differences from the base tree.
+// OverlayStatus describes the differences from the base tree.
 type OverlayStatus struct {
-	Changed int64 `json:"changed"` // paths; -1: not known, because the overlay cannot be read
-	Bytes   int64 `json:"bytes"`
+	Changed int64 `json:"changed"` // number of paths that differ; -1: unknown, because the overlay cannot be read
+	Bytes   int64 `json:"bytes"`   // size of the overlay's files
 }
 
-// RedirectStatus is a path that lives outside of the mount.
+// RedirectStatus describes a path that is stored outside of the mount.
 type RedirectStatus struct {
-	Path   string `json:"path"`   // relative to the mount
-	Target string `json:"target"` // where it lives
-	Active bool   `json:"active"` // false: nothing was made there yet, or it cannot be redirected
+	Path   string `json:"path"`   // path relative to the mount
+	Target string `json:"target"` // directory that stores it
+	Active bool   `json:"active"` // false: the directory was not created yet, or the path cannot be redirected
 }
 
-// DivergedRef is a branch, tag or notes ref that could not be moved on the session remote. Its
-// value in the mount is stored there under another name.
+// DivergedRef is a branch, tag or notes ref that has diverged on the session remote. Its value in the mount was pushed under another
+// name.
 type DivergedRef struct {
 	Ref       string `json:"ref"`
-	RemoteRef string `json:"remote_ref" v5:"there"`            // its name on the session remote
-	KeptRef   string `json:"kept_ref" v5:"ours"`               // name on the session remote of Ref's value in the mount
-	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"` // ref because of which There cannot exist; "": There has commits that Ref does not have
+	RemoteRef string `json:"remote_ref" v5:"there"` // its name on the session remote
+	KeptRef   string `json:"kept_ref" v5:"ours"`    // ref on the session remote that has Ref's value in the mount
+	// BlockedBy is a ref whose name prevents RemoteRef from being created; "": RemoteRef has commits that Ref lacks.
+	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"`
 }
 
-// SessionStatus returns of the durable identity of the work; all zero for a mount without one.
+// SessionStatus describes the session of a mount. All fields are zero if the mount has none.
 type SessionStatus struct {
-	Name             string        `json:"name"`
-	SessionRemote    string        `json:"session_remote" v5:"remote"` // URL without secrets; of the embedded one its path; "": none
-	Mode             string        `json:"mode"`                       // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
-	Pending          int64         `json:"pending"`                    // refs not yet on the session remote
-	LastSync         *time.Time    `json:"last_sync"`                  // null: never
-	Error            string        `json:"error,omitempty"`            // why the pending changes are not pushed; without secrets
-	Diverged         []string      `json:"diverged,omitempty"`         // refs that were also changed elsewhere; ours are below refs/afs/diverged/
-	DivergedRefs     []DivergedRef `json:"diverged_refs,omitempty"`    // the same, with their names on the session remote
-	Branches         string        `json:"branches,omitempty"`         // how branches are named on the session remote: "{branch}" is as here
-	State            string        `json:"state,omitempty"`            // as session.LifeState
-	Lane             string        `json:"lane,omitempty"`
-	TakenOverBy      string        `json:"taken_over_by,omitempty" v5:"taken_by"` // host that took the session over from this mount, which continues in Lane
-	Policy           Policy        `json:"policy,omitempty"`
-	Checkpoints      int64         `json:"checkpoints" v5:"points"`                   // that there are
-	LastCheckpoint   string        `json:"last_checkpoint,omitempty" v5:"last_point"` // the newest checkpoint
-	LastCheckpointAt *time.Time    `json:"last_checkpoint_at" v5:"last_point_at"`     // null: none
-	Dirty            bool          `json:"dirty"`                                     // something changed since
+	Name          string `json:"name"`
+	SessionRemote string `json:"session_remote" v5:"remote"` // URL without secrets, or the path of the embedded one; "": none
+	// Mode is how the session remote gets the history of the mounted remote: "embedded", "shared", "seed", "thin" or "none"; "":
+	// not known yet.
+	Mode         string        `json:"mode"`
+	Pending      int64         `json:"pending"`                 // number of refs that are not on the session remote yet
+	LastSync     *time.Time    `json:"last_sync"`               // time of the last complete push; null: never
+	Error        string        `json:"error,omitempty"`         // reason why refs are pending, without secrets
+	Diverged     []string      `json:"diverged,omitempty"`      // diverged refs; their values were pushed below refs/afs/diverged/
+	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the same refs, with their names on the session remote
+	Branches     string        `json:"branches,omitempty"`      // names of branches on the session remote; "{branch}": unchanged
+	State        string        `json:"state,omitempty"`         // a session.LifeState
+	Lane         string        `json:"lane,omitempty"`          // lane of the next checkpoint
+	// TakenOverBy is the host that took over the session from this mount, which continues in Lane.
+	TakenOverBy      string     `json:"taken_over_by,omitempty" v5:"taken_by"`
+	Policy           Policy     `json:"policy,omitempty"`
+	Checkpoints      int64      `json:"checkpoints" v5:"points"`                   // number of checkpoints
+	LastCheckpoint   string     `json:"last_checkpoint,omitempty" v5:"last_point"` // id of the newest checkpoint
+	LastCheckpointAt *time.Time `json:"last_checkpoint_at" v5:"last_point_at"`     // time of the newest checkpoint; null: there is none
+	Dirty            bool       `json:"dirty"`                                     // something has changed since the newest checkpoint
 
-	// Bytes over the network, of all mounts of the session on this host.
+	// Number of bytes over the network, of all mounts of the session on this host.
 	Sent     int64 `json:"sent"`             // to the session remote
-	Received int64 `json:"received"`         // from it
-	Seeded   int64 `json:"seeded,omitempty"` // from the mounted remote, of history that the session remote lacked
+	Received int64 `json:"received"`         // from the session remote
+	Seeded   int64 `json:"seeded,omitempty"` // from the mounted remote, for history that the session remote lacked
 }
 
-// validate refuses requests that no daemon could carry out, on both sides.
+// validate returns an error if no daemon could carry out the request. Both the client and the daemon call it.
 func (r MountRequest) validate() error {
 	if r.Session != "" {
 		if err := ValidSession(r.Session); err != nil {
@@ -405,11 +406,10 @@ func (r MountRequest) validate() error {
 	return r.SessionOptions.validate()
 }
 
-// maxSession is the longest name of a session, in bytes: it names a directory.
+// maxSession is the maximum length of a session's name in bytes. The name is also the name of a directory.
 const maxSession = 128
 
-// ValidSession refuses text that cannot name a session: it must be a plain file name on every
-// system.
+// ValidSession returns an error if name is not a valid name of a session. A valid name can be used as a file name on every system.
 func ValidSession(name string) *Error {
 	bad := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
@@ -451,14 +451,14 @@ func (r SwitchRequest) validate() error {
 	return nil
 }
 
-// unsupported returns an error for a request that another version of the daemon may answer.
+// unsupported returns an error for a request that a daemon of another version might carry out.
 func unsupported(format string, args ...any) *Error {
 	e := badRequest(format, args...)
 	e.Kind = CodeUnsupported
 	return e
 }
 
-// badRequest returns an error for a request that no daemon would answer.
+// badRequest returns an error for a request that no daemon can carry out.
 func badRequest(format string, args ...any) *Error {
 	return &Error{Code: ExitUsage, Verb: "read", Object: "request", Cause: fmt.Sprintf(format, args...)}
 }

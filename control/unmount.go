@@ -2,38 +2,38 @@ package control
 
 import "time"
 
-// UnmountRequest asks to end the mount at Dir.
+// UnmountRequest requests that the mount at Dir is unmounted.
 type UnmountRequest struct {
-	Dir     string `json:"dir"`     // absolute
-	Discard bool   `json:"discard"` // delete the changes
+	Dir     string `json:"dir"`     // absolute directory of the mount
+	Discard bool   `json:"discard"` // delete the session with all changes
 
-	Trash bool          `json:"trash,omitempty"`   // with Discard: `session undelete` can restore it for 7 days
-	Keep  time.Duration `json:"keep_ns,omitempty"` // without Discard: the session goes to the trash after this time; 0: it is kept until it is discarded
+	Trash bool `json:"trash,omitempty"` // with Discard: the session goes to the trash, from which it can be restored for 7 days
+	// Keep is used without Discard: after this time, the session goes to the trash. 0: it is kept until it is deleted.
+	Keep time.Duration `json:"keep_ns,omitempty"`
 
-	// Timeout bounds the wait for the session remote; 0: the daemon's default, negative: none at
-	// all.
+	// Timeout is the maximum wait until the session remote has everything; 0: the daemon's default; negative: no wait.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
 
-	// Detach takes a mount that is in use out of the directory tree. What its users do with it from
-	// then on fails.
+	// Detach also unmounts a mount that is in use. It disappears from the directory tree at once, and later accesses of the
+	// processes that use it fail.
 	Detach bool `json:"detach,omitempty"`
 }
 
-// UnmountReply is what `unmount --json` prints for each directory.
+// UnmountReply is the output of `unmount --json` for one directory.
 type UnmountReply struct {
 	ID         string `json:"id"`
 	Dir        string `json:"dir"`
-	Session    string `json:"session"`                         // that keeps the work; "" if there was none to keep
-	Pending    int64  `json:"pending"`                         // of its refs that are not on the session remote yet
-	Why        string `json:"why,omitempty"`                   // leftovers of deleted work on the session remote, and why they remain
-	Kept       int64  `json:"kept"`                            // changed paths in it
-	NotRemoved string `json:"not_removed,omitempty" v5:"left"` // what the session remote still has of work that was thrown away, and why
+	Session    string `json:"session"`                         // session that stores the changes; "" if there were none
+	Pending    int64  `json:"pending"`                         // number of its refs that are not on the session remote yet
+	Why        string `json:"why,omitempty"`                   // reason why refs are pending
+	Kept       int64  `json:"kept"`                            // number of changed paths in the session
+	NotRemoved string `json:"not_removed,omitempty" v5:"left"` // what remains of a discarded session on the session remote, and why
 
-	Trashed string    `json:"trashed,omitempty"` // session that `session undelete` brings back; "": there was nothing to discard
-	Until   time.Time `json:"until,omitzero"`    // so long: the session in the trash, or one that Keep is for
+	Trashed string    `json:"trashed,omitempty"` // name under which `session undelete` restores the session; "": nothing was discarded
+	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session is kept, or can be restored from the trash
 
-	SessionRemote string        `json:"session_remote,omitempty"` // without secrets
+	SessionRemote string        `json:"session_remote,omitempty"` // without secrets; only set if DivergedRefs is not empty
 	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"`
 
-	Submodules []UnmountReply `json:"submodules,omitempty"` // that were unmounted with it
+	Submodules []UnmountReply `json:"submodules,omitempty"` // mounts of submodules that were unmounted with this one
 }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxRequest = 1 << 20  // bytes of a request line; room for thousands of pathspecs
-	maxMessage = 16 << 20 // bytes of a message line; room for the status of ten thousand mounts
+	maxRequest = 1 << 20  // maximum size of a request line in bytes; it has room for thousands of pathspecs
+	maxMessage = 16 << 20 // maximum size of a message line in bytes; it has room for the status of ten thousand mounts
 )
 
 // op is the name of an operation in a request.
@@ -57,58 +57,59 @@ const (
 	opSessionCompare    op = "session-compare"
 )
 
-// timeless reports whether an operation is answered to clients of all versions from firstTimeless
-// on: without it a daemon could not be replaced by a newer one.
+// timeless reports whether operation o is available to clients of all versions from firstTimeless on. These operations are necessary to
+// replace a daemon by a newer one.
 func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
 
 // firstTimeless is the first version whose clients can read the answers of timeless operations.
 const firstTimeless = 4
 
-// request is the one line that a client sends.
+// request is the line that a client sends on a connection.
 type request struct {
 	Version int             `json:"version"`
 	Op      op              `json:"op"`
 	Args    json.RawMessage `json:"args"`
-	Needs   []string        `json:"needs,omitempty"` // fields of Args that the server must not ignore
+	Needs   []string        `json:"needs,omitempty"` // names of fields of Args that the server must know
 }
 
-// message is a line of the answer: exactly one of Progress, Trace, Result and Error.
+// message is one line of the answer. It has exactly one of Progress, Trace, Result and Error.
 type message struct {
 	Version  int             `json:"version"`
 	Progress *Progress       `json:"progress,omitempty"`
 	Trace    *Trace          `json:"trace,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
 	Error    *Error          `json:"error,omitempty"`
-	Ignored  []string        `json:"ignored,omitempty"` // beside Result: fields of the request that the server does not know
+	Ignored  []string        `json:"ignored,omitempty"` // with Result: names of the fields in the request that the server does not know
 }
 
-// wireMount is the one place where the secrets of a request are spelled out.
+// wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, which MountRequest itself does not.
 type wireMount struct {
 	MountRequest
 	Token        string `json:"token,omitempty"`
 	SessionToken string `json:"session_token,omitempty"`
-	Environment  []byte `json:"environment,omitempty"` // NAME=value, each with a zero byte behind it
+	Environment  []byte `json:"environment,omitempty"` // variables NAME=value, each followed by a zero byte
 }
 
-// spellOut returns a request whose secrets are encoded. A Secret itself is never encoded, so that
-// none is logged by mistake.
+// spellOut returns the form in which r is sent, with its secrets. A value of type Secret is never marshaled itself, so that no secret is
+// logged by mistake.
 func spellOut(r MountRequest) wireMount {
 	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode()}
 }
 
-// wireFork is a ForkRequest whose mount has its token.
+// wireFork is the form in which a ForkRequest is sent. Its Mount contains the secrets as plain text.
 type wireFork struct {
 	ForkRequest
 	Mount wireMount `json:"mount"`
 }
 
-// empty is the arguments of an operation that has none.
+// empty is the type of the arguments of operations without arguments.
 type empty struct{}
 
+// validate returns nil.
 func (empty) validate() error { return nil }
 
-// encodeRequest returns the line of a request, with defaults filled in. It returns an error if the
-// arguments are invalid or the line is too long.
+// encodeRequest returns the line of a request for operation o, with defaults for empty arguments. It returns an error if the arguments
+// are invalid or the line is too long.
 func encodeRequest(o op, args any) ([]byte, error) {
 	switch r := args.(type) {
 	case MountRequest:
@@ -117,7 +118,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 		r.Mount = r.Mount.withDefaults()
 		args = r
 	}
-	// Requests are checked before they are sent, so that a mistake is reported without a daemon.
+	// The arguments are also checked by the client, so that a mistake is reported even if no daemon is running.
 	if v, ok := args.(interface{ validate() error }); ok {
 		if err := v.validate(); err != nil {
 			return nil, err
@@ -145,15 +146,15 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// asked is a request that a server has read.
+// asked is a request that the server has read and decoded.
 type asked struct {
 	op      op
-	args    any      // a MountRequest, ..., one of session.go, or empty{}
-	version int      // of the messages of the answer
-	ignored []string // fields of args that this server does not know
+	args    any      // arguments: a MountRequest, another request type, or empty{}
+	version int      // version of the messages in the answer
+	ignored []string // names of fields in the request that this server does not know
 }
 
-// decoders has how the arguments of each operation are read, and checked.
+// decoders contains, for each operation, the function that decodes and validates its arguments.
 var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opMount:             decodeMount,
 	opUnmount:           decodeArgs[UnmountRequest],
@@ -189,16 +190,16 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionCompare:    decodeArgs[SessionCompareRequest],
 }
 
-// decodeRequest reads a request line. Fields that this server does not know are ignored and named,
-// unless the request needs them. The version is looked at first: the fields of one that is too old
-// mean something else.
+// decodeRequest decodes the line of a request. Fields that this server does not know are ignored, and returned as names. If the request
+// needs one of these fields, decodeRequest returns an error. It checks the version before the arguments, because in a version that is too
+// old, fields may have another meaning.
 func decodeRequest(line []byte) (asked, error) {
 	var r request
 	a := asked{version: Protocol}
 	if err := decode(line, &r); err != nil {
 		return a, err
 	}
-	// The answer has the client's version, if this server can write it.
+	// The server answers in the client's version if it supports that version.
 	a.version, a.op = min(max(r.Version, firstTimeless), Protocol), r.Op
 	if r.Version < Oldest && !(r.Version >= firstTimeless && r.Op.timeless()) {
 		return a, unsupported("protocol %d, this daemon speaks %d to %d", r.Version, Oldest, Protocol)
@@ -222,7 +223,7 @@ func decodeRequest(line []byte) (asked, error) {
 	return a, nil
 }
 
-// decodeMount decodes a mount request, whose secrets are spelled out.
+// decodeMount decodes a mount request, which contains secrets as plain text.
 func decodeMount(raw []byte) (any, []string, error) {
 	var w wireMount
 	if err := decode(raw, &w); err != nil {
@@ -252,14 +253,14 @@ func decodeFork(raw []byte) (any, []string, error) {
 	return w.ForkRequest, unknownFields(raw, reflect.TypeOf(w), ""), w.ForkRequest.validate()
 }
 
-// request returns the mount request, with its secrets and with defaults filled in.
+// request returns the MountRequest with its secrets, and with defaults for empty fields.
 func (w wireMount) request() MountRequest {
 	r := w.MountRequest.withDefaults()
 	r.Token, r.SessionToken, r.Environment = Secret(w.Token), Secret(w.SessionToken), DecodeEnvironment(w.Environment)
 	return r
 }
 
-// decodeArgs decodes and validates the arguments of an operation without secrets.
+// decodeArgs decodes and validates the arguments of an operation, if they contain no secrets.
 func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, error) {
 	var args T
 	if err := decode(raw, &args); err != nil {
@@ -268,8 +269,7 @@ func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, err
 	return args, unknownFields(raw, reflect.TypeOf(args), ""), args.validate()
 }
 
-// decode decodes one JSON value. Its error says what is wrong without quoting a value: one of them
-// is a token.
+// decode decodes one JSON value. Its error describes the problem without quoting values, because one of them may be a token.
 func decode(raw []byte, v any) error {
 	if !utf8.Valid(raw) {
 		return badRequest("not UTF-8")
@@ -285,9 +285,8 @@ func decode(raw []byte, v any) error {
 	return nil
 }
 
-// unknownFields returns the members of a JSON object, and of objects in it, that a struct of type t
-// has no field for, sorted; prefix is what stands in front of their names. encoding/json ignores
-// them, and the case of letters.
+// unknownFields returns the names of all members of a JSON object, and of the objects in it, for which the struct type t has no field. The
+// names are sorted and begin with prefix. Like encoding/json, unknownFields ignores the case of letters.
 func unknownFields(raw []byte, t reflect.Type, prefix string) (names []string) {
 	var members map[string]json.RawMessage
 	if t.Kind() != reflect.Struct || json.Unmarshal(raw, &members) != nil {
@@ -322,15 +321,15 @@ func decodeMessage(line []byte) (message, error) {
 			n++
 		}
 	}
-	// Answers of older versions may be of another form: their caller reports the version.
+	// A message of an older version may have another form. The caller reports an unsupported version.
 	if m.Version >= firstTimeless && n != 1 {
 		return m, errors.New("read answer: not exactly one of progress, trace, result, error")
 	}
 	return m, nil
 }
 
-// readLine reads up to the newline, which it leaves off. It returns io.EOF only if there was
-// nothing at all, and an error if the line is longer than limit bytes.
+// readLine reads a line and returns it without the newline. It returns io.EOF only if the input ends before the first byte, and an error if
+// the line is longer than limit bytes.
 func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
 	for {

@@ -18,7 +18,7 @@ import (
 type ExpireRequest struct {
 	Session string
 	Now     time.Time
-	Keep    time.Duration              // a segment whose newest record is younger than this is kept
+	Keep    time.Duration                   // a segment whose newest record is younger than this is kept
 	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; the segments of such a checkpoint are kept
 	// DryRun makes Expire count the records without changing anything.
 	DryRun bool
