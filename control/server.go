@@ -280,9 +280,9 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request waits for its result: if the shutdown
-// fails, the mount is created; otherwise the caller gets ErrNoServer and can start another server. beginRequest returns false if the server is
-// closed.
+// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request waits for its result: if
+// the shutdown fails, the mount is created; otherwise the caller gets ErrNoServer and can start another server. beginRequest returns
+// false if the server is closed.
 func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,7 +318,7 @@ func (s *Server) decide(end bool) {
 	s.ending = nil
 }
 
-// finish ends a request that begin has counted as in progress.
+// finish ends a request that beginRequest has counted as in progress.
 func (s *Server) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 
 // Resume fetches session name from the session remote of the mount: its metadata, its checkpoints with their trees, and the files
 // of the checkpoint that at names ("" stands for the newest one). At the same time it claims the lane. known is what was already
-// read of the session, or nil. Resume calls begins once it knows that the session remote has the session. The result is nil if
+// read of the session, or nil. Resume calls reportStart once it knows that the session remote has the session. The result is nil if
 // the session remote does not have the session, or if the session has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {

@@ -18,7 +18,7 @@ type Local struct {
 	RepoDir    string // session repository that has the checkpoint
 	Session    string
 	Checkpoint session.Checkpoint
-	Ref        string // full name of the ref that the session started from; "" if it was a commit
+	Ref        string // full name of the ref that the session started from; "" if the session started from a commit
 	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "": there is
 	// none. The URL may contain a secret.
 	ContentsFrom string

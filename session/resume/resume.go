@@ -31,7 +31,7 @@ import (
 // Start describes the checkpoint that a mount starts from. Its objects are in the session repository of the mount.
 type Start struct {
 	Checkpoint session.Checkpoint
-	Ref        string    // full name of the ref that the session started from; "" if it was a commit
+	Ref        string    // full name of the ref that the session started from; "" if the session started from a commit
 	Base       object.ID // base commit of the session; zero for an unborn branch
 	Format     object.Format
 	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet

@@ -77,7 +77,7 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 	return p, nil
 }
 
-// OpenPushOf starts a push of ordinary refs. told are the session remote's refs, as in transport.Remote.OpenPushOf.
+// OpenPushOf starts a push of ordinary refs. refs are the session remote's refs, as in transport.Remote.OpenPushOf.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, error) {
 	push, err := r.Remote.OpenPushOf(ctx, refs)
 	if err != nil {

@@ -32,11 +32,11 @@ type Remote struct {
 	loading sync.Mutex
 
 	mu            sync.Mutex
-	dir           string // directory of the state and of unpacked containers; "": a temporary one, created when it is needed
+	dir           string    // directory of the state and of extracted containers; "": a temporary one is created when it is needed
 	own           bool      // dir is temporary, so Close removes it
 	usesContainer bool      // the session uses a container, even if none was pushed yet
 	tip           object.ID // commit of the container; zero: none is known
-	manifest      manifest // manifest of the container at tip
+	manifest      manifest  // manifest of the container at tip
 	unpacked      *unpacked
 	metas         map[object.ID]bool // objects that the listed ordinary refs name
 	keepOld       bool               // the session remote accepts a new container only if its parent is the previous one

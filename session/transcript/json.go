@@ -29,8 +29,8 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	}
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
-	var members []string
-	name := ""          // name of the member whose value follows
+	var members []string // names of the members whose values enclose position i; "" for elements of an array without a name
+	name := ""           // name of the member whose value follows
 	for i := 0; i < len(in); {
 		// Compact has validated the text, so it is sufficient to look for quotes and brackets.
 		switch c := in[i]; c {

@@ -19,7 +19,7 @@ import (
 type Line struct {
 	ID         string // a ULID; for a record without an id, derived from the text of the line
 	Time       time.Time
-	Checkpoint session.CheckpointID // the newest checkpoint when it was recorded; "": there was none
+	Checkpoint session.CheckpointID // newest checkpoint when the line was recorded; "": there was none
 	Session    string               // session in which it was recorded; in a fork, that may be the parent
 	Lane       string
 	Actor      string
@@ -43,7 +43,7 @@ type turnMarkers struct {
 	Turn int    `json:"turn"`
 }
 
-// startsTurn reports whether the record startsTurn a turn. If the record has a member "turn", the record startsTurn a turn if that number
+// startsTurn reports whether the record begins a turn. If the record has a member "turn", the record begins a turn if that number
 // differs from turn, the number of the previous record. Otherwise the record must be a person's prompt: it has "type":"prompt",
 // or "role":"user" without a type or with "type":"message".
 func (b turnMarkers) startsTurn(turn int) bool {
@@ -135,7 +135,7 @@ func parseLine(line []byte) (Line, error) {
 	return l, nil
 }
 
-// number sets Begins and Turn of all lines. The lines must be sorted by time.
+// number sets StartsTurn and Turn of all lines. The lines must be sorted by time.
 func number(lines []Line) {
 	turn := 0
 	for i := range lines {

@@ -42,7 +42,7 @@ const (
 type Batch struct {
 	Session    string
 	Lane       string
-	Checkpoint session.CheckpointID // newest checkpoint; "": none was made yet
+	Checkpoint session.CheckpointID // newest checkpoint; "": there is none yet
 	Actor      string
 	Time       time.Time
 	Lines      []string // one JSON object each
