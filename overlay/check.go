@@ -21,23 +21,23 @@ type Report struct {
 	Findings []Finding
 }
 
-// Finding is one inconsistency that Check found.
+// Finding is one inconsistency that Check found in an overlay.
 type Finding struct {
 	What     string // description for the user
-	Repaired bool   // whether Check repaired it
+	Repaired bool   // whether Check has repaired the inconsistency
 }
 
-// add appends one finding; format and args are those of fmt.Sprintf.
+// add appends a Finding to the report; format and args are those of fmt.Sprintf.
 func (r *Report) add(repaired bool, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), repaired})
 }
 
-// Check verifies an overlay that no process has open: its log, the invariants of its names and inodes, and the contents
-// files. With repair it repairs what it can. It never deletes bytes: a damaged log and contents files without an owner
-// are moved to lost+found. It returns ErrInUse if another process has the overlay open.
+// Check verifies an overlay that no process has open: its log, the consistency of its names and inodes, and its contents
+// files. With repair it repairs the inconsistencies that it can. It never deletes bytes: a damaged log and contents files
+// without an owner are moved to lost+found. It returns ErrInUse if another process has the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
-// check does the work of Check with options that tests set.
+// check does the work of Check, with additional options that tests set.
 func check(dir string, repair bool, o Options) (Report, error) {
 	o.defaults()
 	var r Report
@@ -67,8 +67,8 @@ func check(dir string, repair bool, o Options) (Report, error) {
 	return r, errors.Join(err, l.Close())
 }
 
-// mendLog replaces a damaged log by a new one with the records before the damage. It copies the damaged log to
-// lost+found before it renames the new one, so a crash at any point leaves a log in place.
+// mendLog replaces a damaged log by a new one that has the records before the damage. It copies the damaged log to lost+found
+// before it renames the new log, so after a crash at any point there is a log.
 func mendLog(dir string, o Options, r *Report) error {
 	path := filepath.Join(dir, "log")
 	table := state.New()
@@ -85,7 +85,7 @@ func mendLog(dir string, o Options, r *Report) error {
 		return err
 	}
 	fresh := path + ".mended"
-	// An interrupted repair may have left the file.
+	// An interrupted repair may have left a file with this name.
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -115,7 +115,7 @@ func mendLog(dir string, o Options, r *Report) error {
 	return nil
 }
 
-// copyFile copies a file and syncs the copy and its directory, which is created if it does not exist.
+// copyFile copies a file, and syncs the copy and the copy's directory, which it creates if necessary.
 func copyFile(on disk.FS, from, to string) error {
 	if err := on.Mkdir(filepath.Dir(to), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -137,15 +137,15 @@ func copyFile(on disk.FS, from, to string) error {
 	return errors.Join(err, dst.Sync(), dst.Close(), on.SyncDir(filepath.Dir(to)))
 }
 
-// census counts what the directory entries imply about the inodes.
+// census holds the properties of inodes that follow from the directory entries.
 type census struct {
 	names   map[Node]int  // number of names of each own node
-	subdirs map[Node]int  // number of subdirectories in each directory, own or moved from the base tree
-	parent  map[Node]Node // parent of each directory, as its entry states it
+	subdirs map[Node]int  // number of subdirectories in each directory, both new ones and those moved from the base tree
+	parent  map[Node]Node // parent of each directory, according to the directory's entry
 }
 
-// checkNames compares directory entries with inodes. Entries of the base tree are unknown to the layer, so base nodes
-// are not checked. With repair it hides entries without an inode and corrects link counts and parents.
+// checkNames compares directory entries with inodes. It skips base nodes, because the layer does not know the entries of the
+// base tree. With repair it hides entries without an inode and corrects link counts and parents.
 func (l *Layer) checkNames(r *Report) error {
 	type entry struct {
 		dir  Node
@@ -194,7 +194,8 @@ func (l *Layer) checkNames(r *Report) error {
 	})
 }
 
-// judge returns a put with the corrected inode for every own inode that contradicts the census.
+// judge returns a put with the corrected inode for every own inode that contradicts the census, and adds a finding for each
+// contradiction.
 func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	t.EachInode(func(in Inode) bool {
 		if !in.Node.Own() {
@@ -240,8 +241,9 @@ func (c *census) loops(n Node) bool {
 	return false
 }
 
-// checkContents checks that every contents file that an inode refers to exists once and has the recorded size, and that
-// every other contents file is known to be dead. With repair it moves the others to lost+found.
+// checkContents checks that every contents file that an inode names exists, has the recorded size and has no second owner,
+// and that every other contents file is recorded as dead. With repair it corrects the inodes, and moves contents files
+// without an owner to lost+found.
 func (l *Layer) checkContents(r *Report) error {
 	repair := !l.o.ReadOnly
 	owned := map[uint64]Node{}

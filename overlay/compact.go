@@ -7,16 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// A log longer than longLog is compacted if it exceeds longFactor times the estimated size of the state. The next Open
-// reads the whole log, and programs wait for that during a takeover (4 ms for each MiB). Close uses the lower limit
-// longAtClose.
+// A log longer than longLog bytes is compacted if it exceeds longFactor times the estimated size of the state. The limit
+// exists because the next Open reads the whole log, and programs wait for that during a takeover (4 ms for each MiB). Close
+// uses the lower limit longAtClose.
 const (
 	longLog     = 4 << 20
 	longAtClose = 1 << 20
 	longFactor  = 3
 )
 
-// long reports whether the log is so much larger than the state that compact is worth its cost.
+// long reports whether the log is so much longer than the state that compacting is worth its cost.
 func (l *Layer) long(closing bool) bool {
 	limit := int64(longLog)
 	if closing {
@@ -32,9 +32,9 @@ func (l *Layer) long(closing bool) bool {
 	return size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden+128*t.Kept)
 }
 
-// compact replaces the log by a new one that only contains the current state. Changes continue meanwhile and are
-// appended to both logs. Each slice of the state is read and appended under one lock: no change can be appended between
-// the two and then be undone by the older slice. If it fails, no change is lost.
+// compact replaces the log by a new one that contains only the current state. Changes continue during the compaction and are
+// appended to both logs. Each slice of the state is read and appended under one lock, so that no change can be appended
+// between the two and then be undone by the older slice. If compact fails, the old log stays in use and no change is lost.
 func (l *Layer) compact() error {
 	l.rotating.Lock()
 	defer l.rotating.Unlock()

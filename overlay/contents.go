@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// contents manages the directory of contents files. A file's name is its number in hexadecimal; each subdirectory holds
-// 1024 of them.
+// contents manages the directory of contents files. The name of a file is its number in hexadecimal, and each subdirectory
+// holds 1024 files.
 type contents struct {
 	fs       disk.FS
 	dir      string // path of "contents" in the overlay
@@ -22,8 +22,8 @@ type contents struct {
 	readOnly bool
 
 	mu sync.Mutex
-	// Guarded by mu. made has the subdirectories created by this process whose entries may not be on disk. doubts
-	// reports that an earlier process may have left other such subdirectories.
+	// Guarded by mu. made has the numbers of the subdirectories that this process created and whose entries may not be on
+	// disk. doubts is true if an earlier process may have left other such subdirectories.
 	made   map[uint64]bool
 	doubts bool
 }
@@ -41,7 +41,7 @@ func (c *contents) path(number uint64) string {
 	return filepath.Join(c.directory(number), fmt.Sprintf("%06x", number))
 }
 
-// create creates an empty contents file, and its subdirectory if that does not exist.
+// create creates an empty contents file, and its subdirectory if necessary.
 func (c *contents) create(number uint64) (disk.File, error) {
 	const flag = os.O_RDWR | os.O_CREATE | os.O_EXCL
 	f, err := c.fs.OpenFile(c.path(number), flag, 0o600)
@@ -57,8 +57,8 @@ func (c *contents) create(number uint64) (disk.File, error) {
 	return f, err
 }
 
-// open opens a contents file. The log names only existing files, so a missing one is damage: open returns ErrDamaged and
-// EIO.
+// open opens a contents file. The log names only files that exist, so a missing file means damage: open then returns an error
+// that wraps ErrDamaged and EIO.
 func (c *contents) open(number uint64) (disk.File, error) {
 	flag := os.O_RDWR
 	if c.readOnly {
@@ -66,13 +66,13 @@ func (c *contents) open(number uint64) (disk.File, error) {
 	}
 	f, err := c.fs.OpenFile(c.path(number), flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Not ErrNotExist: the file exists in the mount, only its bytes are missing.
+		// The error does not wrap ErrNotExist: in the mount the file exists, only its bytes are missing.
 		return nil, fmt.Errorf("content %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)
 	}
 	return f, err
 }
 
-// stat returns size and mtime of a contents file; ok is false if the file is missing.
+// stat returns the size and mtime of a contents file. ok is false if the file is missing.
 func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	info, err = c.fs.Stat(c.path(number))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +81,7 @@ func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	return info, err == nil, err
 }
 
-// syncEntry syncs the directories that lead to a contents file, so that its name survives a power cut.
+// syncEntry syncs the directories that lead to a contents file, so that the file's name survives a power cut.
 func (c *contents) syncEntry(number uint64) error {
 	if err := c.fs.SyncDir(c.directory(number)); err != nil {
 		return err
@@ -102,14 +102,14 @@ func (c *contents) syncEntry(number uint64) error {
 	return nil
 }
 
-// doubt records that a killed process may have created subdirectories that it did not sync.
+// doubt records that a killed process may have created subdirectories whose entries it did not sync.
 func (c *contents) doubt() {
 	c.mu.Lock()
 	c.doubts = true
 	c.mu.Unlock()
 }
 
-// remove removes a contents file. A missing file is no error.
+// remove removes a contents file. It returns nil if the file is missing.
 func (c *contents) remove(number uint64) error {
 	if err := c.fs.Remove(c.path(number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -117,7 +117,7 @@ func (c *contents) remove(number uint64) error {
 	return nil
 }
 
-// lose moves a contents file to lost+found. A missing file is no error.
+// lose moves a contents file to lost+found, which it creates if necessary. It returns nil if the file is missing.
 func (c *contents) lose(number uint64) error {
 	err := c.fs.Mkdir(c.lost, 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -130,7 +130,8 @@ func (c *contents) lose(number uint64) error {
 	return err
 }
 
-// each calls f for the number of every contents file that exists. It skips the subdirectories below that of from.
+// each calls f for the number of every existing contents file, except those in subdirectories before the one that number from
+// belongs to. It stops at the first error of f and returns it.
 func (c *contents) each(from uint64, f func(number uint64) error) error {
 	dirs, err := c.fs.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,7 +152,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 		for _, e := range entries {
 			number, err := strconv.ParseUint(e.Name(), 16, 64)
 			if err != nil || c.path(number) != filepath.Join(c.dir, d.Name(), e.Name()) {
-				continue // not a name that path generates: leave it alone
+				continue // not a name that path generates: skip the file
 			}
 			if err := f(number); err != nil {
 				return err
@@ -161,7 +162,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 	return nil
 }
 
-// create creates an empty contents file. If the disk is full, it first removes what can be removed (withRoom).
+// create creates an empty contents file. If the disk is full, it removes dead contents files and tries once more.
 func (l *Layer) create(number uint64) (data disk.File, err error) {
 	err = l.withRoom(func() error {
 		data, err = l.contents.create(number)
@@ -170,8 +171,8 @@ func (l *Layer) create(number uint64) (data disk.File, err error) {
 	return data, err
 }
 
-// newNumber returns the number for a new contents file. The log reserves numbers in blocks: every number that was handed
-// out is below the counter, so no later process uses it again.
+// newNumber returns the number for a new contents file. The log reserves numbers in blocks of perDirectory. Every number that
+// was returned is below the counter in the log, so no later process uses it again.
 func (l *Layer) newNumber() (number uint64, err error) {
 	err = l.withRoom(func() error {
 		l.mu.Lock()

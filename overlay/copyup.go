@@ -12,15 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Section is an optional interface of the reader passed to CopyUp. Section returns the open file, offset and length in
-// bytes at which the contents are stored; file systems with reflinks then share the blocks. A nil f means that there is
-// no such file.
+// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file, offset and
+// length in bytes at which the contents are stored, so that file systems with reflinks can share the blocks. A nil f means
+// that the contents are not stored in a file.
 type Section interface {
 	Section() (f *os.File, off, n int64)
 }
 
-// CopyUp creates the contents file of a promoted base node from size bytes of base. It copies without holding a lock. If
-// the file received contents in another way meanwhile, CopyUp discards the copy and returns nil.
+// CopyUp creates the contents file of a promoted base node from the first size bytes of base. It copies without holding a
+// lock. If the node received another contents file during the copy, CopyUp discards the copy and returns nil.
 func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	l := f.l
 	if l.o.ReadOnly {
@@ -40,15 +40,15 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 		won, err = f.take(number, data, size)
 	}
 	if !won {
-		// No log record names the file. If the process dies before it is removed, the next Open moves it to lost+found.
+		// No log record names the copy. If the process dies before the copy is removed, the next Open moves it to lost+found.
 		_ = data.Close()
 		l.discard(number)
 	}
 	return err
 }
 
-// take makes a filled contents file the file's own if the file still has the contents of the base tree; it reports
-// whether it did.
+// take makes the filled contents file number the file's contents if these are still in the base tree. It reports whether it
+// did so.
 func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,9 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	if f.place != inBase {
 		return false, nil
 	}
-	// Not dirty: nothing has been written yet, and the contents file's mtime is not the file's.
+	// The inode is not marked dirty: nothing was written after the copy, and the mtime of the contents file is the time of the
+	// copy, not the file's mtime.
+
 	if err := f.adopt(number, size, state.FlagUnsettled); err != nil {
 		return false, err
 	}
@@ -67,12 +69,13 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	return true, nil
 }
 
-// buffers holds copy buffers of 256 KiB.
+// buffers holds copy buffers of 256 KiB each.
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// fill copies size bytes of base to a new contents file, by CopyFrom as far as base implements Section.
+// fill copies size bytes of base to a new contents file, and lets the file system copy them as far as base implements
+// Section.
 func fill(to disk.File, base io.ReaderAt, size int64) error {
-	// Bytes that CopyFrom does not copy are copied by the loop below.
+	// The loop below copies all bytes that CopyFrom did not copy.
 	done := int64(0)
 	if s, ok := base.(Section); ok {
 		if file, off, n := s.Section(); file != nil {
@@ -100,9 +103,9 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 	return nil
 }
 
-// CopyRange copies up to n bytes from another file's contents, or within this file, and returns the number of bytes
-// copied, which is less than n at the end of the source. It returns ErrBase if f needs a CopyUp first, and ErrSourceBase
-// if the source has the base tree's contents, which the caller must read itself.
+// CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which is
+// less than n at the end of the source. It returns ErrBase if f needs a CopyUp first, and ErrSourceBase if the source has the
+// base tree's contents, which the caller must then read itself.
 func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -127,8 +130,8 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	return done, err
 }
 
-// lockWith takes f's lock for a change and the shared lock of its source. It locks the lower node first, which prevents
-// deadlocks.
+// lockWith takes the lock of f for a change (lockForChange) and the shared lock of from. It locks the lower node number
+// first, which prevents deadlocks. The caller must call unlock unless err is set.
 func (f *File) lockWith(from *File) (unlock func(), err error) {
 	if f == from {
 		return f.mu.RUnlock, f.lockForChange()

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// ReadAt reads as pread(2) does: it returns fewer than len(p) bytes only at the end of the file, without an error. It
-// returns ErrBase if the file has the base tree's contents.
+// ReadAt reads like pread(2): at the end of the file it returns fewer than len(p) bytes and no error. It returns ErrBase if
+// the file has the base tree's contents.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -31,8 +31,9 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return 0, nil
 }
 
-// WriteAt writes as pwrite(2) does. Even with an error, n bytes have been written. It returns ErrBase if the file has
-// the base tree's contents: the caller must call CopyUp first, with p itself as the source if p covers the whole file.
+// WriteAt writes like pwrite(2). It returns the number of written bytes also with an error. It returns ErrBase if the file
+// has the base tree's contents: the caller must then call CopyUp first. If p covers the whole file, the caller can pass p as
+// the source of the copy.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -54,9 +55,9 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// lockForChange takes the shared lock of a File that has a contents file and whose inode is dirty in the log. The dirty
-// mark must be in the log before the first byte is written: otherwise a kill would leave a size that no recovery
-// corrects.
+// lockForChange takes f.mu shared. The file then has a contents file, and its inode is marked dirty in the log. The mark must
+// be logged before the first byte is written: recovery after a kill reads the sizes of dirty inodes only from their contents
+// files, and would keep a wrong size otherwise. After an error f.mu is not held.
 func (f *File) lockForChange() error {
 	for {
 		f.mu.RLock()
@@ -73,7 +74,8 @@ func (f *File) lockForChange() error {
 	}
 }
 
-// prepare creates a contents file if the file has no bytes yet, and marks the inode dirty. f.mu is held exclusively.
+// prepare creates a contents file if the file has none and is empty, and marks the inode dirty in the log. The caller holds
+// f.mu exclusively.
 func (f *File) prepare() error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -92,7 +94,8 @@ func (f *File) prepare() error {
 	return f.note()
 }
 
-// createContents creates an empty contents file for the file. f.mu is held exclusively.
+// createContents creates an empty contents file for the file and stores its number in the inode, with flags and the dirty mark. The
+// caller holds f.mu exclusively.
 func (f *File) createContents(flags uint32) error {
 	number, err := f.l.newNumber()
 	if err != nil {
@@ -111,7 +114,7 @@ func (f *File) createContents(flags uint32) error {
 	return nil
 }
 
-// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it is
+// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it returns
 // FlagUnsettled: after power loss the base tree's contents are used again unless the new file has reached the disk.
 func (f *File) fresh() uint32 {
 	if f.node.Own() {
@@ -120,12 +123,12 @@ func (f *File) fresh() uint32 {
 	return state.FlagUnsettled
 }
 
-// adopt makes a contents file the inode's, in an update of its own.
+// adopt stores a contents file in the node's inode, in a separate update.
 func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	return f.l.Update(func(tx *Tx) error { return f.adopted(tx, number, size, flags) })
 }
 
-// adopted does the same as adopt within the update tx.
+// adopted stores a contents file in the node's inode, as a part of the update tx.
 func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	in, ok := tx.Inode(f.node)
 	if !ok {
@@ -138,8 +141,8 @@ func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	return nil
 }
 
-// changed records the effect of a write that ended at offset end: a larger size, and the dirty mark if it was cleared
-// during the write. f.mu is held.
+// changed records the effect of a write that ended at offset end: it stores a larger size, and sets the dirty mark again if
+// the janitor cleared it during the write. The caller holds f.mu.
 func (f *File) changed(end int64) error {
 	grew := false
 	for size := f.size.Load(); end > size && !grew; size = f.size.Load() {
@@ -151,22 +154,24 @@ func (f *File) changed(end int64) error {
 	return nil
 }
 
-// note copies the contents file's size to the inode and marks the inode dirty. Only the dirty mark is logged: from then
-// on recovery reads the size from the contents file. f.mu is held.
+// note copies the size of the contents file to the inode and marks the inode dirty. It logs the dirty mark, but not each
+// later size: recovery reads the size of a dirty file from its contents file. If the log has no space, note frees some and
+// tries once more. The caller holds f.mu.
 func (f *File) note() error { return f.l.withRoom(f.tryNote) }
 
-// tryNote does the work of note. It fails if the log has no space.
+// tryNote does the work of note, without a second attempt if the log has no space.
 func (f *File) tryNote() error {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.marked.Store(false) // stays false if the log has no space: the next write tries again
+	f.marked.Store(false) // stays false if the log has no space, so that the next write tries again
 	old, ok := l.state.Inode(f.node)
 	if !ok {
 		return errGone(f.node)
 	}
 	in := old
-	in.Size = f.size.Load() // while mu is shared the size only grows, so a later caller stores the larger one
+	// With f.mu held shared the size only grows, so of several callers the last one stores the largest size.
+	in.Size = f.size.Load()
 	in.Flags |= state.FlagDirty
 	var err error
 	switch {
@@ -185,8 +190,8 @@ func (f *File) tryNote() error {
 	return err
 }
 
-// Truncate sets the size. Truncating a base file to zero creates an empty contents file without reading the base tree;
-// for any other size of a base file it returns ErrBase.
+// Truncate sets the size in bytes. A file of the base tree that is truncated to zero receives an empty contents file, and its
+// contents are not read; for any other size of such a file Truncate returns ErrBase.
 func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
@@ -198,7 +203,7 @@ func (f *File) Truncate(size int64) error {
 	err := f.load()
 	switch {
 	case size == 0 && errors.Is(err, ErrDamaged):
-		return f.createContents(f.fresh()) // the contents file is missing, and its bytes are no longer needed
+		return f.createContents(f.fresh()) // the contents file is missing, but its bytes are not needed any more
 	case err != nil:
 		return err
 	case f.place == inBase && size > 0:
@@ -220,7 +225,8 @@ func (f *File) Truncate(size int64) error {
 	return f.note()
 }
 
-// Fallocate is fallocate(2). It returns ErrBase if a CopyUp is needed first.
+// Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call CopyUp
+// first.
 func (f *File) Fallocate(mode uint32, off, n int64) error {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -230,14 +236,14 @@ func (f *File) Fallocate(mode uint32, off, n int64) error {
 		return err
 	}
 	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
-		f.keep(off, math.MaxInt64) // these modes change or move all bytes from off on
+		f.keep(off, math.MaxInt64) // these modes change or move all bytes behind off
 	}
 	err := f.l.withRoom(func() error { return f.data.Allocate(mode, off, n) })
 	f.writes.Store(f.l.clock())
 	return errors.Join(err, f.restat())
 }
 
-// restat takes the size from the contents file. f.mu is held exclusively.
+// restat sets the size to that of the contents file. The caller holds f.mu exclusively.
 func (f *File) restat() error {
 	info, err := f.data.Stat()
 	if err != nil {
@@ -247,8 +253,8 @@ func (f *File) restat() error {
 	return f.note()
 }
 
-// Seek finds data or a hole (SEEK_DATA, SEEK_HOLE) and returns ENXIO as lseek(2) does. It returns ErrBase if the file
-// has the base tree's contents.
+// Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the cases in which lseek(2) does. It
+// returns ErrBase if the file has the base tree's contents.
 func (f *File) Seek(off int64, whence int) (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -263,7 +269,7 @@ func (f *File) Seek(off int64, whence int) (int64, error) {
 	return 0, syscall.ENXIO
 }
 
-// Size returns the length of the contents in bytes. It returns ErrBase if they are the base tree's.
+// Size returns the length of the contents in bytes, or ErrBase if the contents are the base tree's.
 func (f *File) Size() (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -278,7 +284,7 @@ func (f *File) Size() (int64, error) {
 	return 0, nil
 }
 
-// Blocks returns the disk space of the contents in units of 512 bytes. It returns ErrBase if they are the base tree's.
+// Blocks returns the disk space that the contents use, in units of 512 bytes, or ErrBase if the contents are the base tree's.
 func (f *File) Blocks() (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -300,7 +306,8 @@ func (f *File) Blocks() (int64, error) {
 	return 0, nil
 }
 
-// IfBase calls g if the file has the base tree's contents; they remain so until g returns. g must not call the layer.
+// IfBase calls g if the file has the base tree's contents, and returns its error. The contents remain those of the base tree
+// until g returns. g must not call the layer.
 func (f *File) IfBase(g func() error) error {
 	if err := f.rlock(); err != nil {
 		return err
@@ -312,7 +319,7 @@ func (f *File) IfBase(g func() error) error {
 	return g()
 }
 
-// clock returns the coarse monotonic time in nanoseconds.
+// clock returns the time of the kernel's coarse monotonic clock in nanoseconds.
 func (l *Layer) clock() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts)

@@ -11,26 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// File gives access to the contents of a node while they are in use. All users of a node share one File. A File has no
-// descriptor until its data is used; afterwards the descriptor stays open until the File leaves the idle list.
+// File gives access to the contents of a node while they are in use. All users of a node share one File. A File opens a
+// descriptor when its data is first used, and keeps the descriptor open until the File leaves the idle list.
 type File struct {
 	l    *Layer
 	node Node
 
-	// Guarded by files.mu.
-	users   int           // number of File calls without a Done
+	// number of calls of Layer.File without a matching Done
+	users   int           // element of files.idle; nil while the File has users
 	idle    *list.Element // element of files.idle while the File has no user
-	retired bool          // the node was dropped: the last Done closes the File
+	retired bool          // the node was dropped, so the last Done closes the File
 
 	// mu is held shared to read and write data, and exclusively to change place, number or data.
 	mu     sync.RWMutex
 	place  place
-	number uint64    // number of the contents file
+	number uint64    // number of the contents file, if place is inContent
 	data   disk.File // open contents file, if place is inContent
 
 	size   atomic.Int64 // size of the contents file in bytes
-	marked atomic.Bool  // whether the inode is dirty in the log
-	synced atomic.Bool  // whether the contents file's directory entry is on disk
+	marked atomic.Bool  // whether the inode is marked dirty in the log
+	synced atomic.Bool  // whether the directory entry of the contents file is on disk
 	writes atomic.Int64 // monotonic time of the last write, in nanoseconds
 	copied atomic.Int64 // monotonic time of the last KeepCopy, in nanoseconds; 0: never
 }
@@ -45,22 +45,23 @@ const (
 	inContent              // in a contents file
 )
 
-// files holds the Files in use and the idle ones, whose contents files stay open for the next use: FUSE open and close
-// do not reach this package.
+// files holds the Files in use and the idle ones. Idle Files keep their contents files open for the next use, because this
+// package does not learn when a program opens or closes a file.
 type files struct {
 	mu     sync.Mutex
-	byNode map[Node]*File // Files in use and idle Files
-	idle   *list.List     // idle *File, the last used in front
+	byNode map[Node]*File // Files in use, and idle ones
+	idle   *list.List     // idle *File, the most recently used in front
 	limit  int            // maximum length of idle
 }
 
-// maxIdle is the maximum number of idle Files of one layer, each with an open descriptor.
+// maxIdle is the maximum number of idle Files of one layer. Each of them has an open descriptor.
 const maxIdle = 1024
 
-// unused counts the idle Files of all layers of the process, which share its descriptor limit.
+// unused counts the idle Files of all layers in the process, because the descriptor limit applies to the process.
 var unused atomic.Int64
 
-// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, at least 256.
+// fileLimit returns the maximum number of idle Files of all layers: a quarter of RLIMIT_NOFILE, but at least 256 and at most
+// 16384.
 var fileLimit = sync.OnceValue(func() int64 {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil {
@@ -69,7 +70,8 @@ var fileLimit = sync.OnceValue(func() int64 {
 	return int64(min(max(r.Cur/4, 256), 16384))
 })
 
-// park makes a File idle, and returns one for the caller to close if there are too many. fs.mu is held.
+// park makes a File idle. If there are now too many idle Files, it removes the least recently used one and returns it for the
+// caller to close. The caller holds fs.mu.
 func (fs *files) park(f *File) (closing *File) {
 	f.idle = fs.idle.PushFront(f)
 	if unused.Add(1) <= fileLimit() && fs.idle.Len() <= fs.limit {
@@ -81,15 +83,15 @@ func (fs *files) park(f *File) (closing *File) {
 	return closing
 }
 
-// unpark removes a File from the idle list. fs.mu is held.
+// unpark removes a File from the idle list. The caller holds fs.mu.
 func (fs *files) unpark(f *File) {
 	fs.idle.Remove(f.idle)
 	f.idle = nil
 	unused.Add(-1)
 }
 
-// File returns a node's File. It does not block. The caller must call Done when it no longer uses the File. The first
-// access to the data opens the contents file.
+// File returns a node's File without blocking; the first access to the data opens the contents file. The caller must call
+// Done when it no longer uses the File.
 func (l *Layer) File(n Node) *File {
 	fs := &l.files
 	fs.mu.Lock()
@@ -114,7 +116,7 @@ func (f *File) Done() {
 	var closing *File
 	switch {
 	case f.users > 0:
-	case f.data == nil || f.retired: // without users no other goroutine holds mu: data can be read
+	case f.data == nil || f.retired: // a File without users is not locked by any goroutine, so data can be read without mu
 		delete(fs.byNode, f.node)
 		closing = f
 	default:
@@ -126,15 +128,15 @@ func (f *File) Done() {
 	}
 }
 
-// close closes the contents file. The File has no users.
+// close closes the contents file, if it is open. The File must have no users.
 func (f *File) close() {
 	if f.data != nil {
-		_ = f.data.Close() // fsync reports write errors; close makes no promise
+		_ = f.data.Close() // an fsync reports write errors; without one, nothing was promised
 		f.data = nil
 	}
 }
 
-// retire closes the File of a dropped node, at once or with the last Done.
+// retire closes the File of a dropped node: at once if the File is idle, otherwise with the last Done.
 func (fs *files) retire(n Node) {
 	fs.mu.Lock()
 	f := fs.byNode[n]
@@ -153,7 +155,7 @@ func (fs *files) retire(n Node) {
 	f.close()
 }
 
-// unmark records that a node is no longer dirty in the log.
+// unmark records in a node's File that the node is no longer marked dirty in the log.
 func (fs *files) unmark(n Node) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -162,7 +164,7 @@ func (fs *files) unmark(n Node) {
 	}
 }
 
-// closeAll closes the idle Files. Close calls it when no File is in use.
+// closeAll closes all Files. No File may be in use.
 func (fs *files) closeAll() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -174,7 +176,8 @@ func (fs *files) closeAll() {
 	fs.idle.Init()
 }
 
-// load determines the location of the bytes. f.mu is held exclusively.
+// load determines the location of the file's bytes, and opens the contents file if there is one. The caller holds f.mu
+// exclusively.
 func (f *File) load() error {
 	if f.place != unknown {
 		return nil
@@ -197,7 +200,7 @@ func (f *File) load() error {
 	return nil
 }
 
-// install makes a contents file the file's own. f.mu is held exclusively.
+// install makes the File use a contents file that is already open. The caller holds f.mu exclusively.
 func (f *File) install(number uint64, data disk.File, size int64, marked bool) {
 	f.place, f.number, f.data = inContent, number, data
 	f.size.Store(size)
@@ -205,7 +208,7 @@ func (f *File) install(number uint64, data disk.File, size int64, marked bool) {
 	f.synced.Store(false)
 }
 
-// rlock takes the shared lock of a File after it has determined the location of its bytes.
+// rlock takes f.mu shared, after it has determined the location of the file's bytes. After an error f.mu is not held.
 func (f *File) rlock() error {
 	f.mu.RLock()
 	if f.place != unknown {
@@ -218,6 +221,6 @@ func (f *File) rlock() error {
 	if err != nil {
 		return err
 	}
-	f.mu.RLock() // a place never becomes unknown again
+	f.mu.RLock() // once known, a place never becomes unknown again
 	return nil
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A pinned contents file can be read as it was at one moment, whatever is written to it later. The file keeps using it:
-// before a chunk is changed for the first time, the old bytes are copied to a file without a name. So a pin changes
-// nothing durable, and a process that dies with pins leaves nothing behind. Contents that the node drops, by truncation
-// or removal, stay in contents/ until the last pin is released.
+// A pinned contents file can be read as it was at one moment, whatever is written to the file later. Writers still change the
+// contents file itself: before a chunk of it is changed for the first time, its old bytes are copied to a file without a
+// name. So a pin changes nothing on disk that outlives the process, and a process that dies leaves nothing behind. A contents
+// file that its node no longer uses, because the file was truncated or removed, stays in contents/ until its last pin is
+// released.
 //
 // A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives
 // ErrPinLost.
@@ -24,40 +25,40 @@ import (
 // ErrPinLost means that the old bytes of pinned contents could not be copied, because the disk is full or failing.
 var ErrPinLost = errors.New("what the contents were could not be kept")
 
-// errReleased means that the caller used a pin after Release.
+// errReleased means that the caller used a pin after its Release.
 var errReleased = errors.New("pin was given back")
 
-// chunk is the unit in bytes in which old contents are copied.
+// chunk is the unit in which old contents are copied, in bytes.
 const chunk = 64 << 10
 
 // pins holds the pins of a layer.
 type pins struct {
-	count atomic.Int64 // number of pins: writers skip the map while it is 0
+	count atomic.Int64 // number of pins; while it is 0, writers do not look into byNumber
 
 	mu       sync.Mutex
-	byNumber map[uint64][]*Pin
-	before   disk.File // file with the old bytes of changed chunks; nil: nothing was changed yet
-	end      int64     // length of before in bytes
+	byNumber map[uint64][]*Pin // pins by the number of their contents file
+	before   disk.File         // file without a name that has the old bytes of changed chunks; nil: nothing was changed yet
+	end      int64             // length of before in bytes
 }
 
 // Pin gives read access to a contents file as it was at one moment.
 type Pin struct {
 	l      *Layer
-	number uint64 // number of the contents file; 0: empty or released
-	size   int64
-	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while that is in the log; 0: none
+	number uint64        // number of the contents file; 0: empty or released
+	size   int64         // length of the pinned contents in bytes
+	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while the log contains that record; 0: none
 
 	mu    sync.Mutex
-	saved map[int64]int64 // offset in pins.before of each chunk that was changed since, by chunk number
-	lost  error           // error for later reads, if the old bytes are unavailable
+	saved map[int64]int64 // chunk number -> offset of its old bytes in pins.before, for the chunks that were changed since
+	lost  error           // error of later reads, because the old bytes are unavailable or the pin was released; nil: none
 }
 
 // Size returns the length of the pinned contents in bytes.
 func (p *Pin) Size() int64 { return p.size }
 
-// Freeze calls f at a moment at which neither names nor contents change: every change acknowledged before is visible,
-// and no later one. f pins the contents that are to be read as of this moment; f must not block. Freeze returns how long
-// other operations had to wait at most.
+// Freeze calls f at a moment at which neither names nor contents change: every change that was acknowledged before is
+// visible, and no later one is. f pins the contents that are to be read as of this moment, and must not block. Freeze returns
+// an upper bound of the time for which other operations had to wait.
 func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	start := time.Now()
 	l.cut.Lock()
@@ -66,8 +67,8 @@ func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	return time.Since(start)
 }
 
-// Pin pins an inode's contents. For a consistent moment it is called within Freeze, or earlier by a caller that is
-// notified of every change in between.
+// Pin pins the contents of an inode. To pin several files as of the same moment, call it within Freeze; a caller that is
+// notified of every later change may also call it before Freeze.
 func (l *Layer) Pin(in Inode) *Pin {
 	p := &Pin{l: l, number: in.Content, size: in.Size}
 	if p.number == 0 || p.size == 0 {
@@ -85,7 +86,7 @@ func (l *Layer) Pin(in Inode) *Pin {
 	return p
 }
 
-// Release releases the pin. No reader may be using it.
+// Release releases the pin. No other goroutine may be using the pin.
 func (p *Pin) Release() {
 	p.mu.Lock()
 	number := p.number
@@ -113,14 +114,14 @@ func (p *Pin) Release() {
 	}
 	if s.count.Add(-1) == 0 {
 		if s.before != nil {
-			_ = s.before.Close() // the file has no name any more, and its last reader is done
+			_ = s.before.Close() // the file has no name and no more readers, so its contents are not needed
 		}
 		s.before, s.end, s.byNumber = nil, 0, nil
 	}
 }
 
-// ReadAt reads the contents as they were at the moment of the pin. It returns ErrPinLost if the old bytes are not
-// available.
+// ReadAt reads the contents as they were at the moment of the pin, into b from offset off. It returns io.EOF at the end of
+// the contents, and ErrPinLost if the old bytes are not available.
 func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read pinned content at %d: %w", off, os.ErrInvalid)
@@ -143,8 +144,8 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	got, err := data.ReadAt(want, off)
-	_ = data.Close() // it was only read
-	if errors.Is(err, io.EOF) {
+	_ = data.Close()            // the file was only read, so no write error can be lost
+	if errors.Is(err, io.EOF) { // the missing bytes were truncated after the pin, and were saved before that
 		err = nil // missing bytes were truncated since, and saved before that
 	}
 	if err == nil {
@@ -159,8 +160,9 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
-// restore replaces the chunks in b that were changed since the pin by their saved bytes; got is the number of bytes read
-// from the contents file. A chunk is saved before it is changed, so a lookup after the read finds every changed chunk.
+// restore replaces the chunks in b that were changed since the pin by their old bytes. got is the number of bytes that were
+// read from the contents file. Every chunk is saved before it is changed, so restore, which runs after the read, finds all
+// changed chunks.
 func (p *Pin) restore(b []byte, off int64, got int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +186,8 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 	return nil
 }
 
-// keep saves the bytes from off to end of a pinned contents file before they change. l.cut is held shared, so that no
-// new pin appears meanwhile, and the File's lock is held.
+// keep saves the bytes from off to end of the File's contents file for its pins, before they change. The caller holds the
+// lock of the File, and l.cut shared so that no new pin appears.
 func (f *File) keep(off, end int64) {
 	s := &f.l.pins
 	if s.count.Load() == 0 {
@@ -203,7 +205,7 @@ func (f *File) keep(off, end int64) {
 	}
 }
 
-// keep saves the chunks between off and end that were not saved yet. A failure makes the pin lost.
+// keep saves the chunks between off and end that were not saved yet. After a failure the pin is lost.
 func (p *Pin) keep(from disk.File, off, end int64) {
 	end = min(end, p.size)
 	p.mu.Lock()
@@ -226,7 +228,7 @@ func (p *Pin) keep(from disk.File, off, end int64) {
 	}
 }
 
-// save copies the chunks from first up to next, exclusively. p.mu is held.
+// save copies the chunks from first up to, but not including, next. The caller holds p.mu.
 func (p *Pin) save(from disk.File, first, next int64) error {
 	s := &p.l.pins
 	before, at, err := s.place(p.l, (next-first)*chunk)
@@ -248,7 +250,8 @@ func (p *Pin) save(from disk.File, first, next int64) error {
 	return nil
 }
 
-// place reserves n bytes in the file for old bytes, which the first call creates, and returns the file and the offset.
+// place reserves n bytes in the file for old bytes, and returns the file and the offset of the reserved bytes. The first call
+// creates the file.
 func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,17 +261,18 @@ func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 			s.before = nil
 			return nil, 0, err
 		}
-		_ = l.o.FS.Remove(path) // a process killed before this line leaves a file that the next one truncates
+		_ = l.o.FS.Remove(path) // if the process is killed before this line, the next process truncates the file
 	}
 	at = s.end
 	s.end += n
 	return s.before, at, nil
 }
 
-// beforeName is the name in the overlay's directory of the file for old bytes; it exists only while place opens it.
+// beforeName is the name of the file for old bytes in the overlay's directory. The name exists only while place opens the
+// file.
 const beforeName = "before"
 
-// pinned reports whether a contents file must not be removed yet.
+// pinned reports whether a contents file has pins and so must not be removed yet.
 func (s *pins) pinned(number uint64) bool {
 	if s.count.Load() == 0 {
 		return false
@@ -278,7 +282,7 @@ func (s *pins) pinned(number uint64) bool {
 	return len(s.byNumber[number]) > 0
 }
 
-// yield makes the pins of the contents files in numbers lost, because their disk space is needed.
+// yield makes the pins of the given contents files lost, so that the files can be removed to free disk space.
 func (s *pins) yield(numbers []uint64) {
 	if s.count.Load() == 0 {
 		return
@@ -299,7 +303,8 @@ func (s *pins) yield(numbers []uint64) {
 	}
 }
 
-// Lost returns ErrPinLost if the contents can no longer be read as they were, and nil otherwise.
+// Lost returns the error of later reads, which is ErrPinLost if the old bytes could not be saved, and nil if the contents can
+// be read.
 func (p *Pin) Lost() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

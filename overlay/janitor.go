@@ -8,10 +8,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// slice is the number of inodes or puts that one operation handles while it holds the layer's lock.
+// slice is the maximum number of inodes or puts that one operation handles while it holds the layer's lock.
 const slice = 1000
 
-// poke wakes the janitor.
+// poke wakes the janitor. It does not block.
 func (l *Layer) poke() {
 	select {
 	case l.wake <- struct{}{}:
@@ -19,10 +19,10 @@ func (l *Layer) poke() {
 	}
 }
 
-// janitor does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead
-// contents, syncs and cleans dirty files, and compacts the log. It sleeps while there is no work.
+// janitor does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead contents
+// files, syncs dirty files and marks them clean, and compacts the log. It sleeps while there is no work.
 //
-// After a failed round it waits a minute. Close stops it and then does a last round itself.
+// After a failed round it waits for a minute. Close stops the janitor and then does a last round of the work.
 func (l *Layer) janitor() {
 	defer l.busy.Done()
 	pause := l.o.pause
@@ -35,7 +35,7 @@ func (l *Layer) janitor() {
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(pause): // work that arrives during the pause shares one sync
+		case <-time.After(pause): // requests that arrive during the pause are handled in the same round and share one sync
 		}
 		pause = l.o.pause
 		if err := l.tidy(false); err != nil {
@@ -51,7 +51,7 @@ func (l *Layer) janitor() {
 	}
 }
 
-// tidy does one round of the janitor's work; with all it includes recently written files.
+// tidy does one round of the janitor's work. With all it includes the files that were written recently.
 func (l *Layer) tidy(all bool) error {
 	err := l.dropForsaken()
 	err = errors.Join(err, l.settleDue(all))
@@ -62,8 +62,8 @@ func (l *Layer) tidy(all bool) error {
 	return err
 }
 
-// removeDead removes contents files that no inode names any more. The log record that says so must be on disk first:
-// otherwise an earlier record could name a missing contents file after power loss.
+// removeDead removes contents files that no inode names any more. The log record that released them must be on disk first:
+// otherwise, after power loss, an older record could name a contents file that is missing.
 func (l *Layer) removeDead() error {
 	l.removing.Lock()
 	defer l.removing.Unlock()
@@ -90,7 +90,7 @@ func (l *Layer) removeDead() error {
 	return err
 }
 
-// discard removes a contents file that no record names. If that fails, the janitor tries again.
+// discard removes a contents file that no log record names. If that fails, the janitor tries again.
 func (l *Layer) discard(number uint64) {
 	if l.contents.remove(number) == nil {
 		return
@@ -101,9 +101,9 @@ func (l *Layer) discard(number uint64) {
 	l.poke()
 }
 
-// removeContents removes contents files and logs their removal. It returns the numbers for which either failed.
+// removeContents removes contents files and logs their removal. It returns the numbers for which one of the two failed.
 func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
-	// See removeDead: the records that name no such file must be on disk first.
+	// The records that released these files must be on disk first (see removeDead).
 	if err := l.Sync(); err != nil {
 		return dead, err
 	}
@@ -118,7 +118,7 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 			}
 			gone = append(gone, number)
 		}
-		e := l.tryUpdate(func(tx *Tx) error { // not Update: the only way to free space is this function itself
+		e := l.tryUpdate(func(tx *Tx) error { // not Update, which would call removeDead to free space
 			for _, number := range gone {
 				tx.batch.ContentGone(number)
 			}
@@ -131,8 +131,8 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	return left, err
 }
 
-// withRoom calls do, and calls it again if it failed for lack of disk space and deleted files were removed in between: a
-// program that has just deleted a file can use its space at once.
+// withRoom calls do. If do fails for lack of disk space, withRoom removes deleted files that are still on disk and calls do
+// once more. So a program that has just deleted a file can use its space at once.
 func (l *Layer) withRoom(do func() error) error {
 	err := do()
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

@@ -12,9 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Kept records a removed or overwritten file or symbolic link that is not in a checkpoint yet. The record is part of the
-// update that removed the file, so after a kill or a power cut either both exist or neither does. The contents stay in
-// contents/ while this process holds the Pin; Open pins the contents of every record that it finds.
+// Kept records a removed or overwritten file or symbolic link that no checkpoint contains yet. The update that removes the
+// file also writes the record, so after a kill or a power cut either both have happened or neither. The contents file is not
+// removed while this process holds the Pin, and Open pins the contents of every record that it finds.
 type Kept = state.Kept
 
 // MaxKeptPath is the maximum length in bytes of Kept.Path.
@@ -26,16 +26,16 @@ type KeptFile struct {
 	Pin *Pin // nil for a symbolic link
 }
 
-// PinKept pins an inode's contents for the Kept record with an ID.
+// PinKept pins the contents of an inode for the Kept record with this ID.
 func (l *Layer) PinKept(in Inode, id uint64) *Pin {
 	p := l.Pin(in)
 	p.kept.Store(id)
 	return p
 }
 
-// unkeepChanged removes the pin's Kept record from the log if a change at offset off affects the pinned contents, which
-// happens if the file has another name or is open. This process can still read the old bytes through the pin, another
-// process cannot.
+// unkeepChanged removes the pin's Kept record from the log if a change at offset off affects the pinned contents. Such a
+// change is possible if the file has another name or is open. This process can still read the old bytes through the pin, but
+// after its death no process could.
 func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	if off >= p.size {
 		return
@@ -47,11 +47,11 @@ func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	}
 }
 
-// Keep adds a Kept record, or replaces the one with the same ID. Its contents must be pinned.
+// Keep adds a Kept record, or replaces the record with the same ID. The caller must pin the contents.
 func (tx *Tx) Keep(k Kept) { tx.batch.Keep(k) }
 
-// Unkeep removes all Kept records with IDs from first to last, inclusively. Their contents are removed when they are
-// dead and not pinned.
+// Unkeep removes all Kept records with IDs from first to last, inclusive. Their contents files are removed once they are dead
+// and have no pins.
 func (tx *Tx) Unkeep(first, last uint64) { tx.batch.Unkeep(first, last) }
 
 // Keeps reports whether there are Kept records.
@@ -61,7 +61,7 @@ func (l *Layer) Keeps() bool {
 	return l.state.Totals().Kept > 0
 }
 
-// keptNow returns the Kept records whose contents can be read, and removes the others from the log.
+// keptNow returns the Kept records whose contents can be read, and removes all other Kept records from the log.
 func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 	var gone []uint64
 	for _, k := range l.state.Kept() {
@@ -74,7 +74,7 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 			return nil, err
 		}
 		if ok && start == PowerLoss {
-			k.Size = info.Size() // the size of a file that was not synced is that on disk
+			k.Size = info.Size() // the log may have another size of a file that was not synced
 		}
 		if !ok || k.Size == 0 || info.Size() < k.Size || start == PowerLoss && k.Copied {
 			gone = append(gone, k.ID)
@@ -94,8 +94,8 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 	})
 }
 
-// Overwrites reports whether writing p at off would change bytes that were written before. Writing into a hole does not
-// count: the kernel may write back the end of a new file before its beginning.
+// Overwrites reports whether writing p at offset off would change bytes that were written before. Writing into a hole does
+// not count, because the kernel may write back the end of a new file before its beginning.
 func (f *File) Overwrites(p []byte, off int64) bool {
 	if err := f.rlock(); err != nil {
 		return false
@@ -120,7 +120,7 @@ func (f *File) Overwrites(p []byte, off int64) bool {
 	return false
 }
 
-// onlyHoles reports whether p differs from the old bytes at off only within holes. f.mu is held.
+// onlyHoles reports whether p differs from the old bytes at offset off only where the file has holes. The caller holds f.mu.
 func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	end := off + int64(len(old))
 	for at := off; at < end; {
@@ -143,16 +143,16 @@ func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	return true
 }
 
-// CopiedWithin reports whether KeepCopy copied the contents less than within ago.
+// CopiedWithin reports whether KeepCopy last copied the contents less than within ago.
 func (f *File) CopiedWithin(within time.Duration) bool {
 	at := f.copied.Load()
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
-// SetAside replaces the contents of a file that is about to be truncated to zero by a new empty contents file, and
-// leaves the old one unchanged. It does nothing if the contents are empty or longer than the limit most, in bytes. It
-// calls keep in the same update with the old contents file's number and size; keep pins it and calls Tx.Keep, or returns
-// false, and then the file stays unchanged.
+// SetAside gives a file that is about to be truncated to zero a new, empty contents file, and leaves the old one unchanged.
+// It does nothing if the contents are empty or longer than most bytes. In the same update it calls keep with the number and
+// the size of the old contents file. keep pins that file, calls Tx.Keep and returns true; or it returns false, and the file
+// stays as it is.
 func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	l.cut.RLock()
@@ -170,7 +170,7 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	if err != nil {
 		return err
 	}
-	data, err := l.contents.create(number) // not l.create: withRoom would drop pinned contents for it
+	data, err := l.contents.create(number) // not l.create: on a full disk that would drop pinned contents to make space
 	if err != nil {
 		return err
 	}
@@ -187,21 +187,21 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 		l.discard(number)
 		return err
 	}
-	_ = f.data.Close() // fsync reports write errors; close makes no promise
+	_ = f.data.Close() // an fsync reports write errors; without one, nothing was promised
 	f.install(number, data, 0, true)
 	f.writes.Store(l.clock())
 	return nil
 }
 
-// KeepCopy copies the contents before they are changed, unless that was done less than within ago, or they are empty or
-// longer than the limit most, in bytes. It calls keep in the update that records the copy, with the copy's number and
-// size; keep pins it and calls Tx.Keep, or returns false to discard the copy.
+// KeepCopy copies the contents before they are changed. It does nothing if that was done less than within ago, or if the
+// contents are empty or longer than most bytes. In the update that records the copy it calls keep with the number and the
+// size of the copy. keep pins the copy, calls Tx.Keep and returns true; or it returns false, and the copy is discarded.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	if f.CopiedWithin(within) {
 		return nil
 	}
-	f.mu.Lock() // excludes other writes during the copy
+	f.mu.Lock() // no write may change the contents during the copy
 	defer f.mu.Unlock()
 	if f.CopiedWithin(within) {
 		return nil
@@ -213,12 +213,12 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	if f.place != inContent || size == 0 || size > most {
 		return nil
 	}
-	f.copied.Store(l.clock()) // set even if the copy fails: a full disk must not be tried with every write
+	f.copied.Store(l.clock()) // set even if the copy fails: on a full disk, not every write should try again
 	number, err := l.newNumber()
 	if err != nil {
 		return err
 	}
-	to, err := l.contents.create(number) // not l.create: withRoom would drop pinned contents for a copy
+	to, err := l.contents.create(number) // not l.create: on a full disk that would drop pinned contents to make space
 	if err != nil {
 		return err
 	}

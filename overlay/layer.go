@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/wal"
 )
 
-// These types and values are those of package state, under the names that callers of the layer use.
+// The types and values of package state that callers of the layer use.
 type (
 	Node     = state.Node
 	Inode    = state.Inode
@@ -28,12 +28,12 @@ const (
 )
 
 var (
-	// ErrBase means that a file has the base tree's contents: the caller must read them there, or call CopyUp before it
-	// changes them.
+	// ErrBase means that the contents of a file are in the base tree: the caller must read them there, or call CopyUp before
+	// it changes them.
 	ErrBase = errors.New("contents are the base's")
-	// ErrSourceBase is ErrBase for the file that CopyRange reads from.
+	// ErrSourceBase means the same as ErrBase, for the file that CopyRange reads from.
 	ErrSourceBase = errors.New("contents of the source are the base's")
-	// ErrDamaged means that stored bytes differ from those that were written. Such an overlay can be opened with
+	// ErrDamaged means that stored bytes differ from those that were written. A damaged overlay can still be opened with
 	// Options.ReadOnly.
 	ErrDamaged = errors.New("overlay is damaged")
 	// ErrVersion means that an incompatible version of the program wrote the overlay.
@@ -44,35 +44,35 @@ var (
 
 // Options configures Open.
 type Options struct {
-	// Log receives warnings; nil: they are dropped.
+	// Log receives warnings. If it is nil, they are dropped.
 	Log *zap.Logger
-	// ReadOnly opens the overlay without writing anything; of a damaged log it uses the records before the damage.
+	// ReadOnly opens the overlay without writing anything. If the log is damaged, the records before the damage are used.
 	ReadOnly bool
-	// ValidBase reports whether the base tree has a node. After power loss, the log ends before the first record that
-	// names a base node which does not exist.
+	// ValidBase reports whether the base tree has a node. After power loss, the log is cut before the first record that names
+	// a base node which does not exist. Nil accepts every node.
 	ValidBase func(Node) bool
-	// BeforeSync is called before the log is synced. It syncs the data outside the overlay that log records refer to.
+	// BeforeSync is called before each sync of the log. It syncs the data outside the overlay that log records refer to.
 	BeforeSync func() error
-	// TakeOver states that the kernel still has the mount of the dead process that served this overlay: nodes without a
-	// name survive if the kernel knows them, and unanswered requests may arrive again. Otherwise no kernel knows any
-	// node.
+	// TakeOver states that the kernel still has the mount of the dead process that served this overlay. A node without a name
+	// then survives if the kernel holds a reference to it, and unanswered requests may arrive again. Without TakeOver, no
+	// kernel holds a reference to any node.
 	TakeOver bool
-	// Knows reports whether the kernel knows a base node. It is used with TakeOver only.
+	// Knows reports whether the kernel holds a reference to a base node. It is called only with TakeOver.
 	Knows func(Node) bool
-	// Seed determines the cookies in directories. Cookies remain valid in another process with the same seed. The zero
-	// Seed: a random one.
+	// Seed determines the cookies in directories. Cookies remain valid in another process that uses the same seed. The zero
+	// Seed stands for a random one.
 	Seed state.Seed
-	// FS is the file system to use, replaced by tests; nil: that of the operating system.
+	// FS is the file system to use; nil stands for that of the operating system. Tests replace it.
 	FS disk.FS
 
-	boot  string        // boot ID of the host; tests set it
-	pause time.Duration // how long the janitor collects work before a round; 0: one second
-	quiet time.Duration // how long after its last write a dirty file is synced; 0: three seconds
-	still bool          // no work in the background, for Check
-	idle  int           // number of idle Files kept open; 0: maxIdle
+	boot  string        // boot ID of the host; set by tests
+	pause time.Duration // time for which the janitor collects work before it starts a round; 0: one second
+	quiet time.Duration // time after its last write before a dirty file is synced; 0: three seconds
+	still bool          // run nothing in the background; set by Check
+	idle  int           // maximum number of idle Files that stay open; 0: maxIdle
 }
 
-// Dirty reports whether the contents file of an inode may be larger or younger than the inode records.
+// Dirty reports whether the contents file of an inode may be larger or have a later mtime than the inode records.
 func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
 
 // Layer is an open overlay. All methods may be called concurrently.
@@ -80,36 +80,36 @@ type Layer struct {
 	dir    string
 	o      Options
 	log    *zap.Logger
-	wal    *wal.Log      // nil after a read-only layer was read
-	lock   func()        // releases the directory's lock
-	counts *lookupCounts // nil: lookups are counted in memory
+	wal    *wal.Log      // write-ahead log; nil until open has opened it
+	lock   func()        // releases the lock on the directory
+	counts *lookupCounts // the file with the kernel's lookup counts; nil: lookups are counted in memory only
 
 	contents *contents
 	files    files
 
-	cut  sync.RWMutex // held shared while contents change, exclusively by Freeze; taken before File.mu
+	cut  sync.RWMutex // held shared while contents change, and exclusively by Freeze; taken before File.mu
 	pins pins
 
 	rotating sync.Mutex // held during a rotation; taken before mu
-	removing sync.Mutex // held while dead contents files are removed; taken after File.mu, before rotating
+	removing sync.Mutex // held while dead contents files are removed; taken after File.mu and before rotating
 
 	mu sync.RWMutex
 	// Guarded by mu.
 	state    *state.Table
 	tx       Tx                // the only update in progress, reused
-	broken   error             // set when log and state differ: all changes fail from then on
+	broken   error             // set when log and state differ; all later changes fail with it
 	next     uint64            // number of the next contents file
 	dead     []uint64          // contents files to remove
 	pinned   []uint64          // dead contents files that are pinned; removed after their last pin
-	forsaken []Node            // nodes without name and lookups that could not be dropped yet
-	due      map[Node]struct{} // dirty files to sync and clean
-	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns them
+	forsaken []Node            // nodes with neither name nor lookups that could not be dropped yet
+	due      map[Node]struct{} // dirty files that the janitor is to sync and mark clean
+	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns the error
 
-	searching atomic.Bool // the search for orphaned contents files has not completed
+	searching atomic.Bool // whether the search for orphaned contents files has yet to complete
 
 	wake chan struct{}  // wakes the janitor
 	stop chan struct{}  // closed by Close
-	busy sync.WaitGroup // janitor and findOrphans
+	busy sync.WaitGroup // counts the goroutines janitor and findOrphans
 }
 
 // View calls f with a consistent state. f must not block and must not call the layer. Updates wait until f returns;
@@ -120,7 +120,7 @@ func (l *Layer) View(f func(r Reader)) {
 	f(Reader{l.state})
 }
 
-// Inode returns a node's inode; false: the layer has none.
+// Inode returns the layer's inode of a node, and false if the layer has none.
 func (l *Layer) Inode(n Node) (Inode, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -134,8 +134,8 @@ func (l *Layer) Entry(dir Node, name string) (Node, Presence) {
 	return l.state.Entry(dir, name)
 }
 
-// Sync makes every acknowledged change survive a power cut, except the contents of files, which File.Sync writes. It
-// waits for the disk. A read-only layer has nothing to sync.
+// Sync writes every acknowledged change to disk, so that it survives a power cut. It does not write the contents of files;
+// File.Sync does. Sync waits for the disk. In a read-only layer it does nothing.
 func (l *Layer) Sync() error {
 	if l.o.ReadOnly {
 		return nil
@@ -145,8 +145,8 @@ func (l *Layer) Sync() error {
 	}
 	err := l.wal.Sync()
 	if errors.Is(err, wal.ErrUnsynced) {
-		// The kernel may have dropped the pages that it could not write, and reports the error only once. A new log
-		// contains everything.
+		// The kernel reports a write error only once and may have dropped the pages that it could not write, so syncing the
+		// same file again proves nothing. compact writes the whole state to a new log.
 		return l.compact()
 	}
 	return err

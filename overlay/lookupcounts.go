@@ -14,17 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (package state).
-// The file is mapped, so it is correct whenever the process dies. A takeover on the same boot continues it; every other
-// Open creates a new one, because then no kernel holds a reference.
+// lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (see package state). The
+// file is mapped into memory, so its counts are correct whenever the process dies. A takeover on the same boot continues the
+// file. Every other Open creates a new one, because then no kernel holds a reference.
 type lookupCounts struct {
-	file  disk.File
-	taken int64 // bytes of the file whose disk space is allocated
-	// maps has the mapped chunks, for close.
+	file disk.File
+	// taken is the length in bytes of the part of the file whose disk space is allocated.
+	taken int64
+	// maps holds the mapped chunks, so that close can unmap them.
 	maps [][]byte
 }
 
-// lookupHeader is the start of the file, in the byte order of the host.
+// lookupHeader is the start of the file. Its numbers are in the byte order of the host.
 type lookupHeader struct {
 	magic   [8]byte
 	version uint32
@@ -34,19 +35,19 @@ type lookupHeader struct {
 
 const (
 	lookupVersion = 1
-	countsStart   = 4096 // offset of the counts in bytes, a page boundary because they are mapped
+	countsStart   = 4096 // offset of the counts in bytes; a page boundary, because the counts are mapped
 )
 
 var lookupMagic = [8]byte{'A', 'F', 'S', 'l', 'o', 'o', 'k', 's'}
 
-// lookupHeaderOf returns the header of a file written in a boot.
+// lookupHeaderOf returns the header of a file that is written during a boot of the host.
 func lookupHeaderOf(boot string) *lookupHeader {
 	h := &lookupHeader{magic: lookupMagic, version: lookupVersion}
 	copy(h.boot[:], boot)
 	return h
 }
 
-// createLookupCounts replaces the file at path by one without counts.
+// createLookupCounts replaces the file at path by a new one without counts.
 func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -61,7 +62,8 @@ func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	return &lookupCounts{file: f}, nil
 }
 
-// openLookupCounts opens the counts of the previous process. ok is false if the file is missing or from another boot.
+// openLookupCounts opens the counts file of the previous process. ok is false if the file is missing or was written in
+// another boot.
 func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, err error) {
 	f, err := on.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,16 +87,17 @@ func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, 
 	return &lookupCounts{file: f, taken: st.Size()}, true, nil
 }
 
-// bytes returns the header's memory.
+// bytes returns the memory of the header as bytes.
 func (h *lookupHeader) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h))
 }
 
-// memory implements state.Memory: it maps the counts at off. It allocates the disk space first, because counting a
-// lookup has no way to report an error.
+// memory implements state.Memory: it maps the chunk of counts at offset off. It allocates the disk space first, because
+// counting a lookup cannot report an error.
 func (t *lookupCounts) memory(off int64) ([]byte, error) {
 	off += countsStart
-	if off+state.CountChunk > t.taken { // a takeover must not fail on a full disk, so allocated space is reused
+	// A takeover must not fail on a full disk, so space that was allocated before is not allocated again.
+	if off+state.CountChunk > t.taken {
 		if err := t.file.Allocate(0, off, state.CountChunk); err != nil {
 			return nil, err
 		}
@@ -113,16 +116,17 @@ func (t *lookupCounts) close() {
 		return
 	}
 	for _, m := range t.maps {
-		_ = t.file.Unmap(m) // nothing refers to this memory any more
+		_ = t.file.Unmap(m) // the layer is closed, so nothing refers to this memory
 	}
 	_ = t.file.Close()
 	*t = lookupCounts{}
 }
 
-// lockWait is how long Open waits for the lock of a dead process. The kernel releases it when the last thread has ended.
+// lockWait is the maximum time for which Open waits for the lock of a dead process. The kernel releases that lock when the
+// last thread of the process has ended.
 const lockWait = 5 * time.Second
 
-// takeLock locks the overlay. It returns ErrInUse if another process holds the lock, with Options.TakeOver only after
+// takeLock locks the overlay. It returns ErrInUse if another process holds the lock: at once, or with Options.TakeOver after
 // lockWait.
 func (l *Layer) takeLock() error {
 	path := filepath.Join(l.dir, "lock")

@@ -2,16 +2,16 @@ package overlay
 
 import "go.uber.org/zap"
 
-// Remember adds one to the kernel's lookup count of an own node: the kernel may use the node's number until it forgets
-// it.
+// Remember adds one to the kernel's lookup count of an own node, because a reply passes the node's number to the kernel. The
+// kernel may use the number until it sends a FORGET.
 func (l *Layer) Remember(n Node) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	l.state.Remember(n)
 }
 
-// Forget subtracts k from the lookup count of an own node, and reports whether the count is now zero. A node with
-// neither lookups nor a name is dropped together with its contents.
+// Forget subtracts k from the lookup count of an own node, and reports whether the count is now zero. If the node then has no
+// name, Forget drops it together with its contents.
 func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	l.mu.RLock()
 	left := l.state.Forget(n, k)
@@ -23,16 +23,16 @@ func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	return left == 0
 }
 
-// Release drops a base node without a name once the kernel has forgotten it. The caller counts the lookups of base
-// nodes.
+// Release drops a base node that the kernel has forgotten, if the node has no name. The caller must count the lookups of base
+// nodes, because the layer does not.
 func (l *Layer) Release(n Node) {
 	if in, ok := l.Inode(n); ok && in.Nlink == 0 {
 		l.forsake(n)
 	}
 }
 
-// forsake drops a node that has neither name nor lookups. If the log has no space for that, the janitor tries again; if
-// the process dies first, the next Open drops the node.
+// forsake drops a node that has neither a name nor lookups. If the log has no space for that, the janitor tries again. If the
+// process dies first, the next Open drops the node.
 func (l *Layer) forsake(n Node) {
 	if l.o.ReadOnly {
 		return
@@ -51,7 +51,7 @@ func (l *Layer) forsake(n Node) {
 	l.files.retire(n)
 }
 
-// dropUnused drops a node unless it was given a name or looked up again meanwhile.
+// dropUnused drops a node, unless it has received a name or a lookup since the caller checked it.
 func (l *Layer) dropUnused(tx *Tx, n Node) {
 	in, ok := tx.Inode(n)
 	if ok && in.Nlink == 0 && (!n.Own() || tx.t.Lookups(n) == 0) {
@@ -59,7 +59,7 @@ func (l *Layer) dropUnused(tx *Tx, n Node) {
 	}
 }
 
-// dropForsaken drops the nodes that forsake could not drop, slice nodes at a time.
+// dropForsaken drops the nodes that could not be dropped earlier, in updates of slice nodes each.
 func (l *Layer) dropForsaken() error {
 	for {
 		l.mu.Lock()

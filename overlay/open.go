@@ -18,40 +18,40 @@ import (
 )
 
 const (
-	// counterContents is an upper bound of the numbers of contents files in use.
+	// counterContents is an upper bound of the contents file numbers in use.
 	counterContents = state.CounterContents
-	// counterBoot is the boot of the host in which the layer was last opened and its recovery completed; 0: the layer
-	// was closed and no work was left.
+	// counterBoot identifies the boot of the host in which the layer was last opened and recovered (bootMark); 0: the layer
+	// was closed and had no unfinished work.
 	counterBoot = state.CounterUser
-	// counterUncounted is the node of the file that does not count as a change (Tx.Uncount); 0: none.
+	// counterUncounted is the node of the file that Stats and Changed leave out (Tx.Uncount); 0: none.
 	counterUncounted = state.CounterUser + 1
 )
 
-// Start is the way in which the last use of the overlay ended.
+// Start describes how the last use of the overlay ended.
 type Start uint8
 
 const (
-	Clean     Start = iota // it was closed, or is new
-	Killed                 // the process died, the host did not
+	Clean     Start = iota // it was closed, or it is new
+	Killed                 // the process died, but the host kept running
 	PowerLoss              // the host went down before Close
-	Rebooted               // it was closed, and the host may have gone down since: contents without an fsync may be missing
+	Rebooted               // it was closed, but the host may have gone down since: contents that were not fsynced may be missing
 )
 
-// Recovery is the result of Open: what it found and what it repaired.
+// Recovery is the result of Open: the state that it found and the repairs that it made.
 type Recovery struct {
 	Start    Start
 	Records  int64    // number of records in the log
 	Cut      int64    // bytes cut from the end of the log
-	SavedTo  string   // file that the cut bytes were saved to, if any
-	Problems []string // problems that were found, as text for the user
-	TookOver bool     // whether the kernel's lookup counts of the previous process are valid
-	// Kept lists the removed and overwritten files that are not in a checkpoint yet.
+	SavedTo  string   // file that the cut bytes were saved to; "": none
+	Problems []string // descriptions of the problems that were found, for the user
+	TookOver bool     // whether the lookup counts of the previous process were continued
+	// Kept lists the removed and overwritten files that no checkpoint contains yet.
 	Kept   []KeptFile
-	Shrunk []Node // after Rebooted: files whose size differs from that at Close
+	Shrunk []Node // after Rebooted: files whose inode had to be corrected, because the contents file changed since Close
 }
 
-// Open opens the overlay in dir, and creates the directory if it does not exist. Errors: ErrInUse, ErrDamaged,
-// ErrVersion. The caller must Close the layer.
+// Open opens the overlay in dir, and creates the directory if it does not exist. It returns ErrInUse, ErrDamaged or
+// ErrVersion if the overlay cannot be used. The caller must Close the layer.
 func Open(dir string, o Options) (*Layer, Recovery, error) {
 	o.defaults()
 	l := &Layer{
@@ -85,7 +85,7 @@ func (o *Options) defaults() {
 		o.FS = disk.OS
 	}
 	if o.boot == "" {
-		o.boot, _ = o.FS.BootID() // without a boot ID every open counts as one after a power cut
+		o.boot, _ = o.FS.BootID() // without a boot ID, every Open is treated as one after a power cut
 	}
 	if o.pause == 0 {
 		o.pause = time.Second
@@ -101,12 +101,12 @@ func (o *Options) defaults() {
 	}
 }
 
-// open locks the directory, replays the log, recovers the contents and starts the janitor. On an error the caller calls
-// abandon.
+// open locks the directory, replays the log, recovers the contents and starts the janitor. After an error the caller must
+// call abandon.
 //
-// The order matters: the lock is taken before a file is read, and the lookup counts of the previous process are opened
-// before the replay, because replay treats a takeover differently. The contents are recovered before begin records this
-// boot in the log: if the process dies in between, the next Open repeats the recovery.
+// The order matters. The lock is taken before any file is read. The lookup counts of the previous process are opened before
+// the log is replayed, because replay treats a takeover differently. The contents are recovered before markInUse records the
+// current boot in the log: if the process dies in between, the next Open repeats the recovery.
 func (l *Layer) open() (Recovery, error) {
 	continued := false
 	var err error
@@ -130,7 +130,7 @@ func (l *Layer) open() (Recovery, error) {
 		rec.Problems = append(rec.Problems, found.Damage.Error())
 	}
 	rec.Start = l.started(found)
-	if rec.Start == Rebooted && continued { // a process of this boot had it open and had completed its recovery
+	if rec.Start == Rebooted && continued { // another process on this boot had opened the layer and completed its recovery
 		rec.Start = Killed
 	}
 	rec.TookOver = continued && rec.Start != PowerLoss
@@ -140,7 +140,7 @@ func (l *Layer) open() (Recovery, error) {
 	if err := l.countLookups(rec.TookOver); err != nil {
 		return rec, err
 	}
-	l.next = max(1, l.state.Counter(counterContents)) // 0 means no contents file
+	l.next = max(1, l.state.Counter(counterContents)) // number 0 means that an inode has no contents file
 	orphans, err := l.recover(&rec)
 	if err != nil || l.o.ReadOnly {
 		return rec, err
@@ -168,23 +168,23 @@ func (l *Layer) open() (Recovery, error) {
 	return rec, nil
 }
 
-// markInUse records that the layer is in use. During a takeover the log has that record already: a takeover must need no
-// space in the log, because the disk may be full.
+// markInUse records in the log that the layer is in use. After a takeover the log already contains that record, so markInUse appends
+// nothing: a takeover must succeed even if the disk is full.
 func (l *Layer) markInUse(tookOver bool) error {
 	return l.update(func(tx *Tx) error {
 		if l.state.Counter(counterBoot) != l.bootMark() {
 			tx.batch.SetCounter(counterBoot, l.bootMark())
 		}
 		if !tookOver && l.state.Requests() > 0 {
-			tx.batch.ForgetRequests() // requests of another kernel may have the same numbers
+			tx.batch.ForgetRequests() // another kernel may use the same request numbers again
 		}
 		return nil
 	})
 }
 
-// replay applies one record of the log. If the previous process died on this boot (takeover), the log is complete and
-// every node in it was valid: then an error fails the whole Open. Otherwise a record that names a node missing from the
-// base tree ends the log.
+// replay applies one record of the log. If the previous process died on this boot (takeover), the log is complete and every
+// node in it was valid, so the nodes are not checked. Otherwise replay refuses a record that names a node missing from the
+// base tree. For a refused record, Open cuts the log after power loss and otherwise reports damage.
 func (l *Layer) replay(record []byte, _ int64) error {
 	if l.counts != nil {
 		if err := l.state.Replay(record); err != nil {
@@ -205,8 +205,8 @@ func (l *Layer) replay(record []byte, _ int64) error {
 	return nil
 }
 
-// started determines how the last use ended, from the log's header and counterBoot. The counter is set only after
-// recovery, so a process that dies during recovery does not change the result.
+// started determines how the last use ended, from the log's header and counterBoot. The counter is set only after recovery,
+// so if a process dies during recovery, the next Open gets the same result.
 func (l *Layer) started(found wal.Recovery) Start {
 	mark := l.state.Counter(counterBoot)
 	switch {
@@ -214,23 +214,24 @@ func (l *Layer) started(found wal.Recovery) Start {
 		return Clean
 	case !found.PowerLost && mark == l.bootMark():
 		return Killed
-	case !found.PowerLost && mark == 0: // not closed only if the process died at the very end of Close, or in Open before begin
+	// The counter is 0, so the last process closed the layer, or died at the very end of Close, or died in Open before markInUse.
+	case !found.PowerLost && mark == 0:
 		return Rebooted
 	}
 	return PowerLoss
 }
 
-// bootMark returns a hash of the host's boot ID, never 0.
+// bootMark returns a hash of the host's boot ID. It is never 0.
 func (l *Layer) bootMark() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(l.o.boot))
 	return h.Sum64() | 1
 }
 
-// makeDirectories creates missing directories, syncs their names, and takes the lock.
+// makeDirectories creates the missing directories, syncs their names, and takes the lock.
 func (l *Layer) makeDirectories() error {
 	_, logErr := l.o.FS.Stat(filepath.Join(l.dir, "log"))
-	made := logErr != nil // an Open that failed or was killed may have created the directories without syncing them
+	made := logErr != nil // without a log, an earlier Open may have created the directories without syncing them
 	for _, dir := range []string{l.dir, l.contents.dir} {
 		switch err := l.o.FS.Mkdir(dir, 0o700); {
 		case err == nil:
@@ -240,8 +241,8 @@ func (l *Layer) makeDirectories() error {
 		}
 	}
 	if made {
-		// An fsync of a file promises that the file is found after a power cut, so the overlay's own directories must
-		// survive it too.
+		// After an fsync of a file, the file must be found after a power cut. So the directories that lead to it must survive
+		// one as well.
 		for _, dir := range []string{l.dir, filepath.Dir(l.dir)} {
 			if err := l.o.FS.SyncDir(dir); err != nil {
 				return err
@@ -251,7 +252,7 @@ func (l *Layer) makeDirectories() error {
 	return l.takeLock()
 }
 
-// blame wraps err in ErrDamaged if it reports damage of the log.
+// blame wraps err in ErrDamaged if it reports that the log is damaged, and returns every other error unchanged.
 func blame(err error) error {
 	var damage *wal.DamageError
 	if errors.As(err, &damage) {
@@ -260,8 +261,8 @@ func blame(err error) error {
 	return err
 }
 
-// Close writes and syncs everything and releases the lock. If a part of that fails, Close returns the error; nothing is
-// lost, and the next Open completes the work.
+// Close writes and syncs all changes and releases the lock. If a part of that fails, Close returns the error, but no change
+// is lost: the next Open completes the work.
 func (l *Layer) Close() error {
 	close(l.stop)
 	l.busy.Wait()
@@ -286,7 +287,7 @@ func (l *Layer) Close() error {
 	return nil
 }
 
-// abandon closes everything that the layer has open, without writing.
+// abandon closes all files and memory of the layer without writing anything, and releases the lock.
 func (l *Layer) abandon() {
 	l.files.closeAll()
 	if l.wal != nil {

@@ -7,18 +7,18 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// recover makes the state that was replayed from the log agree with the contents files. It returns the set of contents
-// files with an owner; the others may be orphans. A nil set means that no search for orphans is needed.
+// recover makes the state, which was replayed from the log, agree with the contents files. It returns the set of contents
+// files that have an owner; all other contents files may be orphans. A nil set means that no search for orphans is needed.
 //
-// After Close there is nothing to do. After a kill the log is complete, and the kernel has every byte that was written:
-// only the sizes of dirty inodes are outdated. After power loss the log may be shorter or longer than the contents are
-// young, so every contents file is checked. The same holds if the host went down after Close, which does not sync
-// contents: the log has their sizes, but their bytes may not have reached the disk.
+// After Close nothing needs to be done. After a kill the log is complete, and the kernel has every byte that was written:
+// only the sizes of dirty inodes are outdated. After power loss the log and the contents files may have reached the disk up
+// to different points in time, so every contents file is checked. The same holds if the host went down after Close: Close
+// writes the sizes to the log, but does not sync the contents.
 func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
 	l.state.EachInode(func(in Inode) bool {
-		forsaken := in.Nlink == 0 && !(rec.TookOver && l.knows(in.Node)) // no process has it open any more
+		forsaken := in.Nlink == 0 && !(rec.TookOver && l.knows(in.Node)) // no process has the node open
 		if forsaken && !l.o.ReadOnly {
 			l.forsaken = append(l.forsaken, in.Node)
 		}
@@ -38,7 +38,7 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	if rec.Start == Clean {
 		return nil, nil
 	}
-	// Dead contents files are no orphans: the log names them, and the janitor removes them.
+	// Dead contents files are not orphans: the log names them, and the janitor removes them.
 	l.state.EachDead(func(number uint64) bool { owned[number] = struct{}{}; return true })
 	if rec.TookOver {
 		return owned, l.readDirtySizes(rec, doubtful)
@@ -59,11 +59,13 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 			return nil, err
 		}
 	}
-	// The killed process may have created directories: a later fsync must find their names on disk.
+	// The killed process may have created subdirectories. A later fsync promises that a file is found after a power cut, so
+	// the names of these subdirectories must be on disk.
 	if err := l.o.FS.SyncDir(l.contents.dir); err != nil {
 		return nil, err
 	}
-	// The record is written first: otherwise a moved contents file would be missing although the log still names it.
+	// The log record was written first: if the files were moved before it, the log could still name a contents file that is
+	// missing.
 	for _, number := range lost {
 		if err := l.contents.lose(number); err != nil {
 			return nil, err
@@ -73,13 +75,13 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	return owned, nil
 }
 
-// correct corrects inodes whose contents files may differ from the log's record of them. It appends the contents files
-// to move to lost+found to *lost.
+// correct corrects inodes whose contents files may differ from the log's record of them. It appends to *lost the contents
+// files that must be moved to lost+found.
 //
-// After power loss, an unsettled contents file of a base node is not trusted: the node has the base tree's contents
-// again, and the file is moved to lost+found. A missing contents file of an own node leaves an empty file, since a new
-// file need not survive without an fsync. In all other cases a missing file is reported as a problem, and reading it
-// fails with ErrDamaged.
+// After power loss an unsettled contents file of a base node is not trusted: the node has the base tree's contents again, and
+// the file is moved to lost+found. If the contents file of an own node is missing after the host went down, the file becomes
+// empty, because a new file without an fsync need not survive. In all other cases a missing contents file is reported as a
+// problem, and reading the file fails with ErrDamaged.
 func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 	var corrected []put
 	for _, old := range inodes {
@@ -127,8 +129,8 @@ func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 	return l.state.Apply(b.Bytes())
 }
 
-// skipNumbers moves the next contents number behind all existing files: power loss may have removed the record that
-// reserved their numbers.
+// skipNumbers sets the next contents file number to one above those of all existing files, because power loss may have
+// removed the record that reserved their numbers.
 func (l *Layer) skipNumbers() error {
 	err := l.contents.each(l.next, func(number uint64) error {
 		l.next = max(l.next, number+1)
@@ -140,8 +142,8 @@ func (l *Layer) skipNumbers() error {
 	return l.update(func(tx *Tx) error { tx.batch.SetCounter(counterContents, l.next); return nil })
 }
 
-// knows reports whether the kernel knows a node, or is about to: the reply to the request that created the node was not
-// sent yet.
+// knows reports whether the kernel holds a reference to a node, or may receive one: the reply to the request that created the
+// node may not have been sent yet.
 func (l *Layer) knows(n Node) bool {
 	switch {
 	case l.state.Lookups(n) > 0, l.state.Requested(n):
@@ -152,8 +154,8 @@ func (l *Layer) knows(n Node) bool {
 	return l.o.Knows(n)
 }
 
-// readDirtySizes reads the sizes of dirty inodes from their contents files during a takeover. The inodes stay dirty:
-// nothing is logged, and the kernel has their times.
+// readDirtySizes sets the sizes of dirty inodes to those of their contents files during a takeover. It logs nothing, and the
+// inodes stay dirty. Their times are left alone, because the kernel has the current ones.
 func (l *Layer) readDirtySizes(rec *Recovery, doubtful []Inode) error {
 	l.contents.doubt()
 	var b state.Batch
@@ -174,7 +176,7 @@ func (l *Layer) readDirtySizes(rec *Recovery, doubtful []Inode) error {
 	return l.state.Apply(b.Bytes())
 }
 
-// countLookups starts to count lookups. During a takeover it continues the previous process's counts.
+// countLookups starts to count the kernel's lookups. With tookOver it continues the counts of the previous process.
 func (l *Layer) countLookups(tookOver bool) (err error) {
 	if l.o.ReadOnly || l.o.still {
 		return l.state.Count(nil)

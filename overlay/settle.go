@@ -6,13 +6,14 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// settleLater adds a node to the dirty files that the janitor syncs. l.mu is held.
+// settleLater adds a node to the dirty files that the janitor syncs. The caller holds l.mu.
 func (l *Layer) settleLater(n Node) {
 	l.due[n] = struct{}{}
 	l.poke()
 }
 
-// settleDue syncs and cleans the dirty files that were not written recently; with all, every dirty file.
+// settleDue syncs the dirty files that were not written recently, or with all every dirty file, and marks their inodes clean.
+// After a failure it continues with the other files and returns the last error.
 func (l *Layer) settleDue(all bool) error {
 	l.mu.RLock()
 	nodes := make([]Node, 0, len(l.due))
@@ -37,12 +38,13 @@ func (l *Layer) settleDue(all bool) error {
 	return failed
 }
 
-// settle syncs a file's contents if required, unless the file was written recently, and appends its node to *calm: the
-// nodes whose inodes may be marked clean.
+// settle syncs the contents of a file if the file is unsettled, and appends its node to *calm: the nodes whose inodes may be
+// marked clean. It does nothing if the file was written recently, unless all is set.
 func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	f := l.File(n)
 	defer f.Done()
-	rest := time.Duration(l.clock() - f.writes.Load()) // writes is 0 if no File was kept open: not written recently
+	// writes is 0 if no File was kept open: then the file was not written recently.
+	rest := time.Duration(l.clock() - f.writes.Load())
 	if !all && rest < l.o.quiet {
 		return nil
 	}
@@ -62,8 +64,8 @@ func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	return nil
 }
 
-// distrust records that a contents file could not be synced. A second sync would appear to succeed, because the kernel
-// reports a write error once and then treats the pages as clean; so the file stays unsettled until an fsync of the file
+// distrust records that a contents file could not be synced, and returns err. The kernel reports a write error once and then
+// treats the pages as clean, so a second sync would appear to succeed. So the file stays unsettled until an fsync of the file
 // has returned the error.
 func (l *Layer) distrust(n Node, err error) error {
 	l.mu.Lock()
@@ -73,7 +75,7 @@ func (l *Layer) distrust(n Node, err error) error {
 	return err
 }
 
-// syncContent writes the contents and the contents file's name to disk. f.mu is held.
+// syncContent writes the contents and the name of the contents file to disk. The caller holds f.mu.
 func (f *File) syncContent() error {
 	if f.place != inContent {
 		return nil
@@ -90,7 +92,7 @@ func (f *File) syncContent() error {
 	return nil
 }
 
-// settled records in the log that the contents are on disk. f.mu is held.
+// settled records in the log that the contents are on disk, if they were unsettled. The caller holds f.mu.
 func (f *File) settled() error {
 	if in, ok := f.l.Inode(f.node); !ok || in.Flags&state.FlagUnsettled == 0 {
 		return nil
@@ -104,8 +106,8 @@ func (f *File) settled() error {
 	})
 }
 
-// clean logs the sizes of dirty inodes and marks the inodes clean. A concurrent write notices that and marks its inode
-// dirty again.
+// clean logs the sizes of dirty inodes and marks the inodes clean. A write that runs at the same time notices this and marks
+// its inode dirty again.
 func (l *Layer) clean(nodes []Node) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,12 +131,12 @@ func (l *Layer) clean(nodes []Node) error {
 	return err
 }
 
-// Sync is fsync(2): contents, inode and names survive a power cut when it returns nil. It also returns an error of an
-// earlier background sync, once: the kernel would not report that error again.
+// Sync works like fsync(2): if it returns nil, contents, inode and names survive a power cut. If an earlier background sync
+// of the file failed, Sync returns that error once, because the kernel does not report it a second time.
 //
-// It syncs in this order: the contents, the name of the contents file, the mark in the log that the contents are on
-// disk, and the log. The mark must not precede the contents: after power loss a file without the unsettled flag keeps
-// its contents file.
+// Sync writes in this order: the contents, the name of the contents file, the record in the log that the contents are on
+// disk, and the log itself. That record must not precede the contents, because after power loss a file without the unsettled
+// flag keeps its contents file.
 func (f *File) Sync() error {
 	l := f.l
 	if l.o.ReadOnly {
@@ -155,7 +157,8 @@ func (f *File) Sync() error {
 		err = f.settled()
 	} else {
 		l.mu.Lock()
-		delete(l.due, f.node) // see distrust; the caller receives the error
+		// a later background sync would succeed without reason; the caller receives the error (see distrust)
+		delete(l.due, f.node)
 		l.mu.Unlock()
 	}
 	f.mu.RUnlock()

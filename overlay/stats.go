@@ -2,17 +2,17 @@ package overlay
 
 import "syscall"
 
-// Stats holds the counts and sizes of a layer.
+// Stats holds the counts and sizes of a layer, without the file of Tx.Uncount.
 type Stats struct {
 	Entries  int64 // number of names
-	Hidden   int64 // number of hidden names of the base tree
-	Inodes   int64
-	Contents int64
-	Bytes    int64 // total size of the contents in bytes
+	Hidden   int64 // number of names of the base tree that are hidden
+	Inodes   int64 // number of nodes with an inode in the layer
+	Contents int64 // number of contents files
+	Bytes    int64 // total size of the contents files in bytes
 	LogBytes int64 // size of the log in bytes
 }
 
-// Stats counts the changes. It visits every inode.
+// Stats counts the changes in the layer. It visits every inode.
 func (l *Layer) Stats() Stats {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -36,18 +36,18 @@ func (l *Layer) Stats() Stats {
 	return s
 }
 
-// uncounted returns the node that does not count as a change, and reports whether it has a name. l.mu is held.
+// uncounted returns the node that Tx.Uncount excluded, and reports whether the node has a name. The caller holds l.mu.
 func (l *Layer) uncounted() (n Node, isThere bool) {
 	n = Node(l.state.Counter(counterUncounted))
 	in, ok := l.state.Inode(n)
 	return n, ok && n.Own() && in.Nlink > 0
 }
 
-// Uncounted returns the node that does not count as a change, with or without a name; 0: none.
+// Uncounted returns the node that Tx.Uncount excluded, with or without a name; 0: none.
 func (r Reader) Uncounted() Node { return Node(r.t.Counter(counterUncounted)) }
 
-// Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the
-// base tree that were changed in place. The file of Tx.Uncount is excluded. It visits every inode and every entry.
+// Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the base
+// tree that were changed in place. It leaves out the file of Tx.Uncount. It visits every inode and every entry.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -57,13 +57,13 @@ func (l *Layer) Changed() int64 {
 		changed--
 	}
 	l.state.EachInode(func(in Inode) bool {
-		// A directory of the base tree has an inode as soon as an entry in it changes.
+		// Directories are left out: a directory of the base tree has an inode as soon as an entry in it changes.
 		if !in.Node.Own() && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			changed++
 		}
 		return true
 	})
-	// A moved file of the base tree was already counted by its name.
+	// A moved file of the base tree is counted once, by its name, so the count by its inode is taken back.
 	l.state.EachDir(func(dir Node) bool {
 		l.state.ReadDir(dir, 0, func(_ string, n Node, _ uint64) bool {
 			if n == 0 || n.Own() {

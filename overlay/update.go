@@ -11,17 +11,17 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Reader reads the state from memory. It is valid within View or Update only.
+// Reader reads the state from memory. It must not be used after the View or Update that it was passed to has returned.
 type Reader struct{ t *state.Table }
 
-// Inode returns a node's inode; false: the layer has none.
+// Inode returns the layer's inode of a node, and false if the layer has none.
 func (r Reader) Inode(n Node) (Inode, bool) { return r.t.Inode(n) }
 
 // Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
 func (r Reader) Entry(dir Node, name string) (Node, Presence) { return r.t.Entry(dir, name) }
 
-// ReadDir calls emit for the layer's entries in dir after a cookie (0: from the start) until emit returns false. The
-// name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are added and removed.
+// ReadDir calls emit for the layer's entries in dir that follow the cookie after (0: from the start), until emit returns
+// false. The name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are added and removed.
 func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
 	r.t.ReadDir(dir, after, func(name string, n Node, cookie uint64) bool {
 		if n == 0 {
@@ -31,11 +31,11 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 	})
 }
 
-// EachDir calls emit for every node that has entries until emit returns false.
+// EachDir calls emit for every node that has entries, until emit returns false.
 func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
 
-// Names calls emit for every name of n in the layer until emit returns false. It visits no more entries than the limit
-// most, and returns the number of visited entries: if that equals most, there may be more.
+// Names calls emit for every name of n in the layer, until emit returns false. It visits at most the given number of entries
+// and returns how many it visited. If the result equals most, n may have more names.
 func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
 	r.t.EachDir(func(dir Node) bool {
 		more := true
@@ -53,68 +53,69 @@ func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool)
 	return looked
 }
 
-// Entries returns the number of entries in dir.
+// Entries returns the numbers of present and of hidden entries in dir.
 func (r Reader) Entries(dir Node) (present, hidden int) { return r.t.EntryCount(dir) }
 
-// Target returns the target of a symbolic link; false: the layer has none.
+// Target returns the target of a symbolic link, and false if the layer has none.
 func (r Reader) Target(n Node) (string, bool) { return r.t.Target(n) }
 
-// Xattr returns the value of an extended attribute; false: the layer has none.
+// Xattr returns the value of an extended attribute, and false if the layer has none.
 func (r Reader) Xattr(n Node, name string) ([]byte, bool) { return r.t.Xattr(n, name) }
 
 // Xattrs returns the names of a node's extended attributes, sorted.
 func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
 
-// EachInode calls emit for every inode until emit returns false.
+// EachInode calls emit for every inode of the layer, until emit returns false.
 func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
 
-// Request reports whether an update was made for a request of the kernel, and returns the node that the update created;
-// 0: none.
+// Request reports whether an update was made for the kernel request with this ID, and returns the node that the update
+// created; 0: none.
 func (r Reader) Request(id uint64) (made Node, ok bool) { return r.t.Request(id) }
 
 // Lookups returns the kernel's lookup count of an own node.
 func (r Reader) Lookups(n Node) uint64 { return r.t.Lookups(n) }
 
-// Tx is an update in progress. Entries read as before the update; inodes read as this update has put them so far.
+// Tx is an update in progress. It reads entries as they were before the update, but inodes with the changes that this update
+// has made so far.
 type Tx struct {
 	Reader
 	l     *Layer
 	batch state.Batch
 	puts  []put
 	drops []Node
-	nodes []Node   // reserved by NewNode; released if the update fails
-	dead  []uint64 // contents files that become dead with this update
+	nodes []Node   // nodes reserved by NewNode, released if the update fails
+	dead  []uint64 // contents files that this update makes dead
 
-	request uint64 // see Request; 0: the update is for no request
+	request uint64 // kernel request that the update is for; 0: none
 	// made is the node that the request created.
 	made Node
 }
 
-// put is an inode to be written at commit. Only the fields that differ from old are logged, however often the inode was
-// put.
+// put is an inode that the update writes when it commits. Only the fields that differ from old are logged, however often the
+// inode was put.
 type put struct {
 	in, old Inode
-	existed bool
-	logSize bool // log the size although it equals the state's: the log may have another one
-	settled bool // the inode becomes clean
+	existed bool // whether the layer had the inode before the update
+	logSize bool // log the size even if it equals that in the state, because the log may contain another size
+	settled bool // the update clears the inode's dirty mark
 }
 
-// Update calls f and applies all changes that f requested on tx, atomically: they are made if and only if Update returns
-// nil. f must not block and must not call the layer. If the log has no space, f is called a second time with a new Tx
-// after space was freed. Update waits for the layer's lock, and for the disk if the log must grow. It returns EROFS for
-// a read-only layer, and the error of f unchanged.
+// Update calls f and applies all changes that f requested on tx, atomically: they are made if and only if Update returns nil.
+// f must not block and must not call the layer. If the log has no space, Update frees some and calls f a second time with a
+// new Tx. It waits for the layer's lock, and for the disk if the log must grow. It returns an error of f unchanged, and EROFS
+// for a read-only layer.
 func (l *Layer) Update(f func(tx *Tx) error) error {
 	return l.withRoom(func() error { return l.tryUpdate(f) })
 }
 
-// tryUpdate does the same as Update without a second attempt on a full disk.
+// tryUpdate does the same as Update, but without a second attempt on a full disk.
 func (l *Layer) tryUpdate(f func(tx *Tx) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.update(f)
 }
 
-// update does the same as tryUpdate; l.mu is held.
+// update does the same as tryUpdate. The caller holds l.mu.
 func (l *Layer) update(f func(tx *Tx) error) error {
 	switch {
 	case l.o.ReadOnly:
@@ -136,7 +137,7 @@ func (l *Layer) update(f func(tx *Tx) error) error {
 	return err
 }
 
-// reset prepares the layer's only Tx for the next update.
+// reset empties the layer's Tx, which is reused for the next update.
 func (tx *Tx) reset(l *Layer) {
 	tx.l, tx.Reader = l, Reader{l.state}
 	tx.batch.Reset()
@@ -144,8 +145,9 @@ func (tx *Tx) reset(l *Layer) {
 	tx.request, tx.made = 0, 0
 }
 
-// commit appends the changes to the log, then applies them to the state. If the process dies between the two, the next
-// Open replays the record, so the change is made although no reply was sent. Errors of the log leave both unchanged.
+// commit appends the changes to the log, then applies them to the state. If the process dies in between, the next Open
+// replays the record, so the change is made although the kernel received no reply. After an error of the log both are
+// unchanged.
 func (tx *Tx) commit() error {
 	l := tx.l
 	tx.encode()
@@ -156,19 +158,19 @@ func (tx *Tx) commit() error {
 		return fmt.Errorf("append to overlay's log: %w", err)
 	}
 	if err := l.state.Apply(tx.batch.Bytes()); err != nil {
-		// The log now has a change that the state does not have. Only a bug leads to this.
+		// The log now contains a change that the state does not have. Only a bug leads here.
 		l.broken = fmt.Errorf("apply change: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
 	if l.wal.Size() > longLog {
-		l.poke() // the janitor checks whether the log should be compacted
+		l.poke() // the janitor decides whether the log is compacted
 	}
 	for _, p := range tx.puts {
 		if p.settled {
 			l.files.unmark(p.in.Node)
 		}
-		// A node that is created without a name (O_TMPFILE) has no lookups until the reply is sent, so only existing
-		// nodes are dropped.
+		// A node that is created without a name (O_TMPFILE) has no lookups until the reply is sent, so a node is dropped only
+		// if it existed before this update.
 		if p.existed && p.in.Nlink == 0 && p.in.Node.Own() && l.state.Lookups(p.in.Node) == 0 {
 			l.forsaken = append(l.forsaken, p.in.Node)
 			l.poke()
@@ -181,7 +183,7 @@ func (tx *Tx) commit() error {
 	return nil
 }
 
-// encode adds the collected inodes, drops and dead contents to the batch.
+// encode adds the collected inodes, dropped nodes and dead contents files to the batch.
 func (tx *Tx) encode() {
 	for i := range tx.puts {
 		p := &tx.puts[i]
@@ -207,8 +209,8 @@ func (tx *Tx) encode() {
 	}
 }
 
-// Now returns the time in nanoseconds on the clock that the kernel uses for its own changes: with the same clock, a
-// first write in the same tick needs no SETATTR.
+// Now returns the time in nanoseconds on the clock that the kernel uses for timestamps. With the same clock, a first write in
+// the same tick leaves the mtime unchanged, so the kernel sends no SETATTR.
 func (tx *Tx) Now() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
@@ -217,8 +219,8 @@ func (tx *Tx) Now() int64 {
 	return ts.Nano()
 }
 
-// NewNode reserves a number for a new node, which the same update must put. If the update fails, the number is free
-// again. It returns state.ErrFull if no number is left.
+// NewNode reserves a number for a new node, whose inode the same update must put. If the update fails, the number becomes
+// free again. NewNode returns state.ErrFull if no number is left.
 func (tx *Tx) NewNode() (Node, error) {
 	n, err := tx.t.NewNode()
 	if err == nil {
@@ -227,7 +229,7 @@ func (tx *Tx) NewNode() (Node, error) {
 	return n, err
 }
 
-// Inode returns a node's inode as this update has put it so far.
+// Inode returns a node's inode with the changes that this update has made so far, and false if the layer has none.
 func (tx *Tx) Inode(n Node) (Inode, bool) {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == n {
@@ -237,8 +239,8 @@ func (tx *Tx) Inode(n Node) (Inode, bool) {
 	return tx.t.Inode(n)
 }
 
-// PutInode sets a node's inode. Content, Flags and, for an existing inode, Size belong to File and stay unchanged. A
-// node whose Nlink becomes 0 exists until the kernel has forgotten it.
+// PutInode sets a node's inode. It ignores in.Content, in.Flags and, for an existing inode, in.Size, which only the methods
+// of File change. A node whose Nlink becomes 0 exists until the kernel has forgotten it.
 func (tx *Tx) PutInode(in Inode) {
 	cur, ok := tx.Inode(in.Node)
 	if !ok {
@@ -248,8 +250,8 @@ func (tx *Tx) PutInode(in Inode) {
 	}
 	in.Size, in.Content, in.Flags = cur.Size, cur.Content, cur.Flags
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
-		// After a kill, recovery prefers a newer mtime of the contents file for dirty inodes; the time set here must
-		// win.
+		// After a kill, recovery gives a dirty inode the mtime of its contents file if that is later. The time set here must
+		// win, so the inode becomes clean.
 		in.Flags &^= state.FlagDirty
 		p := tx.put(in)
 		p.logSize, p.settled = true, true
@@ -258,7 +260,7 @@ func (tx *Tx) PutInode(in Inode) {
 	tx.put(in)
 }
 
-// put records in for commit, replacing an earlier put of the same node.
+// put adds in to the inodes that commit writes. It replaces an earlier put of the same node.
 func (tx *Tx) put(in Inode) *put {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == in.Node {
@@ -271,22 +273,22 @@ func (tx *Tx) put(in Inode) *put {
 	return &tx.puts[len(tx.puts)-1]
 }
 
-// SetEntry makes name in dir an entry for n. It replaces an earlier entry for the name. Link counts and the child's
-// Parent are the caller's responsibility.
+// SetEntry makes name in dir an entry for n, and replaces an earlier entry for the name. The caller is responsible for link
+// counts and for the Parent of n.
 func (tx *Tx) SetEntry(dir Node, name string, n Node) { tx.batch.SetEntry(dir, name, n) }
 
-// Hide makes name in dir absent, whether or not the base tree has it. The hidden entry stays until ClearEntry or
-// SetEntry, or until the directory is dropped.
+// Hide makes name in dir absent, whether or not the base tree has it. The hidden entry exists until ClearEntry or SetEntry
+// replaces it or the directory is dropped.
 func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 
-// ClearEntry removes the layer's entry for name in dir, so that the base tree's is used.
+// ClearEntry removes the layer's entry for name in dir, so that the base tree's entry is used.
 func (tx *Tx) ClearEntry(dir Node, name string) { tx.batch.ClearEntry(dir, name) }
 
-// Request records the kernel request that the update is for, and the node that the request creates, if any. It is stored
-// only if the update changes something: a request without changes can be repeated.
+// Request records the kernel request that the update is for, and the node that the request creates; 0: none. The request is
+// stored only if the update changes something, because a request that changes nothing can be repeated.
 func (tx *Tx) Request(id uint64, made Node) { tx.request, tx.made = id, made }
 
-// Uncount excludes a new file of the layer from Changed and Stats. Only one file can be excluded.
+// Uncount excludes a new file of the layer from the results of Changed and Stats. Only one file can be excluded.
 func (tx *Tx) Uncount(n Node) { tx.batch.SetCounter(counterUncounted, uint64(n)) }
 
 // SetTarget sets the target of a symbolic link.
@@ -298,7 +300,7 @@ func (tx *Tx) SetXattr(n Node, name string, value []byte) { tx.batch.SetXattr(n,
 // RemoveXattr removes an extended attribute.
 func (tx *Tx) RemoveXattr(n Node, name string) { tx.batch.RemoveXattr(n, name) }
 
-// drop removes a node and makes its contents file dead.
+// drop removes a node, and makes its contents file dead if it has one.
 func (tx *Tx) drop(in Inode) {
 	tx.drops = append(tx.drops, in.Node)
 	if in.Content != 0 {
@@ -306,8 +308,7 @@ func (tx *Tx) drop(in Inode) {
 	}
 }
 
-// errGone returns the error for a node that the layer does not have, or no longer has. It wraps fs.ErrNotExist and
-// ESTALE.
+// errGone returns the error for a node that the layer does not have (any more). It wraps fs.ErrNotExist and ESTALE.
 func errGone(n Node) error {
 	return fmt.Errorf("node %d of the overlay: %w: %w", n, fs.ErrNotExist, syscall.ESTALE)
 }
