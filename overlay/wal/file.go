@@ -18,27 +18,27 @@ import (
 // chunkSize is the unit in bytes in which a file grows and is mapped.
 const chunkSize = 256 << 10
 
-// file is one log file open for writing. Its owner serializes append (by Log.mu) and sync (by Log.syncing).
+// file is one log file that is open for writing. Its owner must serialize append (by Log.mu) and sync (by Log.syncing).
 type file struct {
 	disk disk.File
-	page []byte  // mapping of the header's page
+	page []byte  // mapping of the page with the header
 	head *header // points into page
-	seed uint32  // initial value of the records' checksums
+	seed uint32  // initial value of the records' checksums, derived from the header's epoch
 
 	// spare is the next chunk, prepared in the background; nil: not ready.
 	spare   atomic.Pointer[chunk]
 	want    chan struct{} // wakes the goroutine that prepares spare; unmap closes it
 	stopped chan struct{} // closed when that goroutine has ended
-	// growing is held while a chunk is made.
+	// growing is held while a chunk is made. It is taken without the owner's locks or after them.
 	growing sync.Mutex
-	made    int64 // guarded by growing: number of chunks that were mapped so far
+	made    int64 // guarded by growing: number of chunks that were mapped so far, starting from the beginning of the file
 	taken   int64 // guarded by growing: bytes of the file whose disk space is allocated
 
 	// Guarded by the owner's lock for appending.
-	chunks   []*chunk // mapped chunks from the one that contains end on, in order
+	chunks   []*chunk // mapped chunks in order, beginning with the one that contains end
 	end      int64    // offset of the next record
 	appended uint64   // sequence number of the last record
-	scratch  head     // header of the record being appended; a field so that append does not allocate
+	scratch  head     // header of the record that is being appended; a field, so that append does not allocate memory
 
 	// Guarded by the owner's lock for syncing.
 	synced uint64 // sequence number of the last synced record
@@ -51,7 +51,7 @@ type chunk struct {
 	mem []byte
 }
 
-// create creates an empty log file. Header and data are synced, the directory entry is not.
+// create creates an empty log file. It syncs the file, but not the directory entry.
 func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	f, err := fs.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -69,9 +69,11 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	return l, nil
 }
 
-// resume prepares a file for appending at offset end, behind which it contains only zeros; set writes the header. With
-// sync it syncs the file. The first taken bytes have their disk space: continuing within them must not fail on a full
-// disk. So resume maps the chunk of the last existing byte, not the chunk that the next record may need.
+// resume prepares a file for appending at offset end, behind which the file contains only zeros; last is the sequence number
+// of the last record. The function set writes the header. With sync the file is synced.
+//
+// The disk space of the first taken bytes is already allocated, and a takeover within them must not fail on a full disk. So
+// resume maps the chunk of the last existing byte, and not the chunk that the next record may need.
 func resume(f disk.File, end int64, last uint64, taken int64, set func(*header), sync bool) (*file, error) {
 	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last, taken: taken}
 	l.made = (end - 1) / chunkSize
@@ -103,7 +105,7 @@ func resume(f disk.File, end int64, last uint64, taken int64, set func(*header),
 	return l, nil
 }
 
-// grow returns the next chunk: the spare one, or else a new one, for which it waits for the file system.
+// grow returns the next chunk. If none is spare, it makes one and waits for the file system.
 func (l *file) grow() (*chunk, error) {
 	if c := l.spare.Swap(nil); c != nil {
 		return c, nil
@@ -116,7 +118,7 @@ func (l *file) grow() (*chunk, error) {
 	return l.makeLocked()
 }
 
-// makeLocked allocates and maps the next chunk. l.growing is held.
+// makeLocked allocates and maps the next chunk. The caller holds l.growing.
 func (l *file) makeLocked() (*chunk, error) {
 	off := l.made * chunkSize
 	if off+chunkSize > l.taken {
@@ -133,23 +135,23 @@ func (l *file) makeLocked() (*chunk, error) {
 	return &chunk{off, mem}, nil
 }
 
-// prepare is the goroutine that makes the next chunk before it is needed. It ignores errors: append meets the same error
-// when it needs the chunk.
+// prepare is the goroutine that makes the next chunk before it is needed. It ignores errors, because append meets the same
+// error when it needs the chunk.
 func (l *file) prepare() {
 	defer close(l.stopped)
 	for range l.want {
 		l.growing.Lock()
 		if l.spare.Load() == nil {
 			if c, err := l.makeLocked(); err == nil {
-				l.spare.Store(c) // under the lock, so that chunks are taken in the order of their offsets
+				l.spare.Store(c) // stored under the lock, so that chunks are used in the order of their offsets
 			}
 		}
 		l.growing.Unlock()
 	}
 }
 
-// append adds a record with a time in nanoseconds since 1970. If it fails, nothing has changed; EFBIG: the record is
-// longer than maxRecord.
+// append adds a record with a time in nanoseconds since 1970. If it fails, the file is unchanged. It returns EFBIG if the
+// record is longer than maxRecord.
 func (l *file) append(record []byte, time int64) (err error) {
 	if len(record) > maxRecord {
 		return fmt.Errorf("append %d bytes to %s: %w", len(record), l.disk.Name(), syscall.EFBIG)
@@ -169,7 +171,7 @@ func (l *file) append(record []byte, time int64) (err error) {
 	l.end, l.appended = end, l.appended+1
 	// Full chunks are never written again, so their mappings are released.
 	for l.end >= l.chunks[0].off+chunkSize && len(l.chunks) > 1 {
-		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether or not this succeeds
+		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether or not the mapping is released
 		l.chunks = l.chunks[1:]
 	}
 	// The next chunk is prepared when half of the last one is used.
@@ -182,8 +184,9 @@ func (l *file) append(record []byte, time int64) (err error) {
 	return nil
 }
 
-// copy writes a record to the mapping, its length last. If the file system cannot store a page although it was allocated
-// (a full copy-on-write file system, a failing disk), the kernel sends SIGBUS, which copy turns into an error.
+// copy writes a record to the mapping, its length last. If the file system cannot store a page although its space was
+// allocated (on a full copy-on-write file system or a failing disk), the kernel sends SIGBUS. copy turns that into an error
+// that wraps EIO.
 func (l *file) copy(h *head, record []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -196,12 +199,12 @@ func (l *file) copy(h *head, record []byte) (err error) {
 	}()
 	l.write(l.end+recordHead, record)
 	l.write(l.end+4, h[4:])
-	// The length is stored atomically and after all other bytes: a reader that finds the length finds the whole record.
+	// The length is stored atomically and after all other bytes, so a reader that finds the length finds the whole record.
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&l.at(l.end)[0])), h.length())
 	return nil
 }
 
-// write copies bytes to an offset of the mapped chunks.
+// write copies b to offset off of the file, through the mapped chunks.
 func (l *file) write(off int64, b []byte) {
 	for len(b) > 0 {
 		n := copy(l.at(off), b)
@@ -209,13 +212,14 @@ func (l *file) write(off int64, b []byte) {
 	}
 }
 
-// at returns the memory from an offset to the end of its chunk.
+// at returns the mapped memory from offset off to the end of its chunk.
 func (l *file) at(off int64) []byte {
 	c := l.chunks[(off-l.chunks[0].off)/chunkSize]
 	return c.mem[off-c.off:]
 }
 
-// sync makes at least the first want records survive a power cut. Calls must not overlap; mu guards end and appended.
+// sync writes at least the first want records to disk, so that they survive a power cut. The caller must not call it
+// concurrently; mu guards end and appended.
 func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	if l.broken != nil {
 		return fmt.Errorf("sync %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)
@@ -235,7 +239,7 @@ func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	return nil
 }
 
-// markClean marks the file as closed. All records must be synced.
+// markClean marks the file as closed and syncs it. All records must be synced before.
 func (l *file) markClean() error {
 	atomic.StoreUint32(&l.head.clean, 1)
 	return l.disk.DataSync()

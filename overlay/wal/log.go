@@ -1,15 +1,15 @@
-// Package wal is the overlay's write-ahead log: an acknowledged record survives the death of the process without a
-// system call, and a power cut after one.
+// Package wal is the overlay's write-ahead log. An acknowledged record survives the death of the process without a system
+// call, and a power cut after a Sync.
 //
-// Append copies a record into a mapping of the file. From then on the page cache has it, and the death of the process
-// loses nothing. Sync makes the kernel write it to disk; only then does it survive a power cut.
+// Append copies a record into a memory mapping of the file. From then on the record is in the page cache, so the death of the
+// process loses nothing. Sync makes the kernel write the record to disk, so that it also survives a power cut.
 //
-// A file is a header of one page, then records, then zeros. A record's length is stored last, so that a process that
-// dies while copying leaves no record. Disk space is allocated before it is mapped, one chunk ahead: on a full disk
+// A file is a header of one page, then records, then zeros. The length of a record is stored last, so a process that dies
+// while it copies a record leaves no record. Disk space is allocated before it is mapped, one chunk ahead: on a full disk
 // Append returns an error and has appended nothing.
 //
-// Lock order: Rotation.Commit and Sync take syncing, then mu. A caller that holds mu waits for the disk only if the file
-// must grow before the background goroutine has prepared the next chunk.
+// Lock order: Rotation.Commit and Sync take syncing, then mu. A caller that holds mu waits for the disk only if the file must
+// grow before the background goroutine has prepared the next chunk.
 package wal
 
 import (
@@ -25,36 +25,40 @@ import (
 
 // Options configures Open.
 type Options struct {
-	FS disk.FS // nil: disk.OS
-	// Called for each record, oldest first; the slice is valid until Replay returns. ErrRefused: treat the record as
-	// invalid.
+	// FS is the file system to use; nil: disk.OS.
+	FS disk.FS
+	// Replay is called for each record, the oldest first. The record is valid until Replay returns. If Replay returns
+	// ErrRefused, the record is treated as invalid and the log ends before it; any other error fails Open.
 	Replay func(record []byte, time int64) error
-	// Directory for a tail that is cut off, created when needed; "": the log's directory.
+	// LostFound is the directory in which a tail that was cut off is saved. It is created when needed. "": the directory of
+	// the log.
 	LostFound string
-	Salvage   bool   // write nothing, and read a damaged log up to the damage; Append fails
-	BootID    string // "": that of the host
+	// Salvage opens the log without writing anything, and reads a damaged log up to the damage. Append then fails.
+	Salvage bool
+	// BootID is the boot ID of the host; "": ask the file system FS.
+	BootID string
 }
 
-// Recovery is the result of Open: what it found and what it repaired.
+// Recovery is the result of Open: the state of the log that Open found, and the bytes that it cut.
 type Recovery struct {
 	Fresh     bool         // no log existed
-	Clean     bool         // the log was closed
-	PowerLost bool         // the host went down before Close
+	Clean     bool         // the log was closed by its last user
+	PowerLost bool         // the host went down before the log was closed
 	Rebooted  bool         // the log was last written in another boot of the host
 	Records   int64        // number of replayed records
 	Cut       int64        // bytes cut from the end: an incomplete record, or bytes damaged by a power cut
-	SavedTo   string       // file that the cut bytes were saved to, if any
-	Damage    *DamageError // damage that Salvage skipped; nil: none
+	SavedTo   string       // file that the cut bytes were saved to; "": none
+	Damage    *DamageError // damage in the log that was opened with Salvage; nil: none
 }
 
-// DamageError means that a part of the log that was known to be good is damaged.
+// DamageError means that a part of the log is invalid although it is known to have been valid before.
 type DamageError struct {
 	Path    string
-	Offset  int64 // position of the damage in bytes
+	Offset  int64 // offset of the first invalid byte
 	Records int64 // number of valid records behind Offset
 }
 
-// Error implements error.
+// Error returns the path, the offset and the number of valid records behind the damage.
 func (e *DamageError) Error() string {
 	return fmt.Sprintf("read %s: damaged at byte %d, %d good records behind it", e.Path, e.Offset, e.Records)
 }
@@ -62,8 +66,8 @@ func (e *DamageError) Error() string {
 var (
 	// ErrRefused is returned by Options.Replay for a record that is valid but cannot be used.
 	ErrRefused = errors.New("record refused")
-	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, and
-	// a later sync would succeed although they are lost. A Rotation writes everything again.
+	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, and a
+	// later sync would succeed although their bytes are lost. A Rotation writes everything to a new file.
 	ErrUnsynced = errors.New("an earlier sync failed")
 	// ErrVersion means that an incompatible version of this program wrote the log.
 	ErrVersion = errors.New("unknown version")
@@ -79,14 +83,15 @@ type Log struct {
 	syncing sync.Mutex // held during a sync, and while a new file replaces the old one; taken before mu
 
 	mu       sync.Mutex
-	file     *file     // nil: opened with Salvage, or closed. Replaced with both locks held
+	file     *file     // nil: opened with Salvage, or closed; replaced only with both locks held
 	rotation *Rotation // rotation in progress, or nil
-	size     int64     // size in bytes when file is nil
-	dirDirty bool      // guarded by syncing: the file's name may not survive a power cut
+	size     int64     // used length of the log in bytes, if file is nil
+	dirDirty bool      // guarded by syncing: the file's directory entry may not be on disk
 }
 
-// Append adds a record, which must not be empty. From its return on, the record survives the death of the process, but
-// not yet a power cut. time is in nanoseconds since 1970. EROFS: the log was opened with Salvage, or closed.
+// Append adds a record, which must not be empty, with a time in nanoseconds since 1970. Once Append has returned, the record
+// survives the death of the process, but not yet a power cut. Append returns EROFS if the log was opened with Salvage or is
+// closed.
 func (l *Log) Append(record []byte, time int64) error {
 	if len(record) == 0 {
 		return errEmpty
@@ -100,13 +105,13 @@ func (l *Log) Append(record []byte, time int64) error {
 		return err
 	}
 	if r := l.rotation; r != nil && r.err == nil {
-		r.err = r.file.append(record, time) // an error only fails the rotation
+		r.err = r.file.append(record, time) // after an error the rotation fails, but the record is in the log
 	}
 	return nil
 }
 
-// Sync makes all records appended before the call survive a power cut. Callers that arrive during a sync share the next
-// one: the first to get the lock syncs the records of all.
+// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Callers that arrive
+// during a sync share the next one: the first of them to get the lock syncs the records of all.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	if l.file == nil {
@@ -120,8 +125,8 @@ func (l *Log) Sync() error {
 	return l.syncLocked(want)
 }
 
-// syncLocked syncs the first want records of the file; l.syncing is held. If a Rotation has replaced the file since want
-// was read, it has synced those records.
+// syncLocked syncs the file up to the record with sequence number want. The caller holds l.syncing. If a Rotation has
+// replaced the file since the caller read want, the rotation has synced these records.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
 		return fmt.Errorf("sync %s: %w", l.path, os.ErrClosed)
@@ -145,13 +150,13 @@ func (l *Log) Size() int64 {
 	return l.file.end
 }
 
-// Close syncs the log and marks it clean. It aborts a rotation in progress.
+// Close syncs the log and marks it as closed. It aborts a rotation in progress.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	r := l.rotation
 	l.mu.Unlock()
 	if r != nil {
-		_ = r.Abort() // the next Open removes a file that is left
+		_ = r.Abort() // the next Open removes the file of the rotation if it still exists
 	}
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -172,7 +177,7 @@ func (l *Log) Close() error {
 	return errors.Join(err, f.close())
 }
 
-// Abandon closes the log as if the process had died: it does not sync the log and does not mark it clean.
+// Abandon closes the log as if the process had died: it neither syncs the log nor marks it as closed.
 func (l *Log) Abandon() {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()

@@ -12,10 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Open opens the log at path, or creates it. After a *DamageError or ErrVersion the file is unchanged.
+// Open opens the log at path, or creates it. If it returns a *DamageError or ErrVersion, it has not changed the file.
 //
-// After a power cut, an invalid tail is cut and saved in LostFound if it lies behind the part that is known to be
-// synced. On the boot that wrote the log only the last record may be incomplete. Everything else is damage.
+// After a power cut, bytes behind the last valid record are cut and saved in LostFound, if they lie behind the part that is
+// known to be synced. On the boot that wrote the log, only the last record may be incomplete. Everything else that is invalid
+// is damage.
 func Open(path string, o Options) (*Log, Recovery, error) {
 	l := &Log{fs: o.FS, path: path}
 	if l.fs == nil {
@@ -23,14 +24,15 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	}
 	boot := o.BootID
 	if boot == "" {
-		boot, _ = l.fs.BootID() // without a boot ID every open counts as one after a power cut
+		boot, _ = l.fs.BootID() // without a boot ID, every Open is treated as one after a power cut
 	}
 	copy(l.bootID[:], boot)
 	mode := os.O_RDWR
 	if o.Salvage {
 		mode = os.O_RDONLY
 	} else if err := l.fs.Remove(newPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, Recovery{}, err // a new log that was not renamed yet contains nothing that the old one does not
+		// A new log that was not renamed yet contains nothing that the old one does not contain.
+		return nil, Recovery{}, err
 	}
 	f, err := l.fs.OpenFile(path, mode, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,13 +47,14 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		return l, found.Recovery, f.Close()
 	}
 	if err == nil {
-		// The records of a process that was killed on this boot may not be synced, but no header must reach the disk
-		// before them, so Open need not wait for the disk. The next Sync also syncs the directory, because a rotation
-		// may have renamed the file.
+		// Records of a process that was killed on this boot may not be synced. Open need not wait for the disk in this case:
+		// the header keeps its meaning, so it may reach the disk before these records. The next Sync also syncs the
+		// directory, because a rotation may have renamed the file.
 		mustSync := found.Clean || found.PowerLost || found.old
 		l.dirDirty = !mustSync
 		taken := int64(0)
-		if !mustSync { // that process allocated the disk space of the whole file
+		// The killed process has allocated the disk space of the whole file.
+		if !mustSync {
 			taken = found.size
 		}
 		l.file, err = resume(f, found.end, found.last, taken, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
@@ -62,7 +65,7 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	return l, found.Recovery, nil
 }
 
-// start creates the first log. The file is renamed to its final name when its header is on disk.
+// start creates the first log at a path. The file receives its final name once its header is on disk.
 func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	r.Fresh = true
 	if o.Salvage {
@@ -77,17 +80,16 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	return l, r, nil
 }
 
-// recovered is a Recovery with the position at which to continue.
+// recovered is a Recovery with the position at which appending continues.
 type recovered struct {
 	Recovery
 	replayed
-	old  bool  // the file has an older version
+	old  bool  // whether the file was written in an older format version
 	size int64 // size of the file in bytes
 }
 
-// recover replays a file and, unless with Salvage, cuts the bytes behind the last record. The order in which these
-// writes reach the disk does not matter: until a header with the current boot ID is synced, the next Open does the same
-// again.
+// recover replays the log file and, unless Salvage is set, cuts the bytes behind the last record. The order in which these
+// writes reach the disk does not matter: until a header with the current boot ID is synced, the next Open repeats them.
 func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	var r recovered
 	st, err := f.Stat()
@@ -138,7 +140,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	return r, zero(f, r.end, r.Cut)
 }
 
-// checkHeader returns a DamageError or ErrVersion if the header cannot be used.
+// checkHeader returns a DamageError or ErrVersion if the header cannot be used, and nil otherwise.
 func (l *Log) checkHeader(h *header) error {
 	switch {
 	case h.magic != magic:
@@ -153,7 +155,7 @@ func (l *Log) checkHeader(h *header) error {
 	return nil
 }
 
-// save copies n bytes at off of a file to a new file in dir, and syncs it.
+// save copies n bytes at offset off of a file to a new file in dir, syncs that file and returns its path.
 func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err error) {
 	if dir == "" {
 		dir = filepath.Dir(l.path)
@@ -181,7 +183,7 @@ func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err e
 	return path, errors.Join(err, f.Sync(), f.Close(), l.fs.SyncDir(dir))
 }
 
-// zero overwrites n bytes at off with zeros, as they were before any record.
+// zero overwrites n bytes at offset off with zeros, which is what the file has where no record was written.
 func zero(f disk.File, off, n int64) error {
 	zeros := make([]byte, min(n, 1<<20))
 	for n > 0 {

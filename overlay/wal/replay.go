@@ -7,15 +7,15 @@ import (
 	"io"
 )
 
-// replayed is the position after the last valid record of a file.
+// replayed is the position at which the replay of a file ended.
 type replayed struct {
-	end     int64  // offset behind the last valid record
+	end     int64  // offset behind the last valid record, in bytes
 	last    uint64 // sequence number of the last valid record
-	refused bool   // the next record is valid, but Options.Replay refused it
+	refused bool   // whether the next record is valid, but Options.Replay refused it
 }
 
-// replay calls emit for the records of a file of size bytes, up to the first invalid one. It reads the file instead of
-// mapping it: a bad sector is then an error and not a signal.
+// replay calls emit for the records of a file of size bytes, up to the first invalid or refused one. It reads the file
+// instead of mapping it, so that a bad sector leads to an error and not to a signal.
 func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, time int64) error) (replayed, error) {
 	at := replayed{end: headerSize}
 	in := bufio.NewReaderSize(io.NewSectionReader(f, headerSize, max(0, size-headerSize)), 1<<20)
@@ -42,8 +42,8 @@ func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, tim
 	}
 }
 
-// next returns the next record; ok is false if it is invalid or the log ends. It leaves the record in the reader unless
-// the record is larger than the reader's buffer.
+// next returns the next record; ok is false if the record is invalid or the log ends here. rest is the number of bytes up to
+// the end of the file. A record that fits into the reader's buffer is not consumed: the caller must discard it.
 func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
 	b, err := in.Peek(recordHead)
 	if err != nil {
@@ -68,7 +68,7 @@ func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []
 	return record, h.time(), h.fits(seed, record), nil
 }
 
-// notEOF turns the end of the file into the end of the log: it returns nil for EOF and other errors unchanged.
+// notEOF returns nil if err means that the file has ended, which is the end of the log, and err itself otherwise.
 func notEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -76,26 +76,26 @@ func notEOF(err error) error {
 	return err
 }
 
-// tail examines the bytes behind the end of the log. It returns the number of valid records there, and the offset behind
-// the last byte that is not zero.
+// tail examines the bytes behind the end of the log. It returns the number of valid records there, and the offset behind the
+// last byte that is not zero.
 func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int64, err error) {
 	from := at.end
 	end = from
 	if at.refused {
-		from += 8 // skip the refused record's head, so that it is not counted itself
+		from += 8 // skip the head of the refused record, so that tail does not count that record
 	}
 	var word [8]byte
 	var zeros [pageSize]byte
 	in := bufio.NewReaderSize(io.NewSectionReader(f, from, max(0, size-from)), 1<<20)
 	for off := from; ; {
 		if b, _ := in.Peek(pageSize); bytes.Equal(b, zeros[:]) {
-			n, _ := in.Discard(pageSize) // in most logs this is all that follows
+			n, _ := in.Discard(pageSize) // in most logs only zeros follow
 			off += int64(n)
 		}
 		b, err := in.Peek(recordHead)
 		if len(b) == 0 {
 			if at.refused && end == at.end {
-				end = from // cut at least the refused record's head
+				end = from // cut at least the head of the refused record
 			}
 			return records, end, notEOF(err)
 		}

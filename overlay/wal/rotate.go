@@ -7,21 +7,21 @@ import (
 	"syscall"
 )
 
-// Rotation replaces a log by a shorter one with the same meaning. While it runs, every Append to the log also goes to
-// the new one, between the records that the rotation adds, so that both logs have the same meaning at the moment of
-// Commit.
+// Rotation replaces a log by a shorter one with the same meaning. While it runs, every record that is appended to the log is
+// also appended to the new one, between the records that the rotation itself adds. So both logs have the same meaning at the
+// moment of Commit.
 type Rotation struct {
 	log  *Log
 	file *file
-	err  error // guarded by log.mu: the new log lacks a record because of this error
+	err  error // guarded by log.mu: the error because of which the new log lacks a record
 }
 
-// newPath returns the path of a log that was not renamed to its final name yet.
+// newPath returns the path of a new log until it is renamed to the final path.
 func newPath(path string) string { return path + ".new" }
 
 var errEnded = errors.New("the rotation has ended")
 
-// Begin starts a rotation. EBUSY: another one is in progress; EROFS: the log cannot be written.
+// Begin starts a rotation. It returns EBUSY if another rotation is in progress, and EROFS if the log cannot be written.
 func (l *Log) Begin() (*Rotation, error) {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -45,7 +45,7 @@ func (l *Log) Begin() (*Rotation, error) {
 	return r, nil
 }
 
-// Append adds a record to the new log only.
+// Append adds a record to the new log only, with a time in nanoseconds since 1970.
 func (r *Rotation) Append(record []byte, time int64) error {
 	if len(record) == 0 {
 		return errEmpty
@@ -61,8 +61,8 @@ func (r *Rotation) Append(record []byte, time int64) error {
 	return r.err
 }
 
-// Commit replaces the old log by the new one. If it fails, the old log stays in use, unless only the directory sync
-// failed: then the new log is in use and the next Sync tries again.
+// Commit replaces the old log by the new one. If it fails, the old log stays in use, unless only the sync of the directory
+// failed: then the new log is in use, and the next Sync syncs the directory again.
 func (r *Rotation) Commit() error {
 	l := r.log
 	l.mu.Lock()
@@ -71,7 +71,8 @@ func (r *Rotation) Commit() error {
 	switch {
 	case ended:
 		return errEnded
-	case err == nil: // write most of the new log to disk while the old one can still be synced
+	// This first sync writes most of the new log to disk, while the old one can still be synced by others.
+	case err == nil:
 		err = r.sync()
 	}
 	if err != nil {
@@ -83,16 +84,17 @@ func (r *Rotation) Commit() error {
 	if err != nil {
 		return errors.Join(err, r.abortLocked())
 	}
-	// Until the directory is synced, a power cut may bring the old log back. It has all records that were synced: no
-	// Sync can run before this function returns. Records appended since the last sync of the new log are synced now,
-	// because a waiting Sync has counted the records of the old log.
+	// Until the directory is synced, a power cut may leave the name with the old log. The old log has all records that a Sync
+	// has acknowledged, because no Sync can run before this function returns. Records that were appended since the last sync
+	// of the new log are synced here as well: a Sync that waits for the lock has taken its sequence number from the old log,
+	// whose numbers mean other records.
 	l.dirDirty = true
 	err = l.syncLocked(r.file.synced + 1)
 	return errors.Join(err, old.close())
 }
 
-// replaceLocked syncs the new log and renames it to the old one's path; l.mu excludes an Append between the two.
-// log.syncing is held.
+// replaceLocked syncs the new log, renames it to the path of the old one and returns the old file. It holds l.mu during the
+// rename, so that no Append comes between the rename and the replacement of l.file. The caller holds log.syncing.
 func (r *Rotation) replaceLocked() (old *file, err error) {
 	if err := r.sync(); err != nil {
 		return nil, err
@@ -128,7 +130,7 @@ func (r *Rotation) Abort() error {
 	return r.abortLocked()
 }
 
-// abortLocked does the work of Abort; log.syncing is held.
+// abortLocked does the work of Abort. The caller holds log.syncing.
 func (r *Rotation) abortLocked() error {
 	l := r.log
 	l.mu.Lock()
@@ -143,7 +145,7 @@ func (r *Rotation) abortLocked() error {
 	return errors.Join(r.file.close(), l.fs.Remove(newPath(l.path)))
 }
 
-// name renames a synced file to the log's path and syncs the directory.
+// name renames the synced file f to the log's path and syncs the directory.
 func (l *Log) name(f *file) error {
 	if err := l.fs.Rename(newPath(l.path), l.path); err != nil {
 		return err
