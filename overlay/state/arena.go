@@ -8,19 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena allocates memory outside the Go heap: the garbage collector neither scans nor counts it. A ref names a block and
-// stays valid whatever else is allocated. Block sizes are rounded up to a size class, and a released block is kept in
-// the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory is
-// touched: directories that grow at the same time leave all their former leaves behind.
+// arena allocates memory outside the Go heap, so that the garbage collector neither scans nor counts it. A ref identifies a
+// block and stays valid whatever else is allocated. Block sizes are rounded up to a size class, and a released block is added
+// to the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory is
+// used. That matters for directories that grow at the same time, because each of them releases its smaller leaves one after
+// the other.
 type arena struct {
 	chunks [][]byte
-	next   ref // first granule of the last chunk that was never used
-	// free has the first free block of each class; the block's first bytes hold the ref of the next one.
-	free   [classes]ref
-	listed [(fine + 64) / 64]uint64 // bit c: free[c] is not empty; for the classes up to fine
+	// next is the first granule in the last chunk that was never used.
+	next ref
+	// free has the first free block of each class; the first bytes of a free block contain the ref of the next one.
+	free [classes]ref
+	// listed has a bit for each class up to fine: bit c is set if free[c] is not empty.
+	listed [(fine + 64) / 64]uint64
 }
 
-// ref is the number of a granule in the arena; 0 is no block.
+// ref is the position of a block in the arena, as the number of its first granule; 0 means no block.
 type ref uint32
 
 const (
@@ -28,12 +31,14 @@ const (
 	chunkSize = 4 << 20
 	perChunk  = chunkSize / granule
 
-	fineLimit = 1024 // in bytes; up to this size each granule count is a class, above it each doubling has four classes
+	// fineLimit is a size in bytes. Up to it every number of granules is a class; above it, each doubling of the size has
+	// four classes.
+	fineLimit = 1024
 	fine      = fineLimit / granule
 	classes   = fine + 4*12 + 1
 )
 
-// class returns the size class of n bytes, and the size in bytes of the blocks of that class.
+// class returns the size class for blocks of n bytes, and the size in bytes of the blocks in that class.
 func class(n int) (index, size int) {
 	if n <= fineLimit {
 		g := max(1, (n+granule-1)/granule)
@@ -45,7 +50,7 @@ func class(n int) (index, size int) {
 	return fine + 4*(log-10) + steps, 1<<log + steps*quarter
 }
 
-// alloc returns a block of at least n bytes. Its contents are undefined.
+// alloc returns a block of at least n bytes. The contents of the block are undefined.
 func (a *arena) alloc(n int) ref {
 	c, size := class(n)
 	if a.free[c] != 0 {
@@ -53,15 +58,17 @@ func (a *arena) alloc(n int) ref {
 	}
 	if larger := a.larger(c); larger != 0 {
 		r := a.take(larger)
-		a.put(r+ref(c), larger-c) // up to fine, the class is the number of granules
+		a.put(r+ref(c), larger-c) // up to fine, a class is equal to its number of granules
 		return r
 	}
 	granules := ref(size / granule)
 	end := ref(len(a.chunks) * perChunk)
-	if end-a.next < granules { // the rest of the chunk was never touched, so it uses no memory
+	// If the block does not fit into the rest of the chunk, the rest stays unused. It was never touched, so it uses no
+	// memory.
+	if end-a.next < granules {
 		a.chunks = append(a.chunks, mapAnonymous(chunkSize))
 		a.next = max(end, 1)
-		if end == 0 && granules == perChunk { // granule 0 is reserved: ref 0 means no block
+		if end == 0 && granules == perChunk { // granule 0 is reserved, because ref 0 means no block
 			return a.alloc(n)
 		}
 	}
@@ -70,7 +77,7 @@ func (a *arena) alloc(n int) ref {
 	return r
 }
 
-// release returns a block of n bytes to the free list of its class.
+// release returns a block that was allocated with n bytes to the free list of its class.
 func (a *arena) release(r ref, n int) {
 	c, _ := class(n)
 	a.put(r, c)
@@ -95,7 +102,7 @@ func (a *arena) take(c int) ref {
 	return r
 }
 
-// larger returns the next class above the small class c that has a free block, or 0.
+// larger returns the smallest class above the small class c that has a free block, or 0 if there is none.
 func (a *arena) larger(c int) int {
 	for c++; c <= fine; c = (c | 63) + 1 {
 		if word := a.listed[c/64] >> (c % 64); word != 0 {
@@ -105,18 +112,18 @@ func (a *arena) larger(c int) int {
 	return 0
 }
 
-// bytes returns the n bytes at r.
+// bytes returns the n bytes at r, which point into the arena.
 func (a *arena) bytes(r ref, n int) []byte {
 	off := r % perChunk * granule
 	return a.chunks[r/perChunk][off : off+ref(n) : off+ref(n)]
 }
 
-// view returns a pointer to the value at r.
+// view returns a pointer to the value of type T at r.
 func view[T any](a *arena, r ref) *T {
 	return (*T)(unsafe.Pointer(&a.chunks[r/perChunk][r%perChunk*granule]))
 }
 
-// array returns the n values at r.
+// array returns the n values of type T at r, as a slice that points into the arena.
 func array[T any](a *arena, r ref, n int) []T {
 	if n == 0 {
 		return nil
@@ -132,17 +139,17 @@ func (a *arena) close() {
 	*a = arena{}
 }
 
-// mapAnonymous returns n bytes of zeroed memory from the system. It panics if there is none, as the Go heap does.
+// mapAnonymous returns n bytes of zeroed memory from the operating system. Like the Go heap, it panics if there is none.
 func mapAnonymous(n int) []byte {
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
 		panic(fmt.Sprintf("state: map %d bytes: %v", n, err))
 	}
-	_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) // with huge pages a table of ten files would use 2 MiB
+	_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) // with huge pages, even a table of ten files would use 2 MiB
 	return m
 }
 
-// unmap returns memory to the system.
+// unmap returns memory from mapAnonymous to the operating system.
 func unmap(m []byte) {
 	if err := unix.Munmap(m); err != nil {
 		panic(fmt.Sprintf("state: unmap: %v", err))

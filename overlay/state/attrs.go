@@ -2,13 +2,14 @@ package state
 
 import "unsafe"
 
-// text is the header of a block of bytes: the target of a symbolic link.
-// size is the length of the bytes that follow.
+// text is the header of a block with the target of a symbolic link. size is the length in bytes of the target, which follows
+// the header in memory.
 type text struct{ size uint32 }
 
-// xattr is the header of one extended attribute in a node's linked list. Its name and its value follow in memory.
+// xattr is the header of one extended attribute in the linked list of a node. The name and the value of the attribute follow
+// the header in memory.
 type xattr struct {
-	next ref
+	next ref    // next attribute of the same node; 0: none
 	size uint32 // length of the value in bytes
 	len  uint8  // length of the name in bytes
 }
@@ -18,7 +19,7 @@ const (
 	xattrSize = int(unsafe.Sizeof(xattr{}))
 )
 
-// setTarget replaces the target of a symbolic link.
+// setTarget sets the target of a symbolic link, and releases the previous target.
 func (t *Table) setTarget(r *record, target string) {
 	t.dropTarget(r)
 	r.target = t.arena.alloc(textSize + len(target))
@@ -26,13 +27,13 @@ func (t *Table) setTarget(r *record, target string) {
 	copy(t.target(r), target)
 }
 
-// target returns the bytes of a record's target in the arena.
+// target returns the target of a symbolic link. The bytes point into the arena.
 func (t *Table) target(r *record) []byte {
 	n := textSize + int(view[text](&t.arena, r.target).size)
 	return t.arena.bytes(r.target, n)[textSize:]
 }
 
-// dropTarget releases a record's target.
+// dropTarget releases the target of a record, if it has one.
 func (t *Table) dropTarget(r *record) {
 	if r.target != 0 {
 		t.arena.release(r.target, textSize+len(t.target(r)))
@@ -47,7 +48,7 @@ func (t *Table) xattr(at ref) (x *xattr, name string, value []byte) {
 	return x, unsafe.String(unsafe.SliceData(b), int(x.len)), b[x.len:]
 }
 
-// setXattr sets an attribute, replacing an earlier value.
+// setXattr sets an extended attribute, and replaces an earlier value.
 func (t *Table) setXattr(r *record, name string, value []byte) {
 	t.removeXattr(r, name)
 	at := t.arena.alloc(xattrSize + len(name) + len(value))
@@ -57,7 +58,7 @@ func (t *Table) setXattr(r *record, name string, value []byte) {
 	r.xattrs = at
 }
 
-// removeXattr removes an attribute if the record has it.
+// removeXattr removes an extended attribute, if the record has it.
 func (t *Table) removeXattr(r *record, name string) {
 	for link := &r.xattrs; *link != 0; {
 		at := *link
@@ -71,7 +72,7 @@ func (t *Table) removeXattr(r *record, name string) {
 	}
 }
 
-// dropXattrs releases all attributes of a record.
+// dropXattrs releases all extended attributes of a record.
 func (t *Table) dropXattrs(r *record) {
 	for r.xattrs != 0 {
 		_, name, _ := t.xattr(r.xattrs)

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Batch is a sequence of puts, encoded as they are added. A put states the new value, not an operation, so applying a
-// batch twice has the same result as once. The zero Batch is empty and ready to use.
+// Batch is a sequence of puts, which are encoded as they are added. A put contains the new value and not an operation, so
+// applying a batch twice has the same result as applying it once. The zero Batch is empty and ready to use.
 type Batch struct {
 	b    []byte
 	puts int
-	// err is the first put that Apply will refuse.
+	// err describes the first put that Apply will refuse.
 	err error
 }
 
@@ -21,16 +21,16 @@ func (b *Batch) Bytes() []byte { return b.b }
 // Puts returns the number of puts.
 func (b *Batch) Puts() int { return b.puts }
 
-// Err returns an ErrBatch that describes the first put that Apply will refuse, or nil.
+// Err returns an error that wraps ErrBatch and describes the first put that Apply will refuse, or nil.
 func (b *Batch) Err() error { return b.err }
 
-// Reset empties the batch and keeps its memory.
+// Reset empties the batch, but keeps its memory for reuse.
 func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 
-// code is the first byte of a put. The values are stored in the log.
+// code is the first byte of a put. Its values are stored in the log.
 //
-// The fields follow the code. Numbers are uvarints, strings have their length as a uvarint in front, and the times of an
-// inode have 8 bytes in little-endian order:
+// The fields of the put follow the code. Numbers are encoded as uvarints, strings as their length (a uvarint) and their
+// bytes, and the times of an inode as 8 bytes in little-endian order:
 //
 //	inode      node, mask of has... bits, the fields in the mask
 //	entry      directory, name, node
@@ -47,11 +47,11 @@ func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
 //	forgotten  no fields
 //	entryAt    directory, name, node, number among the names with the same hash
 //	hiddenAt   directory, name, number among the names with the same hash
-//	kept       fields of a Kept, in the order of the struct, flags instead of the booleans
+//	kept       fields of a Kept in the order of the struct, with a uvarint of flags instead of the booleans
 //	unkept     first ID, last ID
 //
-// A new code goes to the end, and the version of package wal's format must then be raised: an older program refuses the
-// whole batch.
+// A new code must be added at the end, and the format version of package wal must be raised with it, because an older program
+// refuses a batch that contains an unknown code.
 type code byte
 
 const (
@@ -74,7 +74,7 @@ const (
 	putReleased
 )
 
-// Bits of the fields in a putInode, in the order in which they are encoded.
+// Bits for the fields in a putInode, in the order in which the fields are encoded.
 const (
 	hasMode = 1 << iota
 	hasNlink
@@ -91,14 +91,14 @@ const (
 	hasAll = 1<<iota - 1
 )
 
-// Maximum lengths of names, link targets and attribute values in bytes, those of Linux.
+// Maximum lengths in bytes of names, link targets and attribute values. They are those of Linux.
 const (
 	maxName   = 255
 	maxTarget = 4096
 	maxValue  = 64 << 10
 )
 
-// PutInode sets the fields in which new differs from old; all of them if old is nil.
+// PutInode sets the fields in which new differs from old, or all fields if old is nil.
 func (b *Batch) PutInode(new, old *Inode) {
 	mask := hasAll
 	if old != nil {
@@ -115,7 +115,7 @@ func (b *Batch) PutInode(new, old *Inode) {
 		}
 	}
 	if mask&hasSize != 0 {
-		b.uint(uint64(new.Size - SizeOfBase)) // not negative: SizeOfBase is the minimum
+		b.uint(uint64(new.Size - SizeOfBase)) // never negative, because SizeOfBase is the minimum
 	}
 	for i, v := range [...]int64{new.Atime, new.Mtime, new.Ctime} {
 		if mask&(hasAtime<<i) != 0 {
@@ -153,13 +153,13 @@ func (b *Batch) SetEntry(dir Node, name string, n Node) {
 	b.node(n)
 }
 
-// Hide makes a name absent whether or not the base tree has it.
+// Hide makes a name absent, whether or not the base tree has it.
 func (b *Batch) Hide(dir Node, name string) { b.entry(putHidden, dir, name) }
 
-// ClearEntry removes the table's entry for a name, so that the base tree's is used.
+// ClearEntry removes the table's entry for a name, so that the base tree's entry is used.
 func (b *Batch) ClearEntry(dir Node, name string) { b.entry(putClear, dir, name) }
 
-// SetTarget sets the target of a symbolic link.
+// SetTarget sets the target of a symbolic link, at most maxTarget bytes.
 func (b *Batch) SetTarget(n Node, target string) {
 	b.put(putTarget, n)
 	b.string(target)
@@ -168,7 +168,7 @@ func (b *Batch) SetTarget(n Node, target string) {
 	}
 }
 
-// SetXattr sets an extended attribute.
+// SetXattr sets an extended attribute, whose value has at most maxValue bytes.
 func (b *Batch) SetXattr(n Node, name string, value []byte) {
 	b.put(putXattr, n)
 	b.name(name)
@@ -185,17 +185,17 @@ func (b *Batch) RemoveXattr(n Node, name string) {
 	b.name(name)
 }
 
-// Drop removes a node: its inode, target and attributes, and for a directory its entries. Entries in other directories
-// that name the node stay.
+// Drop removes a node with its inode, target and attributes, and with its entries if it is a directory. Entries in other
+// directories that name the node stay.
 func (b *Batch) Drop(n Node) { b.put(putDrop, n) }
 
-// DeadContent records that a contents file is to be removed.
+// DeadContent records that a contents file must be removed.
 func (b *Batch) DeadContent(number uint64) { b.number(putDead, number) }
 
-// ContentGone records that a dead contents file was removed.
+// ContentGone records that a dead contents file has been removed.
 func (b *Batch) ContentGone(number uint64) { b.number(putGone, number) }
 
-// SetCounter sets a counter. CounterGeneration only rises.
+// SetCounter sets a counter. CounterGeneration can only be raised.
 func (b *Batch) SetCounter(c Counter, v uint64) {
 	b.begin(putCounter)
 	b.b = append(b.b, byte(c))
@@ -205,7 +205,7 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	}
 }
 
-// Request records that the batch was made for a request of the kernel, and the node that the request created; 0: none.
+// Request records that the batch was made for a request of the kernel, and which node the request created; 0: none.
 func (b *Batch) Request(id uint64, made Node) {
 	b.begin(putRequest)
 	b.uint(id)
@@ -215,11 +215,11 @@ func (b *Batch) Request(id uint64, made Node) {
 	}
 }
 
-// ForgetRequests removes all recorded requests: they came from another kernel.
+// ForgetRequests removes all recorded requests. It is used when they came from another kernel.
 func (b *Batch) ForgetRequests() { b.begin(putForgotten) }
 
-// entryAt is SetEntry, or Hide if n is 0, for the entry with number nth among those with the same hash. Only dumps use
-// it.
+// entryAt does the same as SetEntry, or as Hide if n is 0, and also sets the entry's number nth among the names with the same
+// hash. Only dumps use it.
 func (b *Batch) entryAt(dir Node, name string, n Node, nth uint16) {
 	if n == 0 {
 		b.entry(putHiddenAt, dir, name)
@@ -236,7 +236,7 @@ func (b *Batch) begin(c code) {
 	b.puts++
 }
 
-// put appends the code of a put and its node.
+// put appends the code of a put and the node that the put changes.
 func (b *Batch) put(c code, n Node) {
 	b.begin(c)
 	b.node(n)
@@ -250,7 +250,7 @@ func (b *Batch) node(n Node) {
 	}
 }
 
-// entry appends the code of a put, a directory and a name in it.
+// entry appends the code of a put, a directory, and the name of an entry in the directory.
 func (b *Batch) entry(c code, dir Node, name string) {
 	b.put(c, dir)
 	b.name(name)
@@ -259,7 +259,7 @@ func (b *Batch) entry(c code, dir Node, name string) {
 	}
 }
 
-// name appends a string that is a valid file or attribute name.
+// name appends a file or attribute name, and records an error if the name is invalid.
 func (b *Batch) name(s string) {
 	if s == "" || len(s) > maxName || strings.Contains(s, "\x00") {
 		b.fail("name %.40q of %d bytes", s, len(s))
@@ -267,7 +267,7 @@ func (b *Batch) name(s string) {
 	b.string(s)
 }
 
-// number appends the code of a put and a number other than 0.
+// number appends the code of a put and a number, which must not be 0.
 func (b *Batch) number(c code, number uint64) {
 	b.begin(c)
 	b.uint(number)
@@ -279,13 +279,13 @@ func (b *Batch) number(c code, number uint64) {
 // uint appends a number as a uvarint.
 func (b *Batch) uint(v uint64) { b.b = binary.AppendUvarint(b.b, v) }
 
-// string appends a string with its length in front.
+// string appends the length of a string and its bytes.
 func (b *Batch) string(s string) {
 	b.uint(uint64(len(s)))
 	b.b = append(b.b, s...)
 }
 
-// fail records the first invalid put.
+// fail records an error for the first invalid put.
 func (b *Batch) fail(format string, args ...any) {
 	if b.err == nil {
 		b.err = fmt.Errorf(format+": %w", append(args, ErrBatch)...)

@@ -5,15 +5,17 @@ import (
 	"unsafe"
 )
 
-// counts has the kernel's lookup counts of own nodes. A slot's word has the generation of the node in its upper and the
-// count in its lower 32 bits: a word of another generation means a count of 0, so a new node in the slot needs no
-// initialization. The memory is anonymous or supplied by the table's owner, who may keep it longer than the table lives.
+// counts holds the kernel's lookup counts of own nodes, in one 64-bit word for each slot. The upper 32 bits of a word are the
+// generation of the node, the lower 32 bits its count. A word with another generation than the node's means a count of 0, so
+// the word of a slot need not be initialized for a new node. The memory is anonymous or supplied by the table's owner, who
+// may keep it longer than the table exists.
 type counts struct {
-	chunks [][]byte // by slot number / slotsInChunk; nil where no node has been
-	memory Memory
+	chunks [][]byte // by slot number / slotsInChunk; nil where no node was stored yet
+	memory Memory   // supplies the memory; nil: anonymous memory is used
 }
 
-// Memory returns CountChunk bytes of memory for lookup counts at offset off, zero where nothing was counted.
+// Memory returns CountChunk bytes of memory for lookup counts, for the chunk at offset off in bytes. The memory is zero where
+// nothing was counted.
 type Memory func(off int64) ([]byte, error)
 
 // CountChunk is the unit in bytes in which memory for lookup counts is allocated.
@@ -24,7 +26,7 @@ const (
 	maxLookups   = 1<<32 - 1
 )
 
-// reach allocates the memory for the word of a slot.
+// reach allocates the memory for the word of a slot, if it has none.
 func (c *counts) reach(slot uint32) error {
 	i := int(slot / slotsInChunk)
 	for len(c.chunks) <= i {
@@ -53,7 +55,7 @@ func (c *counts) word(slot uint32) *uint64 {
 	return (*uint64)(unsafe.Pointer(&c.chunks[i][slot%slotsInChunk*8]))
 }
 
-// close unmaps the memory that the table allocated. The owner unmaps memory that it supplied.
+// close unmaps the memory that the table allocated itself. The owner must unmap the memory that it supplied.
 func (c *counts) close() {
 	for _, m := range c.chunks {
 		if m != nil && c.memory == nil {
@@ -63,8 +65,8 @@ func (c *counts) close() {
 	*c = counts{}
 }
 
-// Count starts to count lookups of own nodes in memory supplied by the owner; nil: in the table's own. Existing nodes
-// have the counts that this memory already holds.
+// Count starts to count lookups of own nodes, in memory that the owner supplies or, if memory is nil, in anonymous memory.
+// Existing nodes have the counts that this memory already contains.
 func (t *Table) Count(memory Memory) (err error) {
 	t.counts.close()
 	t.counts.memory = memory
@@ -75,7 +77,7 @@ func (t *Table) Count(memory Memory) (err error) {
 	return err
 }
 
-// Remember adds one to the kernel's lookup count of an own node.
+// Remember adds one to the kernel's lookup count of an own node. It does nothing if the table does not have the node.
 func (t *Table) Remember(n Node) {
 	w := t.lookups(n)
 	if w == nil {
@@ -87,14 +89,14 @@ func (t *Table) Remember(n Node) {
 		if uint32(old>>32) != generation(n) {
 			have = uint64(generation(n)) << 32
 		}
-		// A count at its limit stays there: the node is then kept until the kernel's mount ends.
+		// A count that has reached the limit stays there: the node then exists until the kernel's mount ends.
 		if uint32(have) == maxLookups || atomic.CompareAndSwapUint64(w, old, have+1) {
 			return
 		}
 	}
 }
 
-// Forget subtracts k from the lookup count of an own node and returns the remaining count.
+// Forget subtracts k from the lookup count of an own node, down to 0, and returns the remaining count.
 func (t *Table) Forget(n Node, k uint64) (left uint64) {
 	w := t.lookups(n)
 	if w == nil {
@@ -116,7 +118,7 @@ func (t *Table) Forget(n Node, k uint64) (left uint64) {
 	}
 }
 
-// Lookups returns the kernel's lookup count of an own node.
+// Lookups returns the kernel's lookup count of an own node, or 0 if the table does not have the node.
 func (t *Table) Lookups(n Node) uint64 {
 	w := t.lookups(n)
 	if w == nil {
@@ -128,7 +130,7 @@ func (t *Table) Lookups(n Node) uint64 {
 	return 0
 }
 
-// lookups returns the word of an own node, or nil if the table does not have the node.
+// lookups returns the word with the count of an own node, or nil if the table does not have the node.
 func (t *Table) lookups(n Node) *uint64 {
 	if !n.Own() || t.find(n) == nil {
 		return nil

@@ -8,36 +8,38 @@ import (
 	"unsafe"
 )
 
-// ErrBatch means that bytes are not a valid batch.
+// ErrBatch means that the bytes are not a valid batch.
 var ErrBatch = errors.New("not a batch of changes")
 
-// put is one decoded put; name and value point into the batch.
+// put is one decoded put. Its name and value point into the batch. Which fields are valid depends on code.
 type put struct {
 	code code
 	node Node // node or directory that the put changes
-	// child is the node of an entry.
+	// child is the node that an entry names.
 	child Node
 	name  string
 	value []byte
-	// mask has the has... bits of the fields that a putInode sets.
+	// mask has the bits of the fields that a putInode sets (hasMode and following).
 	mask  uint64
 	inode Inode // only the fields in mask are valid
-	// number is a content number, counter value, request number or first ID, depending on code.
+	// number is the number of a contents file, the value of a counter, the number of a request or the first ID, depending on
+	// code.
 	number uint64
-	// nth is the number of an entry among those with the same hash.
+	// nth is the number of an entry among the entries with the same hash.
 	nth uint16
 	// last is the last ID of a putReleased.
 	last uint64
 	kept Kept
 }
 
-// decoder reads puts from a batch. It validates everything: a log may be damaged.
+// decoder reads puts from a batch. It validates every byte, because a log may be damaged.
 type decoder struct {
 	rest []byte
 	bad  bool
 }
 
-// next decodes the next put. It returns false at the end of the batch, and at an invalid put, where it sets d.bad.
+// next decodes the next put into p. It returns false at the end of the batch, and also at an invalid put, after setting
+// d.bad.
 func (d *decoder) next(p *put) bool {
 	if len(d.rest) == 0 {
 		return false
@@ -91,7 +93,7 @@ func (d *decoder) next(p *put) bool {
 	return !d.bad
 }
 
-// fields decodes the mask and the fields of a putInode.
+// fields decodes the mask and the fields of a putInode into p.
 func (d *decoder) fields(p *put) {
 	p.mask = d.uint(hasAll)
 	for i, v := range [...]*uint32{&p.inode.Mode, &p.inode.Nlink, &p.inode.UID, &p.inode.GID, &p.inode.Rdev, &p.inode.Flags} {
@@ -115,7 +117,7 @@ func (d *decoder) fields(p *put) {
 	}
 }
 
-// uint decodes a uvarint that is at most limit.
+// uint decodes a uvarint that must not exceed limit.
 func (d *decoder) uint(limit uint64) uint64 {
 	v, n := binary.Uvarint(d.rest)
 	if n <= 0 || v > limit {
@@ -137,14 +139,14 @@ func (d *decoder) int64() int64 {
 	return int64(v)
 }
 
-// node decodes a node number that the table can store.
+// node decodes a node number, which must be one that the table can store.
 func (d *decoder) node() Node {
 	n := Node(d.uint(1<<64 - 1))
 	d.bad = d.bad || !n.valid()
 	return n
 }
 
-// bytes decodes a string of at most limit bytes; the result points into the batch.
+// bytes decodes a string of at most limit bytes. The result points into the batch.
 func (d *decoder) bytes(limit int) []byte {
 	n := int(d.uint(uint64(limit)))
 	if n > len(d.rest) {
@@ -156,27 +158,27 @@ func (d *decoder) bytes(limit int) []byte {
 	return v
 }
 
-// text decodes a string that points into the batch.
+// text decodes a string of at most limit bytes. The result points into the batch.
 func (d *decoder) text(limit int) string {
 	b := d.bytes(limit)
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// name decodes a name that is valid for an attribute.
+// name decodes a name, which must be valid for an attribute.
 func (d *decoder) name() string {
 	s := d.text(maxName)
 	d.bad = d.bad || s == "" || strings.IndexByte(s, 0) >= 0
 	return s
 }
 
-// entryName decodes a name that is valid for a file.
+// entryName decodes a name, which must be valid for a directory entry.
 func (d *decoder) entryName() string {
 	s := d.name()
 	d.bad = d.bad || s == "." || s == ".." || strings.IndexByte(s, '/') >= 0
 	return s
 }
 
-// check verifies that every put of a batch can be applied.
+// check returns nil if every put of a batch can be applied, and otherwise an error that wraps ErrBatch.
 func check(batch []byte) error {
 	d := decoder{rest: batch}
 	var p put
@@ -185,7 +187,7 @@ func check(batch []byte) error {
 	return d.err(batch)
 }
 
-// err returns ErrBatch with the position of the invalid put, or nil.
+// err returns an error that wraps ErrBatch and contains the position of the invalid put, or nil if there is none.
 func (d *decoder) err(batch []byte) error {
 	if d.bad {
 		return fmt.Errorf("byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)
@@ -193,7 +195,8 @@ func (d *decoder) err(batch []byte) error {
 	return nil
 }
 
-// Nodes calls visit for every node that a batch changes or names, until visit returns false.
+// Nodes calls visit for every node that a batch changes or names, until visit returns false. It returns ErrBatch for an
+// invalid batch. Nodes in putRequest records are not visited.
 func Nodes(batch []byte, visit func(Node) bool) error {
 	if err := check(batch); err != nil {
 		return err

@@ -6,31 +6,32 @@ import (
 	"unsafe"
 )
 
-// directory holds the entries of one node, sorted by key. A key is the hash of the name and a number that distinguishes
-// names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on purpose. An entry
-// keeps its key for as long as it exists, so a key marks a position in the directory that stays valid while entries are
-// added and removed. A dump contains the numbers, so a table that is built from it has the same keys.
+// directory holds the entries of one node, sorted by key. A key consists of the hash of the name and a number that
+// distinguishes names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on purpose.
+// An entry keeps its key for as long as it exists. So a key marks a position in the directory that stays valid while other
+// entries are added and removed. A dump contains these numbers, so a table that is built from the dump has the same keys.
 //
-// The refs of the entries are stored in leaves of up to leafMax refs, which keeps insertions cheap, and the leaves in
+// The refs of the entries are stored in leaves of up to leafMax refs, which makes insertions cheap. The leaves are stored in
 // one array.
 type directory struct {
-	// present and hidden count the entries of each kind.
+	// present and hidden are the numbers of entries of each kind.
 	present, hidden uint32
-	count, room     uint32 // number of leaves, used and allocated
-	leaves          ref    // array of room leaves, of which count are used
+	count, room     uint32 // number of used leaves, and of leaves that the array has room for
+	leaves          ref    // array of leaves
 }
 
-// leaf holds the refs of consecutive entries.
+// leaf holds the refs of up to leafMax consecutive entries.
 type leaf struct {
-	first       uint64 // key of the first entry
-	refs        ref    // array of room refs of dentries, of which count are used
+	first uint64 // key of the first entry
+	// refs is an array of dentry refs. It has room for room refs, of which the first count are used.
+	refs        ref
 	count, room uint16 // count is never 0
 }
 
-// dentry is the header of one entry; the bytes of its name follow in memory.
+// dentry is the header of one entry. The bytes of the entry's name follow in memory.
 type dentry struct {
-	node Node // 0: the name is hidden
-	hash uint32
+	node Node   // node that the entry names; 0: the name is hidden
+	hash uint32 // hash of the name
 	nth  uint16 // number among the entries with the same hash
 	len  uint8  // length of the name in bytes
 }
@@ -43,15 +44,15 @@ const (
 	leafMax       = 256
 )
 
-// key returns the sort key of the entry: its hash, then its number among the entries with that hash.
+// key returns the sort key of the entry: the hash of its name, then its number among the entries with that hash.
 func (e *dentry) key() uint64 { return uint64(e.hash)<<nthBits | uint64(e.nth) }
 
-// name returns the entry's name, which points into the arena.
+// name returns the entry's name. The string points into the arena.
 func (e *dentry) name() string {
 	return unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(e), dentrySize)), int(e.len))
 }
 
-// place is the position of an existing or a new entry: its leaf and its index in the leaf.
+// place is the position of an existing or new entry: the index of its leaf, and its index in the leaf.
 type place struct{ leaf, at int }
 
 // leaves returns the used leaves of a directory.
@@ -63,7 +64,7 @@ func (t *Table) refs(l *leaf) []ref { return array[ref](&t.arena, l.refs, int(l.
 // dentry returns the entry at a ref.
 func (t *Table) dentry(r ref) *dentry { return view[dentry](&t.arena, r) }
 
-// seek returns the first place whose key is at least key; the place may be behind the last entry of its leaf.
+// seek returns the place of the first entry whose key is at least key. The place may lie behind the last entry of its leaf.
 func (t *Table) seek(d *directory, key uint64) place {
 	leaves := t.leaves(d)
 	i := max(0, sort.Search(len(leaves), func(i int) bool { return leaves[i].first > key })-1)
@@ -74,8 +75,8 @@ func (t *Table) seek(d *directory, key uint64) place {
 	return place{i, sort.Search(len(refs), func(j int) bool { return t.dentry(refs[j]).key() >= key })}
 }
 
-// entry returns the entry at p or, if p is behind the last entry of its leaf, the next one; nil at the end of the
-// directory.
+// entry returns the entry at p with its place or, if p lies behind the last entry of its leaf, the first entry of the next
+// leaf. It returns nil at the end of the directory.
 func (t *Table) entry(d *directory, p place) (*dentry, place) {
 	leaves := t.leaves(d)
 	if p.leaf < len(leaves) && p.at == int(leaves[p.leaf].count) {
@@ -87,8 +88,8 @@ func (t *Table) entry(d *directory, p place) (*dentry, place) {
 	return t.dentry(t.refs(&leaves[p.leaf])[p.at]), p
 }
 
-// search returns the entry of a name with its place and key. If there is none, it returns nil and the place and key for
-// a new entry.
+// search returns the entry of a name with its place and key. If there is no such entry, it returns nil, and the place and the
+// key for a new entry with this name.
 func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint64) {
 	hash := t.hash(name)
 	key = uint64(hash) << nthBits
@@ -102,14 +103,15 @@ func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint6
 		if e.name() == name {
 			return e, p, e.key()
 		}
-		if e.key() == key { // the number is in use: try the next one
+		// If the number of the key is in use, the next number is tried for a new entry.
+		if e.key() == key {
 			key++
 			free = place{p.leaf, p.at + 1}
 		}
 	}
 }
 
-// setEntry makes a name present (n != 0) or hidden (n == 0).
+// setEntry makes a name present (n != 0) or hidden (n == 0) in a record's directory.
 func (t *Table) setEntry(r *record, name string, n Node) {
 	if r.dir == 0 {
 		t.beginDir(r)
@@ -125,8 +127,9 @@ func (t *Table) setEntry(r *record, name string, n Node) {
 	t.count(d, n, +1)
 }
 
-// setEntryAt does the same as setEntry for an entry with number nth among those with the same hash. Another entry with
-// this number is moved to a free one; the dump that is being applied has that entry later, with its own number.
+// setEntryAt does the same as setEntry for an entry that must have the number nth among those with the same hash. If another
+// entry has this number, it is moved to a free one. The dump that is being applied contains that other entry later, and then
+// gives it its own number again.
 func (t *Table) setEntryAt(r *record, name string, n Node, nth uint16) {
 	if r.dir == 0 {
 		t.beginDir(r)
@@ -160,13 +163,13 @@ func (t *Table) setEntryAt(r *record, name string, n Node, nth uint16) {
 	t.setEntry(r, other, at)
 }
 
-// beginDir gives a record an empty directory.
+// beginDir creates an empty directory for a record.
 func (t *Table) beginDir(r *record) {
 	r.dir = t.arena.alloc(directorySize)
 	*view[directory](&t.arena, r.dir) = directory{}
 }
 
-// addEntry adds an entry at its place, where no entry exists yet.
+// addEntry adds an entry with the given key at place p. The directory must not have an entry with this name.
 func (t *Table) addEntry(d *directory, name string, n Node, p place, key uint64) {
 	ref := t.arena.alloc(dentrySize + len(name))
 	*t.dentry(ref) = dentry{node: n, hash: uint32(key >> nthBits), nth: uint16(key), len: uint8(len(name))}
@@ -175,7 +178,7 @@ func (t *Table) addEntry(d *directory, name string, n Node, p place, key uint64)
 	t.count(d, n, +1)
 }
 
-// count adds by to the number of entries of n's kind: hidden for 0, present otherwise.
+// count adds the difference by to the number of hidden entries if n is 0, and of present entries otherwise.
 func (t *Table) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)
@@ -186,7 +189,7 @@ func (t *Table) count(d *directory, n Node, by int) {
 	}
 }
 
-// clearEntry removes a name, and the directory with its last name.
+// clearEntry removes the entry of a name. With the last entry it also removes the directory.
 func (t *Table) clearEntry(r *record, name string) {
 	if r.dir == 0 {
 		return
@@ -204,7 +207,7 @@ func (t *Table) clearEntry(r *record, name string) {
 	}
 }
 
-// dropEntries removes all names of a directory.
+// dropEntries removes all entries of a record's directory, and the directory.
 func (t *Table) dropEntries(r *record) {
 	if r.dir == 0 {
 		return

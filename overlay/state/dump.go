@@ -1,13 +1,13 @@
 package state
 
-// Cursor is a position in a dump; its zero value is the start.
+// Cursor is a position in a dump. The zero Cursor is the start.
 type Cursor struct {
 	phase dumpPhase
 	index uint32 // index of the next record
-	after uint64 // cookie of the last dumped entry of that record's directory; 0: the record was not started
+	after uint64 // cookie of the last dumped entry in that record's directory; 0: nothing of the record was dumped
 }
 
-// dumpPhase is a part of the table, in the order in which Dump visits them.
+// dumpPhase is a part of the table. Dump visits the parts in the order of the constants.
 type dumpPhase uint8
 
 const (
@@ -17,9 +17,10 @@ const (
 	dumpDone
 )
 
-// Dump appends about limit puts to b. Applied in order, the puts of all calls turn an empty table into a copy of t.
-// Changes may be applied to t between two calls if they are also applied to the copy, in the same order as the dump's
-// batches: a change before the cursor then changes the copy too, and a change behind it is dumped later.
+// Dump appends about limit puts to b, from cursor c on, and returns the cursor for the next call. Applied in order, the puts
+// of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if they are also applied
+// to the copy, in the same order relative to the dump's batches: a change to a part that was already dumped then changes the
+// copy too, and a change to any other part is contained in a later batch.
 func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	end := b.puts + limit
 	for c.phase < dumpDone && b.puts < end {
@@ -36,7 +37,7 @@ func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	return c, c.phase == dumpDone
 }
 
-// dumpNumbers dumps counters, dead contents, requests and Kept records.
+// dumpNumbers dumps the counters, dead contents files, requests and Kept records.
 func (t *Table) dumpNumbers(b *Batch) {
 	for c := range Counter(maxCounter) {
 		if v := t.Counter(c); v != 0 {
@@ -50,7 +51,7 @@ func (t *Table) dumpNumbers(b *Batch) {
 	}
 }
 
-// dumpSlab dumps the records of a slab from the cursor on; the entries of a large directory take several calls.
+// dumpSlab dumps the records of a slab from the cursor on. The entries of a large directory may take several calls.
 func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 	next := Cursor{phase: c.phase + 1}
 	s.each(c.index, func(i uint32, r *record) bool {
@@ -77,7 +78,7 @@ func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 	return next
 }
 
-// dumpRecord dumps a record's inode, target and attributes.
+// dumpRecord dumps the inode, the link target and the extended attributes of a record.
 func (t *Table) dumpRecord(n Node, r *record, b *Batch) {
 	if r.is(recordInode) {
 		in := r.inode(n)

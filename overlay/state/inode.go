@@ -1,14 +1,14 @@
 package state
 
-// Node names a file system object for the lifetime of the overlay. Nodes below 1<<32 are the base tree's. Own nodes of
-// the overlay are generation<<32 | slot with generations from 1, so a number is never used twice although its slot is
-// reused.
+// Node identifies a file system object for the lifetime of the overlay. Nodes below 1<<32 belong to the base tree. The
+// overlay's own nodes are generation<<32 | slot, with generations from 1: when a slot is used again, its generation rises, so
+// no node number is used twice.
 type Node uint64
 
 // Own reports whether the node belongs to the overlay and not to the base tree.
 func (n Node) Own() bool { return n>>32 != 0 }
 
-// SizeOfBase is the Size of an inode whose size and contents are the base tree's.
+// SizeOfBase is the Size of an inode whose size and contents are those of the base tree.
 const SizeOfBase = -1
 
 // Flags of an Inode.
@@ -17,7 +17,7 @@ const (
 	FlagUnsettled                    // the contents file replaces contents of the base tree and was not synced yet
 )
 
-// Inode holds the attributes of a node that differs from the base tree.
+// Inode holds the attributes of a node that were created or changed in the overlay.
 type Inode struct {
 	Node                  Node
 	Mode                  uint32 // as st_mode, with S_IFMT
@@ -29,26 +29,26 @@ type Inode struct {
 	Parent                Node   // for directories the target of "..", for files the directory of the latest name, as a hint
 }
 
-// Presence is the overlay's knowledge of a name.
+// Presence is what the overlay records about a name in a directory.
 type Presence uint8
 
 const (
-	Unknown Presence = iota // the base tree decides
+	Unknown Presence = iota // nothing is recorded: the name exists if the base tree has it
 	Hidden                  // absent, even if the base tree has the name
 	Present                 // the overlay has an entry for the name
 )
 
-// Counter identifies a number that the table stores for its owner.
+// Counter identifies a number that the table stores on behalf of its owner.
 type Counter uint8
 
 const (
-	CounterContents   Counter = iota // upper bound of the contents file numbers in use
-	CounterGeneration                // highest generation that free slots may have used; set by the table itself
-	CounterUser                      // this counter and those above are free for the owner
+	CounterContents   Counter = iota // upper bound of the numbers of contents files in use
+	CounterGeneration                // highest generation that free slots may have used; the table itself sets it
+	CounterUser                      // first of the counters that the owner can use freely
 	maxCounter        = 8
 )
 
-// Totals holds the sizes of a table.
+// Totals holds the numbers of objects in a table, and its memory use.
 type Totals struct {
 	Inodes, Entries, Hidden, Dead, Kept int64
 	Bytes                               int64 // memory allocated from the system

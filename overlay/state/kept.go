@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Kept records a file or symbolic link that lost its name or its contents before a checkpoint stored it. The table
-// stores the record without interpreting it.
+// Kept records a file or symbolic link that lost its name or its contents before a checkpoint stored it. The table stores the
+// record, but does not act on it.
 type Kept struct {
 	ID       uint64 // assigned by the owner, never 0
 	Content  uint64 // number of a contents file that is dead, or whose node has no name; 0 for a symbolic link
@@ -16,7 +16,7 @@ type Kept struct {
 	Mode     uint32 // as in st_mode
 	At       int64  // time of the removal or change, in nanoseconds since 1970
 	Unlinked bool   // the file was removed, not overwritten
-	Copied   bool   // Content is a copy that was not synced
+	Copied   bool   // Content is the number of a copy that was not synced
 	Path     string // relative to the root of the mount
 	Target   string // target of a symbolic link
 }
@@ -30,7 +30,7 @@ const (
 	keptFlags = 1<<iota - 1
 )
 
-// Keep adds a Kept record, or replaces the one with the same ID.
+// Keep adds a Kept record, or replaces the record with the same ID.
 func (b *Batch) Keep(k Kept) {
 	b.number(putPreserved, k.ID)
 	b.uint(k.Content)
@@ -52,13 +52,13 @@ func (b *Batch) Keep(k Kept) {
 	}
 }
 
-// Unkeep removes all Kept records with IDs from first to last, inclusively.
+// Unkeep removes all Kept records with IDs from first to last, inclusive.
 func (b *Batch) Unkeep(first, last uint64) {
 	b.number(putReleased, first)
 	b.uint(last)
 }
 
-// kept decodes a Kept record; its strings point into the batch.
+// kept decodes a Kept record, whose strings point into the batch.
 func (d *decoder) kept() (k Kept) {
 	k.ID = d.uint(1<<64 - 1)
 	k.Content = d.uint(1<<64 - 1)
@@ -77,16 +77,16 @@ func (t *Table) Kept() []Kept {
 	return slices.SortedFunc(maps.Values(t.kept), func(a, b Kept) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// keep stores a Kept record.
+// keep stores a Kept record in the table.
 func (t *Table) keep(k Kept) {
-	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // they point into the batch
+	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // the strings point into the batch, which is reused
 	if t.kept == nil {
 		t.kept = map[uint64]Kept{}
 	}
 	t.kept[k.ID] = k
 }
 
-// unkeep removes the Kept records with IDs from first to last.
+// unkeep removes the Kept records with IDs from first to last, inclusive.
 func (t *Table) unkeep(first, last uint64) {
 	if first == last {
 		delete(t.kept, first)

@@ -1,6 +1,6 @@
 package state
 
-// insert adds a ref at its place. A full leaf is split first.
+// insert inserts the ref of an entry with the given key at place p. If the leaf is full, it is split first.
 func (t *Table) insert(d *directory, p place, r ref, key uint64) {
 	if d.count == 0 {
 		t.insertLeaf(d, 0, leaf{first: key})
@@ -24,7 +24,7 @@ func (t *Table) insert(d *directory, p place, r ref, key uint64) {
 	}
 }
 
-// remove removes the entry at a place and releases its memory.
+// remove removes the entry at place p and releases its memory. It removes a leaf that becomes empty.
 func (t *Table) remove(d *directory, p place) {
 	leaves := t.leaves(d)
 	l := &leaves[p.leaf]
@@ -48,7 +48,7 @@ func (t *Table) remove(d *directory, p place) {
 	l.first = t.dentry(t.refs(l)[0]).key()
 }
 
-// split moves the upper half of a full leaf to a new leaf behind it.
+// split moves the upper half of the full leaf i to a new leaf behind it.
 func (t *Table) split(d *directory, i int) {
 	const half = leafMax / 2
 	refs := t.refs(&t.leaves(d)[i])
@@ -62,7 +62,7 @@ func (t *Table) split(d *directory, i int) {
 	t.insertLeaf(d, i+1, right)
 }
 
-// insertLeaf inserts a leaf at index i, growing the array by a quarter if it is full.
+// insertLeaf inserts a leaf at index i. If the array is full, it grows by a quarter.
 func (t *Table) insertLeaf(d *directory, i int, l leaf) {
 	if d.count == d.room {
 		room := d.room + max(1, d.room/4)
@@ -79,7 +79,7 @@ func (t *Table) insertLeaf(d *directory, i int, l leaf) {
 	leaves[i] = l
 }
 
-// resize sets a leaf's room to about n refs, at least the number that it has.
+// resize changes the room of a leaf to about n refs, but not below the number of refs that the leaf has.
 func (t *Table) resize(l *leaf, n int) {
 	_, size := class(4 * max(n, int(l.count)))
 	if size/4 == int(l.room) {

@@ -2,20 +2,28 @@ package state
 
 import "errors"
 
-// nodes finds the record of a node: own nodes by slot number, base nodes by a hash table.
+// nodes finds the record of a node: by the slot number for own nodes, and in a hash table for base nodes.
 type nodes struct {
-	own    slab
-	free   uint32 // first slot of the list of free slots
-	hole   uint32 // slots from hole to own.end may be free without being in the list: a replay does not list them
-	floor  uint32 // highest generation that slots never seen may have had before the last dump
-	freed  uint32 // highest generation of a slot that became free
-	base   slab
-	index  numbers // index in base of each base node
-	vacant uint32  // first of the list of free base records, which are linked by their key
+	// own has the records of own nodes, by slot number.
+	own slab
+	// free is the first slot in the list of free slots; 0: the list is empty.
+	free uint32
+	// hole is a slot number. Slots from hole up to own.end may be free without being in the list, because a replay does not
+	// list them.
+	hole uint32
+	// floor is the highest generation that slots without a record may have had before the last dump.
+	floor uint32
+	// freed is the highest generation of all slots that became free.
+	freed uint32
+	// base has the records of base nodes, and index maps a base node to its index in base.
+	base  slab
+	index numbers
+	// vacant is the first record in the list of free base records, which are linked by their key; 0: the list is empty.
+	vacant uint32
 	counts counts
 }
 
-// find returns the record of a node, or nil.
+// find returns the record of a node, or nil if the table has none.
 func (t *nodes) find(n Node) *record {
 	if n.Own() {
 		if r := t.own.look(slot(n)); r != nil && r.is(recordUsed) && r.key == generation(n) {
@@ -29,7 +37,7 @@ func (t *nodes) find(n Node) *record {
 	return nil
 }
 
-// slot returns the slot number of an own node. It is below maxSlots, which the decoder has checked.
+// slot returns the slot number of an own node. The decoder has checked that it is below maxSlots.
 func slot(n Node) uint32 { return uint32(n) }
 
 // generation returns the generation of an own node, which is at least 1.
@@ -43,14 +51,15 @@ func nodeOf(own bool, i uint32, r *record) Node {
 	return Node(r.key)
 }
 
-// need returns the record of a node, and creates it if it does not exist.
+// need returns the record of a node, and creates the record if it does not exist.
 func (t *Table) need(n Node) *record {
 	if r := t.find(n); r != nil {
 		return r
 	}
 	if n.Own() {
 		r := t.own.at(slot(n))
-		if r.is(recordUsed) { // the slot's former node, whose drop is not in the replayed records
+		// The slot's previous node was dropped, but its drop is not among the replayed records.
+		if r.is(recordUsed) {
 			t.wipe(r)
 			t.freed = max(t.freed, r.key)
 		}
@@ -71,7 +80,7 @@ func (t *Table) need(n Node) *record {
 	return r
 }
 
-// drop removes a node and frees its record.
+// drop removes a node and frees its record. It does nothing if the slot of an own node is used by a newer node.
 func (t *Table) drop(n Node) {
 	if !n.Own() {
 		if i, ok := t.index.get(uint64(n)); ok {
@@ -89,12 +98,13 @@ func (t *Table) drop(n Node) {
 	if r.is(recordUsed) {
 		t.wipe(r)
 	}
-	r.key = max(r.key, generation(n)) // also for a node that was never seen: its generation is used up
+	// This also applies to a node that the table never had: its generation has been used.
+	r.key = max(r.key, generation(n))
 	t.freed = max(t.freed, r.key)
 	t.list(slot(n), r)
 }
 
-// list adds a slot to the list of free slots.
+// list adds a slot to the list of free slots, unless the slot is in the list already.
 func (t *nodes) list(i uint32, r *record) {
 	r.state &^= recordUsed | recordReserved
 	if !r.is(recordListed) && i != 0 {
@@ -106,10 +116,10 @@ func (t *nodes) list(i uint32, r *record) {
 // ErrFull means that no node number is left.
 var ErrFull = errors.New("no node left")
 
-// NewNode reserves an own node for a PutInode. The caller must call CancelNode if it does not put the inode. It returns
-// ErrFull if no number is left, or the error of Memory.
+// NewNode reserves an own node, whose inode the caller then puts with PutInode. A caller that does not do so must call
+// CancelNode. NewNode returns ErrFull if no number is left, or the error of Memory.
 func (t *Table) NewNode() (Node, error) {
-	// Listed slots are used first, then slots that a replay did not list.
+	// Slots in the list are used first, then free slots that a replay has not listed.
 	for t.free != 0 {
 		i := t.free
 		r := t.own.at(i)
@@ -131,7 +141,7 @@ func (t *Table) NewNode() (Node, error) {
 	return 0, ErrFull
 }
 
-// counted allocates the memory for a new node's lookup count, and cancels the node if that fails.
+// counted allocates the memory for the lookup count of a new node. If that fails, it cancels the node and returns the error.
 func (t *Table) counted(n Node) (Node, error) {
 	if err := t.counts.reach(slot(n)); err != nil {
 		t.CancelNode(n)
@@ -140,7 +150,8 @@ func (t *Table) counted(n Node) (Node, error) {
 	return n, nil
 }
 
-// reserve reserves slot i with the next generation; false: the slot is in use or its generations are used up.
+// reserve reserves slot i for a node with the next generation. It returns false if the slot is in use, or if it has used up
+// all its generations.
 func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
 	g := max(r.key, t.floor)
 	if r.is(recordUsed|recordReserved) || g == noGeneration {
@@ -150,7 +161,7 @@ func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
 	return Node(g+1)<<32 | Node(i), true
 }
 
-// CancelNode frees a node that NewNode reserved. It does nothing if the node is in use.
+// CancelNode frees a node that NewNode reserved. It does nothing if the node's inode was put.
 func (t *Table) CancelNode(n Node) {
 	if r := t.own.look(slot(n)); r != nil && r.is(recordReserved) {
 		t.list(slot(n), r)

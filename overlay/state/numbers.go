@@ -5,14 +5,14 @@ import (
 	"unsafe"
 )
 
-// numbers maps numbers other than 0 to small numbers: a hash table with linear probing, outside the Go heap.
+// numbers maps numbers other than 0 to small numbers. It is a hash table with linear probing, stored outside the Go heap.
 type numbers struct {
-	memory []byte
+	memory []byte // memory of cells
 	cells  []cell // the length is a power of two
-	count  int
+	count  int    // number of used cells
 }
 
-// cell is one key with its value.
+// cell holds one key with its value.
 type cell struct {
 	key   uint64 // 0: the cell is free
 	value uint32
@@ -20,12 +20,12 @@ type cell struct {
 
 const cellSize = int(unsafe.Sizeof(cell{}))
 
-// home returns the preferred cell of a key, by Fibonacci hashing.
+// home returns the index of the preferred cell of a key, by Fibonacci hashing.
 func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
 
-// at returns the index of the cell of a key, or of the free cell for it.
+// at returns the index of the cell that has the key or, if there is none, of the free cell in which the key must be stored.
 func (m *numbers) at(key uint64) int {
 	i := m.home(key)
 	for m.cells[i].key != key && m.cells[i].key != 0 {
@@ -34,7 +34,7 @@ func (m *numbers) at(key uint64) int {
 	return i
 }
 
-// get returns the value of a key; false: there is none.
+// get returns the value of a key, and false if the table does not have the key.
 func (m *numbers) get(key uint64) (uint32, bool) {
 	if m.count == 0 {
 		return 0, false
@@ -43,7 +43,7 @@ func (m *numbers) get(key uint64) (uint32, bool) {
 	return c.value, c.key != 0
 }
 
-// set sets the value of a key, and grows the table when it is three quarters full.
+// set sets the value of a key. If three quarters of the cells are used, it grows the table first.
 func (m *numbers) set(key uint64, value uint32) {
 	if 4*(m.count+1) > 3*len(m.cells) {
 		m.grow()
@@ -69,7 +69,7 @@ func (m *numbers) grow() {
 	old.close()
 }
 
-// remove removes a key, and moves later keys of the same probe sequence forward to close the gap.
+// remove removes a key. Keys behind it in the same probe sequence are moved forward to close the gap.
 func (m *numbers) remove(key uint64) {
 	if m.count == 0 {
 		return
@@ -80,7 +80,7 @@ func (m *numbers) remove(key uint64) {
 	}
 	mask := len(m.cells) - 1
 	for i := (hole + 1) & mask; m.cells[i].key != 0; i = (i + 1) & mask {
-		// A key may move back to the hole unless its home lies behind the hole.
+		// A key may move back to the hole, unless its preferred cell lies behind the hole.
 		if home := m.home(m.cells[i].key); (i-home)&mask >= (i-hole)&mask {
 			m.cells[hole] = m.cells[i]
 			hole = i
@@ -90,7 +90,7 @@ func (m *numbers) remove(key uint64) {
 	m.count--
 }
 
-// each calls emit for every key until it returns false.
+// each calls emit for every key, until emit returns false.
 func (m *numbers) each(emit func(key uint64) bool) {
 	for _, c := range m.cells {
 		if c.key != 0 && !emit(c.key) {
@@ -99,7 +99,7 @@ func (m *numbers) each(emit func(key uint64) bool) {
 	}
 }
 
-// close unmaps the table.
+// close unmaps the table's memory.
 func (m *numbers) close() {
 	if m.memory != nil {
 		unmap(m.memory)

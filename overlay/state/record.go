@@ -4,16 +4,18 @@ import (
 	"unsafe"
 )
 
-// record holds all data of one node, except its names.
+// record holds all data of one node, except the node's names.
 type record struct {
 	size, atime, mtime, ctime int64
 	content                   uint64
 	parent                    Node
 	mode, nlink, uid, gid     uint32
 	rdev, flags               uint32
-	key                       uint32 // own node: the current or last generation of the slot; base node: the node number
-	dir, target, xattrs       ref    // blocks in the arena; 0: none
-	state                     uint32 // record... bits, and for own nodes above them the next slot in the list of free slots
+	// key is, for an own node, the current or last generation of its slot, and for a base node, the node number.
+	key                 uint32
+	dir, target, xattrs ref // blocks in the arena; 0: none
+	// state has the record... bits below. Above them it has, for own nodes, the next slot in the list of free slots.
+	state uint32
 }
 
 const (

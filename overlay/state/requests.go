@@ -1,22 +1,22 @@
 package state
 
-// requests holds the latest requests of the kernel that changed something. The kernel sends a request again if the
-// process died before it replied; then it is found in this list.
+// requests holds the latest requests of the kernel that changed something. The kernel sends a request again if the process
+// died before it replied. The request is then found here, so its change is not made twice.
 type requests struct {
 	ring []request
 	next int // index of the oldest request, once the ring is full
 }
 
-// request is one request of the kernel and the node that it created; 0: none.
+// request is one request of the kernel, with the node that it created; 0: none.
 type request struct {
 	id   uint64
 	made Node
 }
 
-// maxRequests is far more than the number of requests that a kernel has in flight.
+// maxRequests is the capacity of the ring. It is far above the number of requests that a kernel has in flight.
 const maxRequests = 8192
 
-// add records a request, replacing the oldest if the ring is full.
+// add records a request. If the ring is full, the request replaces the oldest one.
 func (r *requests) add(id uint64, made Node) {
 	if len(r.ring) < maxRequests {
 		r.ring = append(r.ring, request{id, made})
@@ -26,7 +26,7 @@ func (r *requests) add(id uint64, made Node) {
 	r.next = (r.next + 1) % maxRequests
 }
 
-// each calls emit for all requests, the oldest first.
+// each calls emit for all recorded requests, the oldest first.
 func (r *requests) each(emit func(id uint64, made Node)) {
 	for i := range r.ring {
 		at := r.ring[(r.next+i)%len(r.ring)]
@@ -34,8 +34,8 @@ func (r *requests) each(emit func(id uint64, made Node)) {
 	}
 }
 
-// Request reports whether a request made a change, and returns the node that the request created; 0: none. It searches
-// all recorded requests.
+// Request reports whether the request with this ID made a change, and returns the node that the request created; 0: none. It
+// searches all recorded requests.
 func (t *Table) Request(id uint64) (made Node, ok bool) {
 	for _, r := range t.requests.ring {
 		if r.id == id {

@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// Seed is the key of the hash that orders the names of a table.
+// Seed is the key of the hash function that orders the names in the directories of a table.
 type Seed [16]byte
 
-// hash returns the SipHash-1-3 of a name. Its order is unpredictable without the seed. Unlike hash/maphash it returns
-// the same value in every process and build.
+// hash returns the SipHash-1-3 of a name. The order of the hashes is unpredictable without the seed. Unlike hash/maphash,
+// hash returns the same value in every process and every build of the program.
 func (s *Seed) hash(name string) uint32 {
 	k0, k1 := binary.LittleEndian.Uint64(s[:]), binary.LittleEndian.Uint64(s[8:])
 	v0, v1 := k0^0x736f6d6570736575, k1^0x646f72616e646f6d
@@ -35,7 +35,7 @@ func (s *Seed) hash(name string) uint32 {
 	return uint32(v0 ^ v1 ^ v2 ^ v3)
 }
 
-// sipRound is the round function of SipHash.
+// sipRound is the round function of SipHash. It returns the next state of v0 to v3.
 func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v0 += v1
 	v1 = bits.RotateLeft64(v1, 13) ^ v0

@@ -1,10 +1,9 @@
-// Package state keeps in memory what differs from the base tree: inodes, directory entries, link targets, extended
-// attributes. It enforces no rules: the owner is responsible for entries that name existing inodes and for correct link
-// counts.
+// Package state keeps in memory everything that differs from the base tree: inodes, directory entries, link targets and
+// extended attributes. It enforces no rules: its owner is responsible for link counts, and for entries whose inodes exist.
 //
-// A Table changes only by Apply, with the bytes that a Batch has encoded; the same bytes, replayed from a log, produce
-// the same table. The memory is outside the Go heap, in one arena and two slabs of records: about 140 bytes for a file
-// with a short name.
+// A Table changes only by Apply, with bytes that a Batch has encoded. The same bytes, replayed from a log, produce the same
+// table. The memory is outside the Go heap, in one arena and two slabs of records. A file with a short name uses about 140
+// bytes.
 package state
 
 import (
@@ -13,18 +12,18 @@ import (
 	"strings"
 )
 
-// Table is the state. It has no locks: reads may run concurrently, also with Remember and Forget; every other method
-// needs exclusive access.
+// Table is the state. It has no locks: reads may run concurrently with each other and with Remember and Forget, and every
+// other method needs exclusive access.
 type Table struct {
 	nodes
 	requests requests
 	arena    arena
-	// dead has the numbers of contents files to remove.
+	// dead has the numbers of the contents files that must be removed.
 	dead     numbers
 	kept     map[uint64]Kept // by ID
 	counters [maxCounter]uint64
 	totals   Totals
-	// hash orders the names in directories.
+	// hash is the seeded hash function, which determines the order of the names in directories.
 	hash func(name string) uint32
 }
 
@@ -41,7 +40,7 @@ func NewSeeded(s Seed) *Table {
 	return &Table{hash: func(name string) uint32 { return s.hash(name) }}
 }
 
-// Close releases the memory. Values that point into it, such as names passed to emit functions, must not be used
+// Close releases the memory. Values that point into that memory, such as names passed to emit functions, must not be used
 // afterwards.
 func (t *Table) Close() {
 	t.arena.close()
@@ -53,7 +52,7 @@ func (t *Table) Close() {
 	*t = Table{hash: t.hash}
 }
 
-// Apply makes all changes of a batch, or none and returns ErrBatch.
+// Apply makes all changes of a batch. If the batch is invalid, Apply changes nothing and returns ErrBatch.
 func (t *Table) Apply(batch []byte) error {
 	if err := check(batch); err != nil {
 		return err
@@ -61,8 +60,8 @@ func (t *Table) Apply(batch []byte) error {
 	return t.Replay(batch)
 }
 
-// Replay is Apply without a check, for a batch that a table applied before. If the batch is invalid after all, Replay
-// returns ErrBatch and may have applied a part of it.
+// Replay does the same as Apply without checking the batch first. It is meant for batches that a table has applied before. If
+// the batch is invalid nevertheless, Replay returns ErrBatch and may have applied a part of it.
 func (t *Table) Replay(batch []byte) error {
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
@@ -71,7 +70,7 @@ func (t *Table) Replay(batch []byte) error {
 	return d.err(batch)
 }
 
-// apply makes the change of one put.
+// apply makes the change of one put, which must be valid.
 func (t *Table) apply(p *put) {
 	switch p.code {
 	case putInode:
@@ -115,7 +114,7 @@ func (t *Table) apply(p *put) {
 	}
 }
 
-// putInode sets the fields of a record that the put contains.
+// putInode sets those fields of a record that the put contains.
 func (t *Table) putInode(r *record, p *put) {
 	if !r.is(recordInode) {
 		r.state |= recordInode
@@ -144,7 +143,7 @@ func (t *Table) putInode(r *record, p *put) {
 	}
 }
 
-// setCounter sets a counter. CounterGeneration raises floor instead, which never falls.
+// setCounter sets a counter. For CounterGeneration it raises t.floor instead, which never falls.
 func (t *Table) setCounter(c Counter, v uint64) {
 	if c == CounterGeneration {
 		t.floor = max(t.floor, uint32(min(v, noGeneration)))
@@ -154,14 +153,14 @@ func (t *Table) setCounter(c Counter, v uint64) {
 	t.counters[c] = v
 }
 
-// vacate frees the record of a base node that has no data left.
+// vacate frees the record of a base node if the record contains no data.
 func (t *Table) vacate(n Node, r *record) {
 	if !n.Own() && !r.is(recordInode) && r.dir == 0 && r.target == 0 && r.xattrs == 0 {
 		t.drop(n)
 	}
 }
 
-// wipe clears a record except its key and its position in the list of free records.
+// wipe clears a record, except its key and its position in the list of free records.
 func (t *Table) wipe(r *record) {
 	t.dropEntries(r)
 	t.dropTarget(r)
@@ -172,7 +171,7 @@ func (t *Table) wipe(r *record) {
 	*r = record{key: r.key, state: r.state &^ (recordUsed | recordInode | recordReserved)}
 }
 
-// Inode returns a node's inode; false: the table has none. Inode does not allocate: it copies the record.
+// Inode returns the inode of a node, and false if the table has none. It copies the record and does not allocate memory.
 func (t *Table) Inode(n Node) (Inode, bool) {
 	r := t.find(n)
 	if r == nil || !r.is(recordInode) {
@@ -181,8 +180,8 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 	return r.inode(n), true
 }
 
-// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The time is
-// logarithmic in the number of entries.
+// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The time that it
+// takes is logarithmic in the number of entries.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		if e, _, _ := t.search(view[directory](&t.arena, r.dir), name); e != nil {
@@ -195,16 +194,16 @@ func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	return 0, Unknown
 }
 
-// ReadDir calls emit for the entries after a cookie (0: from the start) until emit returns false. The name points into
-// the table: clone it to keep it. A hidden entry's node is 0. Cookies are below 1<<49. Entries that exist throughout are
-// emitted exactly once, whatever is put between two calls.
+// ReadDir calls emit for the entries that follow the cookie after (0: from the start), until emit returns false. The name
+// points into the table, so it must be cloned to keep it. The node of a hidden entry is 0. Cookies are below 1<<49. An entry
+// that exists during a whole series of calls is emitted exactly once, whatever is put between two calls.
 func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, cookie uint64) bool) {
 	r := t.find(dir)
 	if r == nil || r.dir == 0 {
 		return
 	}
 	d := view[directory](&t.arena, r.dir)
-	for p := t.seek(d, after); ; p.at++ { // a cookie is the key plus one
+	for p := t.seek(d, after); ; p.at++ { // a cookie is the key of its entry plus one
 		var e *dentry
 		if e, p = t.entry(d, p); e == nil || !emit(e.name(), e.node, e.key()+1) {
 			return
@@ -212,7 +211,7 @@ func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, c
 	}
 }
 
-// EntryCount returns the number of entries of a directory in this table.
+// EntryCount returns the numbers of present and hidden entries that this table has in a directory.
 func (t *Table) EntryCount(dir Node) (present, hidden int) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		d := view[directory](&t.arena, r.dir)
@@ -221,7 +220,7 @@ func (t *Table) EntryCount(dir Node) (present, hidden int) {
 	return 0, 0
 }
 
-// Target returns the target of a symbolic link; false: the table has none.
+// Target returns the target of a symbolic link, and false if the table has none.
 func (t *Table) Target(n Node) (string, bool) {
 	if r := t.find(n); r != nil && r.target != 0 {
 		return string(t.target(r)), true
@@ -235,7 +234,7 @@ func (t *Table) HasXattrs(n Node) bool {
 	return r != nil && r.xattrs != 0
 }
 
-// Xattr returns a copy of an extended attribute's value.
+// Xattr returns a copy of the value of an extended attribute, and false if the table has none.
 func (t *Table) Xattr(n Node, name string) (value []byte, ok bool) {
 	if r := t.find(n); r != nil {
 		for at := r.xattrs; at != 0; {
@@ -262,7 +261,7 @@ func (t *Table) Xattrs(n Node) (names []string) {
 	return names
 }
 
-// Counter returns the value of a counter.
+// Counter returns the value of a counter; 0 if it was never set.
 func (t *Table) Counter(c Counter) uint64 {
 	if c == CounterGeneration {
 		return uint64(t.freed)
@@ -270,7 +269,8 @@ func (t *Table) Counter(c Counter) uint64 {
 	return t.counters[c]
 }
 
-// Totals returns the numbers of stored objects and the memory used, except that of Kept records and lookup counts.
+// Totals returns the numbers of stored objects and the memory that they use, without the memory of Kept records and lookup
+// counts.
 func (t *Table) Totals() Totals {
 	all := t.totals
 	all.Dead, all.Kept = int64(t.dead.count), int64(len(t.kept))
@@ -283,7 +283,7 @@ func (t *Table) EachInode(emit func(Inode) bool) {
 	t.eachRecord(func(n Node, r *record) bool { return !r.is(recordInode) || emit(r.inode(n)) })
 }
 
-// EachDir calls emit for every node that has entries, until it returns false.
+// EachDir calls emit for every node that has entries, until emit returns false.
 func (t *Table) EachDir(emit func(dir Node) bool) {
 	t.eachRecord(func(n Node, r *record) bool { return r.dir == 0 || emit(n) })
 }
@@ -306,5 +306,5 @@ func (t *Table) eachRecord(emit func(Node, *record) bool) {
 	}
 }
 
-// EachDead calls emit for every dead contents file that was not removed yet, until emit returns false.
+// EachDead calls emit for every dead contents file that is not recorded as removed, until emit returns false.
 func (t *Table) EachDead(emit func(number uint64) bool) { t.dead.each(emit) }
