@@ -13,66 +13,70 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Tree is the working tree that is changed.
+// Tree is the working tree that a checkout changes.
 type Tree interface {
 	Find(ctx context.Context, path string) (worktree.Found, error)
 	ReadDir(ctx context.Context, dir worktree.Node, from uint64, emit func(worktree.Entry) bool) error
 	Graft(ctx context.Context, tree object.ID, list []worktree.Graft, token string) (worktree.GraftResult, error)
 }
 
-// Kernel is the kernel's cache of the working tree, of which parts can be invalidated.
+// Kernel invalidates parts of the kernel's cache of the working tree.
 type Kernel interface {
 	Refresh(nodes []worktree.Node)
 	Invalidate(stale worktree.Stale)
 }
 
-// StaleMark records that paths are being changed that the kernel has not been notified of. It lives as long as the
-// kernel's mount.
+// StaleMark records that paths are being changed and that the kernel has not been notified of these changes yet. The record
+// exists as long as the kernel's mount, so it survives the process.
 type StaleMark interface {
 	// Stale reports whether a process was killed between SetStale(true) and SetStale(false).
 	Stale() bool
+	// SetStale sets or removes the mark.
 	SetStale(stale bool)
 }
 
-// Mounts knows the mount points in the working tree.
+// Mounts returns whether other file systems are mounted in the working tree.
 type Mounts interface {
-	On(path string) bool    // something is mounted on path
-	Below(path string) bool // something is mounted on path or below it
+	On(path string) bool    // whether something is mounted on path
+	Below(path string) bool // whether something is mounted on path or below it
 }
 
 // Differ compares trees.
 type Differ interface {
-	// Differences returns the paths in which two trees differ. A zero ID is the empty tree.
+	// Differences returns the paths in which two trees differ. The zero ID stands for the empty tree.
 	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
 }
 
-// Git answers questions on paths that only git can answer. Each method is one git command, whatever the number of paths.
+// Git returns properties of paths that only git can determine. Each method runs one git command, whatever the number of
+// paths.
 type Git interface {
-	Modified(ctx context.Context, paths []string) ([]string, error) // files that differ from the index
+	Modified(ctx context.Context, paths []string) ([]string, error) // those of paths whose files differ from the index
+	// Ignored returns those of paths that git ignores.
 	Ignored(ctx context.Context, paths []string) ([]string, error)
-	Staged(ctx context.Context, tree object.ID) ([]string, error) // paths in which the index differs from tree
+	Staged(ctx context.Context, tree object.ID) ([]string, error) // paths at which the index differs from tree
 }
 
-// Index is git's index, locked. Replace writes a new index and releases the lock. A Release after that has no effect.
+// Index is git's index while its lock is held. Replace writes a new index and releases the lock. A Release after Replace has
+// no effect.
 type Index interface {
 	Read() (*index.Index, error)
 	Replace(x *index.Index, written time.Time) error
 	Release() error
 }
 
-// Refs moves HEAD.
+// Refs moves HEAD, or the branch that HEAD is on.
 type Refs interface {
-	// Move moves HEAD to a branch or commit, and creates the branch if it is new.
+	// Move moves HEAD to a branch or commit. It creates the branch if the destination says so.
 	Move(ctx context.Context, from gitdir.Head, to gitdir.Destination) error
-	// Forward moves the branch that HEAD is on from one commit to another.
+	// Forward moves branch, which HEAD is on, from one commit to another.
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error
 }
 
-// TreeReader returns the entries of a tree; the zero ID is the empty tree.
+// TreeReader returns the entries of a tree. The zero ID stands for the empty tree.
 type TreeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// Checkout is one mounted working tree. Its fields do not change. Its methods may be called concurrently; the index lock
-// serializes them.
+// Checkout changes one mounted working tree. Its fields must not change after its first use. Its methods may be called
+// concurrently, because the index lock serializes them.
 type Checkout struct {
 	Tree    Tree
 	Kernel  Kernel
@@ -85,31 +89,32 @@ type Checkout struct {
 	Trees   TreeReader
 	Log     *zap.Logger
 
-	Dir  string    // directory of the mount, for the log
+	Dir  string    // directory of the mount, for log messages
 	Base object.ID // tree that the mount started from
-	// Takes git's lock of the index; returns gitdir.ErrLocked if git holds it.
+	// Lock takes git's lock of the index. It returns gitdir.ErrLocked if a git command holds the lock.
 	Lock      func(ctx context.Context) (Index, error)
 	Device    func() (uint32, error) // device number of the mount
-	Added     func() []string        // paths of files that the base tree does not have
-	Redirects func() []string        // redirected paths, each with a slash at the end
-	Show      func(tree object.ID)   // sets the tree that prefetch uses
-	Reads     bool                   // git may read ignore files that are missing
+	Added     func() []string        // returns the paths of files that the base tree does not have
+	Redirects func() []string        // returns the redirected paths, each with a slash at the end
+	Show      func(tree object.ID)   // sets the tree whose contents are prefetched
+	Reads     bool                   // whether git may read ignore files that are not fetched
 }
 
-// change is a plan and the intent that it carries out.
+// change is a plan, with the intent that it carries out.
 type change struct {
-	to      object.ID // tree
+	to      object.ID // tree that the working tree must show
 	plan    *Plan
 	intent  Intent
-	pending *Pending // intent that a killed process left; nil if this change is new
-	// reindex brings an index up to date with the changed working tree. written is the modification time that the file will have.
+	pending *Pending // intent that a killed process left open; nil if this change is new
+	// reindex updates an index for the changed working tree. written is the modification time that the index file will have.
 	reindex func(x *index.Index, done worktree.GraftResult, written time.Time)
 }
 
-// apply records the intent of a change, changes the working tree and replaces the index, which releases its lock. The
-// returned intent is still open: the caller ends it after its own last step. If apply returns an error, it has ended the
-// intent, and some paths may be changed; they are in the change journal, so that git status lists them. After the intent
-// was recorded, apply continues even if ctx ends; none of its steps waits for the network.
+// apply records the intent of a change, changes the working tree and replaces the index, which releases the index lock. The
+// returned intent is still open: the caller must end it after the caller's own last step. If apply returns an error, it has
+// ended the intent, and some paths may have been changed. These paths are in the change journal, so that git status lists
+// them. Once the intent is recorded, apply continues even if ctx ends, because none of the remaining steps waits for the
+// network.
 func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) (*Pending, error) {
 	pending := ch.pending
 	if pending == nil {
@@ -129,30 +134,31 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 		ch.reindex(x, done, written)
 		err = lock.Replace(x, written)
 	}
-	if err != nil { // if a later start repeated the checkout, that would surprise the user
+	// The intent ends, because the user would be surprised if a later start repeated the checkout.
+	if err != nil {
 		return nil, errors.Join(err, pending.End())
 	}
 	return pending, nil
 }
 
-// end ends the intent of a change that was carried out, and logs a failure. After a failure the change is repeated,
-// without effect.
+// end ends the intent of a change that was carried out. It logs a failure: the change is then repeated later, without effect.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
 		c.Log.Warn("end the intent of a checkout", zap.String("dir", c.Dir), zap.Error(err))
 	}
 }
 
-// refreshKernel invalidates the kernel's cache of paths that a killed process changed.
+// refreshKernel invalidates the kernel's cache of the paths in list, if a killed process may have changed them.
 func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) {
 	if c.Mark.Stale() {
 		c.Kernel.Invalidate(c.staleAfter(ctx, list))
 	}
 }
 
-// staleAfter returns the names and nodes along the paths of list, some of which a killed process may have changed
-// without notifying the kernel. A directory with a mount on or below it existed before the change and is left out,
-// because the kernel would unmount these mounts when it drops the directory's name.
+// staleAfter returns the names and nodes on the paths of list, some of which a killed process may have changed without
+// notifying the kernel. It leaves out the names of directories with a mount on or below them, because the kernel would
+// unmount these mounts when it drops the name. Such a directory existed before the change, so its name need not be
+// invalidated.
 func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) worktree.Stale {
 	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
 	asked := map[string]bool{}
@@ -179,7 +185,7 @@ func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) wor
 	return stale
 }
 
-// nodeOf returns the node at a path. It returns false if there is none, or if it cannot be read.
+// nodeOf returns the node at a path. It returns false if the path does not exist or cannot be read.
 func (c *Checkout) nodeOf(ctx context.Context, path string) (worktree.Node, bool) {
 	if path == "" {
 		return worktree.Root, true

@@ -15,43 +15,48 @@ import (
 )
 
 const (
-	// journalFile is the name of the journal in a mount's home.
+	// journalFile is the name of the journal in a mount's home, its directory below the state directory.
 	journalFile = "checkout.json"
 	// journalVersion is the highest version of the journal that this program reads.
 	journalVersion = 1
 
-	// Earlier versions stored each kind of intent in a file of its own.
+	// Earlier versions of this program stored each kind of intent in a separate file.
 	oldSwitchFile  = "switch.json"
 	oldRestoreFile = "restore.json"
 )
 
-// Intent is a checkout that has begun. Its names keep their meaning while the checkout is carried out: branches and
-// commits by full name or ID, checkpoints by ID. Exactly one field is set.
+// Intent is a checkout that has begun. Its names keep their meaning while the checkout changes HEAD: branches and commits are
+// recorded by full name or ID, checkpoints by ID. Exactly one field is set.
 type Intent struct {
 	Switch  *SwitchIntent  `json:"switch,omitempty"`
 	Restore *RestoreIntent `json:"restore,omitempty"`
 }
 
-// SwitchIntent is a switch of HEAD. The names of its fields are those of control.SwitchRequest, which earlier versions
+// SwitchIntent is a switch of HEAD. The JSON names of its fields are those of control.SwitchRequest, which earlier versions
 // stored.
 type SwitchIntent struct {
-	Ref     string `json:"ref"`               // branch or commit ID to switch to, or where Create is created
-	Create  string `json:"create,omitempty"`  // branch to create; "" if none
-	Detach  bool   `json:"detach,omitempty"`  // leave HEAD detached
-	Forward string `json:"forward,omitempty"` // commit ID that branch Ref, which HEAD is on, moves to; "" if HEAD moves instead
+	Ref string `json:"ref"` // branch or commit ID to switch to, or at which Create is created
+	// Create is the branch to create; "": none.
+	Create string `json:"create,omitempty"`
+	// Detach leaves HEAD detached.
+	Detach bool `json:"detach,omitempty"`
+	// Forward is the commit ID to which branch Ref is moved while HEAD stays on it; "": HEAD moves instead.
+	Forward string `json:"forward,omitempty"`
 }
 
 // RestoreIntent is a restore of files from a checkpoint.
 type RestoreIntent struct {
 	Checkpoint session.CheckpointID `json:"checkpoint"`
-	Before     session.CheckpointID `json:"before"`           // checkpoint before the restore, which undoes it
-	Paths      []string             `json:"paths,omitempty"`  // relative to the root; none for all
-	Staged     bool                 `json:"staged,omitempty"` // the index is restored too
-	Nonce      string               `json:"nonce,omitempty"`  // nonce of the request, whose caller may repeat it
+	// checkpoint that was made before the restore, to which the user can restore to undo it
+	Before session.CheckpointID `json:"before"`
+	Paths  []string             `json:"paths,omitempty"`  // paths relative to the root; none: all paths
+	Staged bool                 `json:"staged,omitempty"` // whether the index is restored too
+	// nonce of the request, by which a repetition of the request is recognized
+	Nonce string `json:"nonce,omitempty"`
 }
 
-// Journal stores the open intents of one mount in a file of the mount's home. The file exists only while an intent is
-// open. Its methods may be called concurrently.
+// Journal stores the open intents of one mount in a file of the mount's home. The file exists only while an intent is open.
+// The methods may be called concurrently.
 type Journal struct {
 	home string
 
@@ -59,23 +64,23 @@ type Journal struct {
 	open []*Pending // in the order in which they began; guarded by mu
 }
 
-// Pending is an intent that has begun and not ended.
+// Pending is an intent that has begun and has not ended.
 type Pending struct {
 	Intent
-	Err error // error of reading the recorded intent; only End may be called then
+	Err error // error of reading the recorded intent; if it is set, only End may be called
 
 	journal *Journal
-	file    string // file of an earlier version that holds this intent alone; "" for the journal
+	file    string // file of an earlier version that holds only this intent; "": the journal
 }
 
-// journalText is the JSON text of the journal's file.
+// journalText is the content of the journal's file, encoded as JSON.
 type journalText struct {
 	Version int      `json:"version"`
 	Intents []Intent `json:"intents"`
 }
 
-// OpenJournal reads the intents that killed processes left in the home of a mount, also from the files of earlier
-// versions. The caller has to end each of them. A file that cannot be read counts as one intent with an error.
+// OpenJournal reads the intents that killed processes left in the home of a mount, including those in the files of earlier
+// versions. The caller must end each of them. A file that cannot be read is returned as one intent with an error.
 func OpenJournal(home string) *Journal {
 	j := &Journal{home: home}
 	var all journalText
@@ -102,9 +107,9 @@ func (in Intent) check() error {
 	return nil
 }
 
-// readOld adds the intents in the files of earlier versions: the request of a switch, and the request of a restore with
-// the checkpoint before it. These files were removed at the end of an intent, so that both exist only if a kill
-// interrupted two commands.
+// readOld adds the intents in the files of earlier versions: one file holds the request of a switch, the other the request of
+// a restore and the checkpoint before it. Earlier versions removed the file at the end of the intent, so both files exist
+// only if two commands were killed.
 func (j *Journal) readOld() {
 	var s SwitchIntent
 	if ok, err := readJSON(filepath.Join(j.home, oldSwitchFile), &s); ok || err != nil {
@@ -125,7 +130,7 @@ func (j *Journal) readOld() {
 	}
 }
 
-// readJSON reads a file. It returns false if the file does not exist.
+// readJSON decodes a JSON file into the value that into points to. It returns false if the file does not exist.
 func readJSON(name string, into any) (bool, error) {
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,14 +145,14 @@ func readJSON(name string, into any) (bool, error) {
 	return true, nil
 }
 
-// Pending returns the intents that have begun and not ended, oldest first.
+// Pending returns the intents that have begun and have not ended, the oldest first.
 func (j *Journal) Pending() []*Pending {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.open)
 }
 
-// Begin records an intent. It is durable when Begin returns.
+// Begin records an intent. The record is on disk when Begin returns.
 func (j *Journal) Begin(in Intent) (*Pending, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -160,7 +165,7 @@ func (j *Journal) Begin(in Intent) (*Pending, error) {
 	return p, nil
 }
 
-// End removes an intent from the journal, because it was carried out or cannot be. A second call has no effect.
+// End removes an intent from the journal, because the checkout was carried out or cannot be. A second call has no effect.
 func (p *Pending) End() error {
 	j := p.journal
 	j.mu.Lock()
@@ -181,7 +186,7 @@ func (p *Pending) End() error {
 	return err
 }
 
-// write replaces the journal's file by one with the given intents, or removes it if there are none. The caller must hold
+// write replaces the journal's file by one with the given intents, or removes the file if there are none. The caller holds
 // j.mu.
 func (j *Journal) write(open []*Pending) error {
 	all := journalText{Version: journalVersion}
@@ -204,7 +209,7 @@ func (j *Journal) write(open []*Pending) error {
 	return nil
 }
 
-// remove removes a file if it exists.
+// remove removes a file. It returns nil if the file does not exist.
 func remove(name string) error {
 	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -7,11 +7,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// parentOf returns the directory of a path; "" for a name in the root.
+// parentOf returns the directory of a path, and "" for a name in the root.
 func parentOf(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
 
-// baseOf returns the name of a path in its directory.
+// baseOf returns the last element of a path.
 func baseOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// isDir reports whether a directory was found.
+// isDir reports whether a path was found to be a directory.
 func isDir(f worktree.Found) bool { return f.Mode&syscall.S_IFMT == syscall.S_IFDIR }

@@ -15,29 +15,31 @@ import (
 // Plan is the list of changes that a checkout makes to the working tree, and to the index entries of the same paths.
 type Plan struct {
 	Grafts []worktree.Graft // paths that change to the target's entry or are removed
-	Clear  []worktree.Graft // removals that make room: of ignored files, and of directories that files replace
-	Kept   []string         // paths that stay unchanged although the target differs
-	Index  []index.Change   // entries of submodules, whose directories stay unchanged
+	// removals before the grafts, to make room: of ignored files, and of directories that files replace
+	Clear []worktree.Graft
+	Kept  []string       // paths that stay unchanged although the target differs
+	Index []index.Change // index entries of submodules, whose directories stay unchanged
 }
 
-// all returns the grafts in the order of GraftResult.Done: Grafts, then Clear.
+// all returns the grafts in the order that GraftResult.Done has: Grafts, then Clear.
 func (p *Plan) all() []worktree.Graft { return slices.Concat(p.Grafts, p.Clear) }
 
-// clearAway makes the plan remove the directory at a path, which is empty by then, before the graft is applied.
+// clearAway adds the removal of the directory at g.Path to the plan, before the graft g is applied. The directory must be
+// empty by then.
 func (p *Plan) clearAway(g *worktree.Graft) {
 	p.Clear = append(p.Clear, worktree.Graft{Path: g.Path, Over: g.Over})
 	g.Over = worktree.Found{}
 }
 
-// planner compares the target with the working tree. The rules of switch and restore are in files of their own; both use
-// a planner to find paths that are in the way of the target.
+// planner compares the target with the working tree. It finds files that are in the way of the target, both for a switch and
+// for a restore. The rules that differ between the two are in switchplan.go and restoreplan.go.
 type planner struct {
 	tree Tree
 	plan Plan
 
-	to    map[string]gitdir.Difference // entries of the target at the paths in which the trees differ
+	to    map[string]gitdir.Difference // the target's entries at the paths in which the trees differ
 	gone  map[string]bool              // paths that the plan removes
-	above map[string]bool              // directories that were checked; true if another file occupies the path and stays
+	above map[string]bool              // directories that were checked; true: a file has this path and stays
 }
 
 // newPlanner returns a planner with an empty plan.
@@ -45,8 +47,8 @@ func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove returns the path of a file that stays where the target needs a directory above at, or "". There is at most
-// one, because nothing exists below a file.
+// fileAbove returns the path of a file that stays where the target needs a directory above path at, or "" if there is none.
+// At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
 		stays, known := p.above[dir]
@@ -55,7 +57,8 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			to, comes := p.to[dir] // a killed process may have put the target's file there
+			// A killed process may already have put the target's file at this path.
+			to, comes := p.to[dir]
 			stays = f.Node != 0 && !isDir(f) && !p.gone[dir] && !(comes && f.Shows(to.NewMode, to.New))
 			p.above[dir] = stays
 		}
@@ -66,8 +69,8 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	return "", nil
 }
 
-// filesBelow returns the files that the plan leaves below a directory that a file is to replace. It adds the directories
-// below to the plan's removals. All removed paths must be in p.gone.
+// filesBelow returns the files that the plan does not remove below directory dir at path at, which a file of the target
+// replaces. It adds the directories below dir to the plan's removals. p.gone must contain all paths that are removed.
 func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) (paths []string, err error) {
 	var children []worktree.Entry
 	err = p.tree.ReadDir(ctx, dir, 0, func(e worktree.Entry) bool {
@@ -96,7 +99,7 @@ func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) 
 	return paths, nil
 }
 
-// comesBelow reports whether the target has a path below dir.
+// comesBelow reports whether the target has a changed path below dir.
 func (p *planner) comesBelow(dir string) bool {
 	for at := range p.to {
 		if strings.HasPrefix(at, dir+"/") {
@@ -106,9 +109,9 @@ func (p *planner) comesBelow(dir string) bool {
 	return false
 }
 
-// entryOf returns the index entry of a changed path. Its size is recorded as unknown, so that git compares contents if
-// it ever checks the file, even after another change in the same clock tick. a holds the attributes of the file, which
-// are used only if valid is set.
+// entryOf returns the index entry of a changed path. It records the size as unknown, so that git compares the contents
+// whenever it checks the file, even if the file changes again in the same clock tick. a holds the attributes of the file,
+// which are used only if valid is set.
 func entryOf(path string, mode object.Mode, id object.ID, a worktree.Attr, valid bool) index.Change {
 	e := index.Entry{Path: path, Mode: mode, ID: id, Valid: valid && mode != object.ModeGitlink}
 	if e.Valid {

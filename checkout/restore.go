@@ -14,44 +14,46 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Checkpoints is the session whose checkpoints are made and restored.
+// Checkpoints is the session in which checkpoints are made and from which they are restored.
 type Checkpoints interface {
 	// Capture makes a checkpoint of the current state.
 	Capture(ctx context.Context) (session.Checkpoint, error)
-	// Hold protects the tree of a checkpoint from gc, because the working tree is about to show parts of it.
+	// Hold protects the tree of a checkpoint from gc, because the working tree is about to show parts of the tree.
 	Hold(ctx context.Context, p session.Checkpoint) error
-	// Dirs returns, by path, the permissions of a checkpoint's directories that are not the default.
+	// Dirs returns those permissions of a checkpoint's directories that differ from the default, by path.
 	Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error)
 }
 
-// StagedOf returns the index entries of the target that differ from those of now, a checkpoint of the current state.
+// StagedOf returns the index entries of the target that differ from those of now, which is a checkpoint of the current state.
 type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
-// Restore is a restore of files in progress. It is used by one goroutine. The caller must hold the index lock from
-// before Compare until Apply has returned. No change of the user is lost: all that a restore overwrites is in the
-// checkpoint Before.
+// Restore is a restore of files in progress. It must be used by one goroutine only. The caller must hold the index lock from
+// before Compare until Apply has returned. No change of the user is lost, because everything that a restore overwrites is in
+// the checkpoint Before.
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
-	Differ      Differ   // compares checkpoints, with empty directories
-	Paths       []string // relative to the root; none for all
+	Differ      Differ   // compares trees of checkpoints, including empty directories
+	Paths       []string // paths to restore, relative to the root; none: all
 	Target      session.Checkpoint
 
-	// Before is the checkpoint of the state before the restore; for an interrupted restore, before it began. Compare
-	// sets it if it is zero.
+	// Before is the checkpoint of the state before the restore. The caller sets it to repeat an interrupted restore;
+	// otherwise Compare sets it.
 	Before session.Checkpoint
-	// Changes are the paths to change, in the order in which Differ lists them. Compare sets them.
+	// Changes are the paths to change, in the order in which Differ lists them. Compare sets this field.
 	Changes []gitdir.Difference
-	// Kept are paths that were left unchanged, because a program changed them meanwhile or another file is in the way.
+	// Kept are the paths that were left unchanged, because a program changed them during the restore or because another file
+	// is in the way.
 	Kept []string
 
-	again bool                      // Before was set by the caller: the restore was interrupted
+	again bool                      // whether an interrupted restore is repeated, because the caller has set Before
 	now   session.Checkpoint        // checkpoint of the current state
-	found map[string]worktree.Found // nodes at the paths before the checkpoint now
+	found map[string]worktree.Found // states of the changed paths, looked up before the checkpoint now was made
 }
 
-// Compare makes a checkpoint of the current state and lists the differences from the target. It repeats this until no
-// path changes between the lookup and the checkpoint, at most five times, because a program may write without end.
+// Compare makes a checkpoint of the current state and lists the differences from the target. It repeats this until no path
+// changes between the lookup of the paths and the checkpoint. It stops after five repetitions, because a program may write
+// without end.
 func (r *Restore) Compare(ctx context.Context) (err error) {
 	const tries = 5
 	r.again, r.found = r.Before.ID != "", map[string]worktree.Found{}
@@ -103,7 +105,7 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether a tree has a path.
+// has reports whether a tree has path at.
 func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool, error) {
 	name, rest, deeper := strings.Cut(at, "/")
 	entries, err := read(ctx, tree)
@@ -120,12 +122,12 @@ func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool
 	return true, nil
 }
 
-// Wants reports whether at is one of the requested paths, or below one.
+// Wants reports whether at is one of the requested paths, or is below one of them.
 func (r *Restore) Wants(at string) bool {
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
 }
 
-// compare sets Changes to the paths that differ now.
+// compare sets Changes to the paths in which the current state and the target differ.
 func (r *Restore) compare(ctx context.Context) (err error) {
 	if r.Changes, err = r.differences(ctx, r.now.Tree); err != nil {
 		return err
@@ -133,13 +135,14 @@ func (r *Restore) compare(ctx context.Context) (err error) {
 	return r.spareChanged(ctx)
 }
 
-// Whole returns all paths in which the target differs from Before, for a restore that was carried out in two parts.
+// Whole returns all paths in which the target differs from Before. For a restore that was interrupted and repeated, this
+// includes the changes of both parts.
 func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
 	return r.differences(ctx, r.Before.Tree)
 }
 
-// differences returns the requested paths in which the target differs from a tree, without submodules and without
-// redirected directories, whose files are not in the working tree.
+// differences returns the requested paths in which the target differs from a tree. It leaves out submodules, and redirected
+// directories, whose files are not stored in the working tree.
 func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Difference, error) {
 	redirects := r.Checkout.Redirects()
 	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
@@ -149,9 +152,9 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 	}), err
 }
 
-// spareChanged removes from Changes the paths that were changed after the interrupted restore began: they equal neither
-// their state before it nor their state after it. An empty directory, and a missing file where a directory is to be
-// restored, are no such changes, because a killed restore leaves both.
+// spareChanged removes from Changes the paths that were changed after the interrupted restore began: their state is neither
+// the one before the restore nor the one that the restore sets. An empty directory does not count as such a change, nor does
+// a missing file where a directory must be restored, because a killed restore may leave both.
 func (r *Restore) spareChanged(ctx context.Context) error {
 	if !r.again || r.now.ID == r.Before.ID {
 		return nil
@@ -185,13 +188,14 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 	return nil
 }
 
-// Apply changes the files and the index after Compare. If it succeeds, it has released the lock. staged returns the
-// index entries to restore; with nil, the index is only updated for the changed files. nonce is that of the request.
-// pending is the interrupted restore that is repeated; nil for a new one.
+// Apply changes the files and the index according to Compare. If it succeeds, it has released lock. staged returns the index
+// entries to restore; if staged is nil, the index is only updated for the changed files. nonce is that of the request.
+// pending is the interrupted restore that is repeated, or nil for a new one.
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
 	c.refreshKernel(ctx, r.Changes)
-	if pending != nil && c.Mark.Stale() { // Changes lacks the paths that the killed process has restored already
+	// The kernel must also be notified of paths that the killed process has restored, and Changes lacks these.
+	if pending != nil && c.Mark.Stale() {
 		whole, err := r.Whole(ctx)
 		if err != nil {
 			return err

@@ -9,11 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// PlanRestore decides on every path in list, which holds the differences between a checkpoint of the current state and
-// the target, in the order of a walk. found holds the node at each path before that checkpoint; a path that found lacks
-// was changed since. PlanRestore never refuses: a path that is occupied by a file which checkpoints do not store, such
-// as an ignored file, is listed in Kept. dirs returns the permissions of the target's directories that are empty or
-// above empty ones; it is called only if list has an empty directory. PlanRestore changes nothing.
+// PlanRestore plans the change of every path in list, which holds the differences between a checkpoint of the current state
+// and the target, in the order of a tree walk. found holds the state of each path before that checkpoint was made. A path
+// that found does not have was changed since, and stays unchanged. PlanRestore never refuses: if a path is occupied by a file
+// that checkpoints do not store, such as an ignored file, it lists the path in Kept. dirs returns the permissions of those
+// directories of the target that are empty or contain empty ones; it is called only if list has an empty directory.
+// PlanRestore changes nothing.
 func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
 	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
 	p := newPlanner(tree)
@@ -63,7 +64,7 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 	return &p.plan, nil
 }
 
-// dirsAbove adds grafts for directories above empty ones, if they have permissions of their own.
+// dirsAbove adds grafts for the directories above the empty ones, if perms has permissions for them.
 func (p *planner) dirsAbove(perms map[string]uint32) {
 	added := map[string]bool{}
 	for _, g := range p.plan.Grafts {

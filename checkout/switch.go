@@ -15,13 +15,13 @@ import (
 // Switched is the result of a switch.
 type Switched struct {
 	Paths int64    // number of paths whose index entries changed
-	Kept  []string // files among these paths that a program changed meanwhile, and that were left unchanged
+	Kept  []string // files among these paths that a program changed during the switch, and that were left unchanged
 }
 
-// Switch moves HEAD, the index and the working tree from one commit to another. All trees of both commits must be on
-// this host. want is the request of the user; it is recorded in a form that keeps its meaning after HEAD has moved.
-// pending is the interrupted switch that is repeated; nil for a new one. If the error is a fault.RefusalError,
-// fault.ErrSparse or gitdir.ErrLocked, nothing was changed.
+// Switch moves HEAD, the index and the working tree from one commit to another. All trees of both commits must be on this
+// host. want is the request of the user, which is recorded in a form that keeps its meaning after HEAD has moved. pending is
+// the interrupted switch that is repeated, or nil for a new one. If the error is a fault.RefusalError, fault.ErrSparse or
+// gitdir.ErrLocked, Switch has changed nothing.
 func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
 	pending *Pending) (Switched, error) {
 	lock, err := c.Lock(ctx)
@@ -33,7 +33,8 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 		return done, errors.Join(err, lock.Release())
 	}
 	if err := c.moveHead(ctx, from, to, want, pending != nil); err != nil {
-		// Git status lists the paths that differ from HEAD. A later move of HEAD would surprise the user.
+		// The switch is not repeated, because a later move of HEAD would surprise the user. Git status lists the changed
+		// paths.
 		return done, errors.Join(err, begun.End())
 	}
 	c.Show(to.Tree)
@@ -41,10 +42,11 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 	return done, nil
 }
 
-// lasting returns the intent in a form that keeps its meaning after HEAD has moved, unlike "-" and "HEAD~2".
+// lasting returns the intent in a form that keeps its meaning after HEAD has moved. Names such as "-" and "HEAD~2" are
+// replaced by the branch or commit that they stand for now.
 func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	switch {
-	case s.Forward != "", s.Create != "": // Retry handles the case that the branch exists when the switch is repeated
+	case s.Forward != "", s.Create != "": // if the branch exists when the switch is repeated, Retry is used
 	case to.Branch != "":
 		s.Ref = to.Branch
 	default:
@@ -53,7 +55,8 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	return s
 }
 
-// switchFiles changes the working tree and the index from one tree to another. If it succeeds, it has released the lock.
+// switchFiles changes the working tree and the index from one tree to another. If it succeeds, it has released lock, and the
+// caller must end the returned intent.
 func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent,
 	pending *Pending) (s Switched, begun *Pending, err error) {
 	list, err := c.Differ.Differences(ctx, from, to)
@@ -94,8 +97,8 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 	return s, begun, err
 }
 
-// moveHead moves HEAD, or the branch that it is on. If a killed process has moved it already, moveHead does nothing,
-// because the reflog must not get a move from a commit to itself.
+// moveHead moves HEAD, or the branch that HEAD is on. If again is set and a killed process has already moved HEAD, moveHead
+// does nothing: another move would add an entry to the reflog from a commit to itself.
 func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent, again bool) error {
 	switch {
 	case again && from.Branch == to.Branch && from.Commit == to.Commit && !to.New:
@@ -106,8 +109,8 @@ func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Des
 	return c.Refs.Move(ctx, from, to)
 }
 
-// Retry returns the switch that completes an interrupted one, and whether err calls for it: the killed process had
-// created the branch, but not moved HEAD to it.
+// Retry returns the switch that completes an interrupted one after err, and reports whether err requires it. That is the case
+// if the killed process had created the branch, but had not moved HEAD to it.
 func (s SwitchIntent) Retry(err error) (SwitchIntent, bool) {
 	return SwitchIntent{Ref: s.Create}, errors.Is(err, gitdir.ErrBranchExists)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// switchedEntries returns the index entries of a plan that was carried out, and the paths that were left unchanged
-// because a program changed them meanwhile.
+// switchedEntries returns the index entries for a plan that was carried out with the results done, and the paths that were
+// left unchanged because a program changed them during the switch.
 func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []index.Change, kept []string) {
 	list = slices.Clone(p.Index)
 	for i, g := range p.Grafts {
@@ -28,8 +28,8 @@ func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []in
 }
 
 // switchIndex updates the index with the changed entries, with the changes of other paths that the change journal has
-// recorded, and with new times. others are the files of the mount that the index may not have, sorted. read is passed to
-// index.Switch.
+// recorded, and with new file times. others are the files of the mount that the index may not have, sorted. read is passed to
+// index.Switch. written is the modification time that the index file will have.
 func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
 	tracked := make(map[string]bool, len(x.Entries))
 	for _, e := range x.Entries {
@@ -50,9 +50,9 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		}
 		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
-	// Git treats a file that is as young as the index as possibly changed in the same clock tick, and reads it when it
-	// writes the index next. The index is therefore made younger than all files. Files that are younger still get size
-	// 0, which is git's own mark for unknown.
+	// Git distrusts a file whose modification time is not older than that of the index: the file may have changed again in
+	// the same clock tick. Git reads such a file when it next writes the index. So the index receives a later time than the
+	// files. Files that are still not older get size 0, which is git's own mark for an unknown state.
 	for i := range x.Entries {
 		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
 			s.Size = 0
@@ -60,8 +60,8 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 	}
 }
 
-// others returns the files of the mount that git may not track, sorted: files that the base tree does not have,
-// redirected directories, and those of the paths in missing that exist.
+// others returns the files of the mount that git may not track, sorted: files that the base tree does not have, redirected
+// directories, and the paths in missing at which a file exists.
 func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	list := append(c.Added(), c.Redirects()...)
 	for _, p := range missing {
@@ -73,7 +73,7 @@ func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	return slices.Compact(list)
 }
 
-// missing returns the paths of the base tree that a tree does not have.
+// missing returns the paths of the base tree that do not exist in a tree.
 func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string, err error) {
 	list, err := c.Differ.Differences(ctx, c.Base, tree)
 	for _, d := range list {
@@ -84,7 +84,7 @@ func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string,
 	return paths, err
 }
 
-// except returns the paths that no change concerns. It reuses the array of paths.
+// except returns those of paths that none of the changes concerns. It reuses the array of paths.
 func except(paths []string, changes []index.Change) []string {
 	changed := make(map[string]bool, len(changes))
 	for _, c := range changes {
@@ -93,8 +93,9 @@ func except(paths []string, changes []index.Change) []string {
 	return slices.DeleteFunc(paths, func(p string) bool { return changed[p] })
 }
 
-// setTrees stores the IDs of the target's trees in the index (git's cache-tree extension), for directories whose entries
-// all equal the target's, so that git need not compare them. staged are the paths whose entries differ.
+// setTrees stores the IDs of the target's trees in the index (git's cache-tree extension), so that git need not compare these
+// directories. It leaves out every directory that contains a path in staged: the entries of these paths differ from the
+// target's.
 func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
 	differ := map[string]bool{} // directories that contain a staged path
 	for _, p := range staged {

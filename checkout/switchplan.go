@@ -17,22 +17,23 @@ const (
 	hintMove   = "move or remove them first"
 )
 
-// switchPlanner plans a switch for the paths in which two trees differ: git's two-way merge of HEAD's tree, the target's
-// tree and the index (git-read-tree(1), "Two Tree Merge").
+// switchPlanner plans a switch for the paths in which two trees differ. It implements git's two-way merge of HEAD's tree, the
+// target's tree and the index (git-read-tree(1), "Two Tree Merge").
 type switchPlanner struct {
 	planner
 	git    Git
 	mounts Mounts
-	again  bool // a killed process may have carried out a part
+	again  bool // whether a killed process may have carried out a part of the switch
 
 	staged, dirty, inTheWay []string // refused paths, by reason
-	doubtful                []int    // indexes of grafts over files that only git can compare with the index
+	doubtful                []int    // indexes of grafts over files that only git can compare with their index entries
 	untracked               []int    // indexes of grafts over files that are not in the index
 }
 
-// PlanSwitch decides on every path in list, which holds the differences between HEAD's tree and the target's, sorted by
-// path. again states that a killed process may have carried out a part. The error is a fault.RefusalError if git would
-// refuse the same switch, or fault.ErrSparse. PlanSwitch changes nothing. The caller must hold the lock of the index x.
+// PlanSwitch plans the change of every path in list, which holds the differences between HEAD's tree and the target's, sorted
+// by path. again states that a killed process may have carried out a part of the switch. PlanSwitch returns a
+// fault.RefusalError if git would refuse the same switch, and fault.ErrSparse if the index is sparse. It changes nothing. The
+// caller must hold the lock of the index x.
 func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference,
 	again bool) (*Plan, error) {
 	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
@@ -83,19 +84,19 @@ func unmergedPaths(x *index.Index) (paths []string) {
 	return paths
 }
 
-// add decides on one path in which the trees differ. have is its index entry, nil if there is none. The numbers in
-// brackets refer to the table of git-read-tree(1).
+// add plans one path in which the trees differ. have is the path's index entry, or nil if there is none. The numbers in
+// brackets are those of the cases in the table of git-read-tree(1).
 func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}
 	switch {
-	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] removed from the index already
+	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] already removed from the index
 		return nil
-	case have == nil && d.OldMode != 0: // its removal is staged, and the target has another version
+	case have == nil && d.OldMode != 0: // the removal is staged, but the target has another version
 		p.staged = append(p.staged, d.Path)
 		return nil
-	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry equals the target's already
+	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry already equals the target's
 		return nil
 	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17]
 		p.staged = append(p.staged, d.Path)
@@ -136,8 +137,8 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses a path if a file of the user occupies one of its directories. For a tracked path this counts as a
-// local change, otherwise as an untracked file in the way.
+// checkAbove refuses path at if a file of the user exists where one of the path's directories must be created. For a tracked
+// path this counts as a local change, otherwise as an untracked file in the way.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
 	switch {
@@ -151,8 +152,8 @@ func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool)
 	return nil
 }
 
-// askGit decides on paths for which names and blobs are not enough. It asks git whether files are modified, and whether
-// files in the way are ignored.
+// askGit decides about the paths for which names and blob IDs are not sufficient. It asks git whether files are modified, and
+// whether files in the way are ignored.
 func (p *switchPlanner) askGit(ctx context.Context) error {
 	paths := make([]string, len(p.doubtful))
 	for i, at := range p.doubtful {
@@ -191,7 +192,7 @@ func (p *switchPlanner) askGit(ctx context.Context) error {
 	return nil
 }
 
-// filesInTheWay returns the untracked files that the target replaces, sorted.
+// filesInTheWay returns the untracked files that the switch would replace, sorted and without duplicates.
 func (p *switchPlanner) filesInTheWay(ctx context.Context) ([]string, error) {
 	files := slices.Clone(p.inTheWay)
 	for _, at := range p.untracked {
