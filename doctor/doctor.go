@@ -1,6 +1,6 @@
-// Package doctor examines everything that mounts depend on: the host, the state directory, stores, sessions and remotes.
-// It returns findings, and repairs what can be repaired without loss. It needs no daemon, and only reads the files of a
-// mount that is in use.
+// Package doctor examines everything that mounts depend on: the host, the state directory, stores, sessions and remotes. It
+// returns findings, and on request repairs problems that can be repaired without loss. It needs no daemon, and it only reads
+// the files of a mount that is in use.
 package doctor
 
 import (
@@ -24,34 +24,34 @@ import (
 type Level string
 
 const (
-	LevelOK   Level = "ok"   // also for plain facts
-	LevelWarn Level = "warn" // a limitation
+	LevelOK   Level = "ok"   // nothing is wrong; also used for information
+	LevelWarn Level = "warn" // a limitation, or a problem that prevents nothing
 	// LevelBad is a failure or damage.
 	LevelBad Level = "bad"
 )
 
-// Finding is the result of the examination of one object.
+// Finding is the result of examining one object.
 type Finding struct {
 	Object string `json:"object"` // path, name of a session, remote, or part of the host
-	// What is the finding as a text.
+	// What describes the finding, for the user.
 	What  string `json:"what"`
-	Wrong bool   `json:"wrong"` // the level is LevelBad
-	// Mended states that the problem was repaired.
+	Wrong bool   `json:"wrong"` // whether Level is LevelBad
+	// Mended reports that the problem was repaired.
 	Mended bool   `json:"mended"`
 	Hint   string `json:"hint,omitempty"`
 	Level  Level  `json:"level"`
-	Mend   string `json:"mend,omitempty"` // repair that --fix would make
+	Mend   string `json:"mend,omitempty"` // description of the repair that --fix would make
 }
 
-// doctor collects findings. It is used by one goroutine.
+// doctor collects findings. It must be used by one goroutine only.
 type doctor struct {
 	homes    statedir.Homes
-	repair   bool
-	deep     bool // hash the contents of packs
+	repair   bool // whether problems are repaired
+	deep     bool // whether the contents of packs are hashed
 	findings []Finding
 }
 
-// say adds a finding.
+// say adds a finding, whose text is formatted as by fmt.Sprintf.
 func (d *doctor) say(level Level, object, hint, format string, args ...any) {
 	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...),
 		Wrong: level == LevelBad, Hint: hint, Level: level})
@@ -72,8 +72,8 @@ func (d *doctor) wrong(object, hint, format string, args ...any) {
 	d.say(LevelBad, object, hint, format, args...)
 }
 
-// mend adds a finding of LevelBad that try can repair. It calls try if repairs were requested; otherwise the finding has
-// how, a description of the repair.
+// mend adds a finding of LevelBad that the function try can repair. If repairs were requested, it calls try and records the
+// result. Otherwise it adds how, a description of the repair, to the finding.
 func (d *doctor) mend(object, what, how string, try func() error) {
 	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
@@ -86,10 +86,10 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine examines dead mounts and the homes of a state directory. With repair, it repairs what can be repaired without
-// loss, and moves files without a parent directory to lost+found. Of a mounted session it examines only the session
-// repository. With deep, it hashes the packs of session repositories. It returns an error if ctx ends or the homes
-// cannot be listed.
+// Examine examines dead mounts, and the homes in a state directory. A home is the directory with the overlay and the session
+// of one mount. With repair, Examine repairs what can be repaired without loss, and moves files without a parent directory to
+// lost+found. Of a mounted session it examines only the session repository. With deep, it hashes the packs of session
+// repositories. It returns an error if ctx ends or the homes cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
@@ -100,7 +100,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 		return d.findings, err
 	}
 	for _, dir := range removed {
-		// A killed process has renamed the home already, so nothing of it is needed.
+		// The killed process had already renamed the home for its removal, so nothing in it is needed.
 		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
 	}
 	for _, id := range ids {
@@ -112,7 +112,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	return d.findings, nil
 }
 
-// deadMounts reports mounts whose process has died, also those of other state directories.
+// deadMounts reports FUSE mounts of this program whose process has died, including those of other state directories.
 func (d *doctor) deadMounts(ctx context.Context) error {
 	mounts, err := mountinfo.Self()
 	if err != nil {
@@ -127,7 +127,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	return nil
 }
 
-// home examines one home. It locks the home meanwhile.
+// home examines one home. It holds the lock of the home while it does so.
 func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.LockExisting(id)
 	switch {
@@ -147,7 +147,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 		d.wrong(id, "", "it cannot be looked at: %v", err)
 		return
 	}
-	// Remove unlocks the home itself.
+	// Remove unlocks the home, so it must not be unlocked again.
 	removed := false
 	defer func() {
 		if !removed {
@@ -156,7 +156,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}()
 	r, err := statedir.ReadRecord(t.Dir)
 	switch {
-	// A process that is killed before its first change leaves a home without a record.
+	// A process that was killed before its first change leaves a home without a record.
 	case errors.Is(err, fs.ErrNotExist) && !statedir.HasOverlay(t.Dir):
 		d.mend(t.Dir, "a killed mount left it", "removes it", func() error { removed = true; return t.Remove() })
 		return
@@ -172,7 +172,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	if statedir.HasOverlay(t.Dir) && !d.overlay(id, t) {
 		return
 	}
-	// A home without work and without damage can be removed.
+	// A home that contains no changes and no damage can be removed.
 	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
 		d.mend(t.Dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.Remove() })
 	} else if err == nil && lookErr == nil && w.Any() {
@@ -180,7 +180,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}
 }
 
-// sound reports whether a session has no finding of LevelBad that was not repaired.
+// sound reports whether every finding of LevelBad about a session was repaired.
 func (d *doctor) sound(id string) bool {
 	for _, f := range d.findings {
 		if f.Object == id && f.Wrong && !f.Mended {
@@ -190,13 +190,13 @@ func (d *doctor) sound(id string) bool {
 	return true
 }
 
-// overlay checks the overlay of a home. It returns false if the overlay cannot be read at all. After a repair it marks
-// the counts in the record as invalid.
+// overlay checks the overlay of a home. It returns false if the overlay cannot be checked. After a repair it marks the counts
+// of changed paths in the home's record as invalid.
 func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
-		// The findings of a repair describe what was done.
+		// If Check repaired the overlay, the findings describe what was done, and no repair is left to describe.
 		how := "repairs what can be repaired; files without a place are moved to lost+found"
 		if d.repair {
 			how = ""
@@ -212,7 +212,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 		d.wrong(id, "what was changed is in "+filepath.Join(dir, "contents"), "%v", err)
 	}
 	if d.repair && len(report.Findings) > 0 {
-		// The repair may have changed the number of changed paths.
+		// The repair may have changed the number of changed paths, which the record contains.
 		if r, err := statedir.ReadRecord(t.Dir); err == nil && r.Counted {
 			r.Counted = false
 			if err := r.Save(t.Dir); err != nil {

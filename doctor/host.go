@@ -22,20 +22,19 @@ import (
 )
 
 const (
-	lowSpace   = 64 << 20 // bytes that must be free in a state directory; fewer are LevelBad
-	shortSpace = 1 << 30  // bytes that should be free; fewer are LevelWarn
-	lowFiles   = 1000     // inodes that must be free
-	// shortFiles is the number of inodes that should be free.
+	lowSpace   = 64 << 20 // bytes that must be free in a state directory; with fewer the finding is LevelBad
+	shortSpace = 1 << 30  // bytes that should be free; with fewer the finding is LevelWarn
+	lowFiles   = 1000     // inodes that must be free; with fewer the finding is LevelBad
+	// shortFiles is the number of inodes that should be free; with fewer the finding is LevelWarn.
 	shortFiles = 50_000
 
-	// gitTime limits the run time of git commands.
+	// gitTime is the maximum run time of a git command.
 	gitTime = 10 * time.Second
 
 	fuseConf = "/etc/fuse.conf" // configuration of fusermount3
 )
 
-// ExamineHost examines the parts of the host that every mount needs: the kernel, fusermount3, git, and the state
-// directory.
+// ExamineHost examines the parts of the host that every mount needs: the kernel, fusermount3, git, and the state directory.
 func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	d.kernel()
@@ -45,14 +44,13 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	return d.findings
 }
 
-// kernel makes a short-lived mount to find out whether this process can mount, and which FUSE features the kernel
-// supports.
+// kernel makes a short-lived mount to find out whether this process can mount, and which FUSE features the kernel supports.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
 		return
 	}
-	// Root can open the device whatever its mode, and other users cannot.
+	// Root can open the device whatever its mode is, but other users need read and write permission.
 	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
 		d.warn("/dev/fuse", "chmod 666 /dev/fuse, as it is on most systems", "users may not open it, so they cannot mount (mode %03o)",
 			info.Mode().Perm())
@@ -67,7 +65,7 @@ func (d *doctor) kernel() {
 	switch {
 	case err != nil:
 		d.wrong("fuse", "in a container: SYS_ADMIN and /dev/fuse, or a descriptor that was opened outside", "nothing can be mounted: %v", err)
-	// Without this feature, the kernel does not resend requests that a dead process had read.
+	// Without this feature, the kernel does not send requests again that a dead process has read but not answered.
 	case !k.Resend:
 		d.warn("kernel", "Linux 6.9 or later lets mounts outlive their process",
 			"Linux %s, fuse %s; a daemon that is killed takes its mounts with it", release, k)
@@ -94,9 +92,9 @@ func (d *doctor) users() {
 	info, err := os.Stat(path)
 	var caps [1]byte
 	_, capErr := unix.Getxattr(path, "security.capability", caps[:])
-	// ERANGE shows that the attribute exists, because the buffer is too short for any value.
+	// ERANGE means that the attribute exists, because the buffer is too short for any value.
 	if err == nil && info.Mode()&fs.ModeSetuid == 0 && !(capErr == nil || errors.Is(capErr, unix.ERANGE)) {
-		// Root can mount without fusermount3.
+		// For root this is only a warning, because root can mount without fusermount3.
 		say := d.wrong
 		if root {
 			say = d.warn
@@ -116,8 +114,8 @@ func (d *doctor) users() {
 	}
 }
 
-// allowsOther reports whether fuse.conf allows --allow-other. Its format is that of mount.fuse3(8): one option on a
-// line, and comments after #.
+// allowsOther reports whether fuse.conf allows the mount option allow_other. The format of fuse.conf is described in
+// mount.fuse3(8): one option in each line, and comments after #.
 func allowsOther(conf string) bool {
 	for line := range strings.Lines(conf) {
 		line, _, _ = strings.Cut(line, "#")
@@ -128,7 +126,7 @@ func allowsOther(conf string) bool {
 	return false
 }
 
-// gitVersions lists versions of git, and the limitation of all older versions.
+// gitVersions lists versions of git, each with the limitation of all versions before it.
 var gitVersions = []struct {
 	major, minor int
 	lack         string
@@ -137,7 +135,7 @@ var gitVersions = []struct {
 	{2, 43, "`git diff COMMIT` looks at every file"},
 }
 
-// git checks that git is installed, and its version.
+// git checks that git is installed and that its version is recent enough.
 func (d *doctor) git(ctx context.Context) {
 	if _, err := gitcmd.LookPath(); err != nil {
 		d.wrong("git", "install git", "it is not installed")
@@ -161,7 +159,7 @@ func (d *doctor) git(ctx context.Context) {
 	d.ok("git", "version %s", text)
 }
 
-// gitVersion parses the first two numbers of versions such as 2.39.5 and 2.55.GIT.
+// gitVersion parses the first two numbers of a version such as 2.39.5 or 2.55.GIT.
 func gitVersion(text string) (major, minor int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
@@ -172,14 +170,14 @@ func gitVersion(text string) (major, minor int, ok bool) {
 	return major, minor, majorErr == nil && minorErr == nil
 }
 
-// stateDir checks that the state directory can be written to and that other users cannot, that enough space is free, and
-// that its file system is local.
+// stateDir checks that this user can write to the state directory and other users cannot, that enough space is free, and that
+// the file system is a local one.
 func (d *doctor) stateDir(state string) {
 	info, err := os.Stat(state)
-	// The directory is created by the first mount, so its nearest existing parent must be writable.
+	// The first mount creates the directory, so the nearest existing directory above it must be writable.
 	if errors.Is(err, fs.ErrNotExist) {
 		above := state
-		// The loop ends at the first directory that exists.
+		// Find the nearest directory that exists.
 		for errors.Is(err, fs.ErrNotExist) && above != "/" {
 			above = filepath.Dir(above)
 			_, err = os.Stat(above)
@@ -202,7 +200,7 @@ func (d *doctor) stateDir(state string) {
 		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
 		return
 	}
-	// Other users must not write to the state directory, nor read these parts of it.
+	// Other users must not write to the state directory, and must not read these parts of it.
 	d.private(state, info, 0o022)
 	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
@@ -225,20 +223,21 @@ func (d *doctor) stateDir(state string) {
 		say = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
 	}
 	say(state, "%d MiB are free there", free>>20)
-	switch { // some file systems have no limit on the number of files, and report 0
+	switch { // some file systems have no limit for the number of files, and report 0
 	case st.Files > 0 && st.Ffree < lowFiles:
 		d.wrong(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
 	case st.Files > 0 && st.Ffree < shortFiles:
 		d.warn(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
 	}
-	// Network file systems are recognized by the magic number of statfs(2).
+	// Network file systems are recognized by the file system type that statfs(2) returns.
 	switch st.Type {
 	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC:
 		d.warn(state, "keep the state on a local disk", "it lies on a network file system: slow, and its locks may not hold")
 	}
 }
 
-// private checks that a directory belongs to this user and that its mode has none of the given rights.
+// private checks that a directory belongs to this user, and that its mode contains none of the permission bits in rights.
+// With repair it removes these bits.
 func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
 		d.wrong(dir, "", "it belongs to user %d", owner)
@@ -250,7 +249,7 @@ func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	}
 }
 
-// ownerOf returns the user ID of the owner of a file.
+// ownerOf returns the user ID of a file's owner.
 func ownerOf(path string) (uid uint32, err error) {
 	var st unix.Stat_t
 	err = unix.Stat(path, &st)

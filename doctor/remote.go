@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	remoteTime  = 15 * time.Second // longest time for one remote
-	remoteLanes = 8                // remotes that are examined concurrently
+	remoteTime  = 15 * time.Second // maximum time for the examination of one remote
+	remoteLanes = 8                // maximum number of remotes that are examined concurrently
 )
 
-// RemoteCheck selects the remotes to examine.
+// RemoteCheck selects the remotes that ExamineRemotes examines.
 type RemoteCheck struct {
-	Named []string       // remotes that the user has named; LevelBad if they do not answer
-	Known []string       // remotes of mounts; ExamineRemotes adds those of homes
-	Token control.Secret // token for Named
-	// TokenFile is a file with the token for Named.
+	Named []string       // remotes that the user has named; a failure is LevelBad
+	Known []string       // remotes of mounts; ExamineRemotes adds the remotes of all sessions in the state directory
+	Token control.Secret // token for the remotes in Named
+	// TokenFile is the path of a file with the token for the remotes in Named.
 	TokenFile string
 }
 
-// ExamineRemotes requests the capabilities of remotes, and checks whether session remotes accept pushes. It examines
+// ExamineRemotes requests the capabilities of remotes, and checks whether session remotes accept pushes. It examines up to
 // remoteLanes remotes concurrently, and each for at most remoteTime.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
@@ -48,12 +48,12 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			}
 		}
 	}
-	// A remote that the user has named is examined only once.
+	// A known remote that the user has also named is examined only once.
 	slices.Sort(known)
 	known = slices.DeleteFunc(slices.Compact(known), func(r string) bool { return slices.Contains(c.Named, r) })
 	sessions := farSessions(h)
 	far := slices.Sorted(maps.Keys(sessions))
-	// The findings of each remote have a doctor of their own, because it must not be used concurrently.
+	// Each remote has a separate doctor, because a doctor must not be used concurrently.
 	all := make([]doctor, len(c.Named)+len(known)+len(far))
 	lanes := make(chan struct{}, remoteLanes)
 	var wg sync.WaitGroup
@@ -63,7 +63,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			defer func() { <-lanes }()
 			// A remote that does not answer must not delay the command for long.
 			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
-			bad := all[i].warn // a mount continues without its remote
+			bad := all[i].warn // only a warning, because a mount continues without its remote
 			if i < len(c.Named) {
 				o.Login, bad = transport.NewLogin(string(c.Token), c.TokenFile), all[i].wrong
 			}
@@ -89,7 +89,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 	return findings
 }
 
-// remote examines the capabilities of one remote. It reports a failure with bad.
+// remote examines the capabilities of one remote. It calls bad to report a failure.
 func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
 	shown := statedir.WithoutSecrets(url)
 	r, err := transport.Open(url, o)
@@ -102,7 +102,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	start := time.Now()
 	caps, err := r.Capabilities(ctx)
 	switch {
-	// Such a remote can be mounted, but git has to download everything.
+	// A remote without protocol version 2 can be mounted, but git must then download everything.
 	case errors.Is(err, transport.ErrNoV2):
 		d.warn(shown, "a server with protocol version 2 lets contents come when they are read",
 			"it has no protocol version 2: all is downloaded, with stock git")
@@ -128,7 +128,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 		has = append(has, "object-info")
 	}
 	asked, any, err := wantsAnyID(ctx, r, caps)
-	// Capabilities do not show whether the server can read its objects.
+	// A server may report its capabilities even if it cannot read its objects, so objects are fetched as well.
 	if err != nil {
 		e := fault.Explain("fetch from", shown, fault.Remote(err))
 		bad(shown, e.Hint, "it answers, but serves no objects: %s", e.Cause)
@@ -153,8 +153,8 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
 }
 
-// wantsAnyID reports whether a remote serves objects by IDs that no ref names: it fetches a commit, and then the tree of
-// that commit. known is false if that cannot be found out.
+// wantsAnyID reports whether a remote serves objects by IDs that no ref names: it fetches a commit, and then the tree of that
+// commit. known is false if this cannot be determined.
 func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
 	if !caps.Filter || !caps.Shallow { // without both, the request would fetch the whole repository
 		return false, false, nil
@@ -164,11 +164,11 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 		return false, false, err
 	}
 	tree, err := oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{refs.List[0].ID}, Depth: 1, Filter: noTrees})
-	if err != nil || tree.IsZero() { // for example, the server has no filter but blob:none
+	if err != nil || tree.IsZero() { // for example, the server supports no filter but blob:none
 		return false, false, ctx.Err()
 	}
 	_, err = oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{tree}, Filter: noTrees})
-	// The server refuses IDs that no ref names.
+	// This error means that the server refuses IDs that no ref names.
 	var refused transport.NotOurRef
 	if errors.As(err, &refused) {
 		return true, false, nil
@@ -176,10 +176,10 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 	return true, err == nil, err
 }
 
-const noTrees = "tree:0" // filter of a request for no other objects than the wanted ones
+const noTrees = "tree:0" // filter of a request for the wanted objects and no others
 
-// oneTree sends a request whose reply is one or two objects, and returns the tree of the commit among them; zero if
-// there is no commit.
+// oneTree sends a request whose reply has one or two objects, and returns the tree of the commit among them. It returns the
+// zero ID if the reply has no commit.
 func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
 	resp, err := r.Fetch(ctx, req)
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// lockTime is the age at which a lock file of git counts as left behind by a dead process.
+// lockTime is the age from which a lock file of git is assumed to have been left behind by a dead process.
 const lockTime = 10 * time.Minute
 
-// carried examines the session repository of a home. It does not repair that of a mounted session, because the session's
-// daemon writes to it.
+// carried examines the session repository in a mount's home directory. If the session is mounted, it repairs nothing, because
+// the session's daemon writes to the repository.
 func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
 	if !statedir.HasSessionRepo(home) {
 		return
 	}
-	// look opens the repository anew, so that it sees packs and refs of now.
+	// look opens the repository again each time, so that it sees the current packs and refs.
 	look := func() (session.Health, error) {
 		repo, err := d.homes.OpenSessionRepo(home, r, false)
 		if err != nil {
@@ -36,7 +36,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return repo.Check(ctx, d.deep)
 	}
 	h, err := look()
-	// Look again, because the daemon may have moved a ref or repacked during the first look.
+	// If a mounted session looks damaged, look again: the daemon may have moved a ref or repacked during the first look.
 	if mounted && err == nil && !h.Whole() {
 		h, err = look()
 	}
@@ -50,7 +50,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 	if len(h.Broken) > 0 {
 		d.broken(ctx, home, r, h.Broken, mounted)
-		// The repair may have changed what is lost.
+		// The repair may have changed which objects are lost.
 		if again, err := look(); d.repair && err == nil {
 			h = again
 		}
@@ -75,7 +75,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 }
 
-// broken reports refs whose files hold no object ID, and restores them from the recorded state of the pushes.
+// broken reports refs whose files do not contain an object ID, and restores them from the recorded state of the pushes. If
+// the session is mounted, it only reports them.
 func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, refs []string, mounted bool) {
 	dir := filepath.Join(home, statedir.SessionRepoName)
 	what := "holds nothing that is a ref, as a power cut leaves it: " + strings.Join(refs, ", ")
@@ -94,7 +95,8 @@ func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, ref
 	})
 }
 
-// sessionLocks reports lock files of git, which prevent changes of refs, and removes those older than lockTime.
+// sessionLocks reports lock files of git, which prevent changes of refs. It removes those older than lockTime if repairs were
+// requested.
 func (d *doctor) sessionLocks(locks []session.Lock) {
 	// A younger lock may belong to a git command that is running.
 	for _, l := range locks {
@@ -108,14 +110,14 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 	}
 }
 
-// sessionWhole reports an undamaged repository, and how many of its refs are pending.
+// sessionWhole reports that a repository is undamaged, and how many of its refs are pending (not pushed yet).
 func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Health, mounted bool) {
 	text := fmt.Sprintf("checkpoints are whole: %d", h.Checkpoints)
 	if h.Newest != nil {
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
 	}
 	far := r.SessionRemoteURL()
-	if far == "" || mounted { // status reports the pending refs of a mounted session
+	if far == "" || mounted { // for a mounted session, artifactfs status reports the pending refs
 		d.ok(id, "%s", text)
 		return
 	}
@@ -129,7 +131,7 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	switch {
 	case err != nil:
 		d.warn(id, "", "%s; how much of them is on the session remote is unknown: %v", text, err)
-	// Pending refs exist only on this host.
+	// Pending refs exist only on this host, so they are lost if the host is.
 	case st.Pending > 0:
 		since := "never yet was all of it"
 		if !st.LastSync.IsZero() {
@@ -141,7 +143,8 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	}
 }
 
-// farSessions returns the records of all sessions with a session remote, by its URL without secrets.
+// farSessions returns the records of all sessions that have a session remote, by the URL of that remote without secrets. It
+// skips sessions whose records cannot be read.
 func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	all := map[string][]statedir.Record{}
 	ids, _, err := h.IDs()
@@ -161,11 +164,12 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	return all
 }
 
-// sessionRemote checks whether a session remote accepts pushes. It pushes nothing.
+// sessionRemote checks whether a session remote accepts pushes, and which of its sessions were never pushed. It pushes
+// nothing.
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string
-	// The refs of these prefixes show which sessions were pushed before.
+	// The refs with these prefixes show which sessions were pushed before.
 	for _, r := range sessions {
 		names = append(names, r.Session)
 		prefixes = append(prefixes, session.MetaRef(r.Session))
@@ -180,7 +184,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	}
 	defer remote.Close()
 	start := time.Now()
-	// Opening a push authenticates and lists the refs, but changes nothing.
+	// Opening a push authenticates this user and lists the refs, but changes nothing.
 	push, err := remote.OpenPush(ctx, prefixes)
 	if err != nil {
 		e := fault.Explain("push to", url, fault.Remote(err))
@@ -188,7 +192,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 		return
 	}
 	defer push.Close()
-	// Objects of another format cannot be pushed to the repository.
+	// The objects of a session cannot be pushed to a repository with another object format.
 	for _, r := range sessions {
 		if f, err := object.ParseFormat(r.Format); err == nil && f != push.Format {
 			d.warn(url, "artifactfs mount --session-remote with a repository of the same format",

@@ -13,11 +13,13 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// leftTime is the age at which an unfinished store counts as left behind by a dead process.
+// leftTime is the age from which an unfinished git directory in a store is assumed to have been left behind by a dead
+// process.
 const leftTime = time.Hour
 
-// ExamineStores examines the stores of a state directory. With deep, it hashes their packs. With repair, it removes
-// damaged stores that no session needs.
+// ExamineStores examines the stores of a state directory. A store has the objects that the mounts of one remote share. With
+// deep, ExamineStores hashes the packs. With repair, it removes damaged stores that no session needs. It returns an error if
+// ctx ends or the stores cannot be listed.
 func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	stores, removed, err := statedir.StoreDirs(state)
@@ -27,7 +29,7 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 	for _, dir := range removed {
 		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
 	}
-	// After an error, every store might be needed.
+	// After an error, any store might be needed by a session that could not be read.
 	needed, err := statedir.NeededStores(state)
 	if err != nil {
 		d.warn("stores", "", "not every session can be read, so no store counts as not needed: %v", err)
@@ -41,17 +43,17 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 	return d.findings, nil
 }
 
-// store examines one store. unneeded states that no mount or session needs the store.
+// store examines one store. unneeded states that no mount and no session needs the store.
 func (d *doctor) store(dir string, deep, unneeded bool) {
 	info, ok := fetch.Peek(dir)
 	if !ok {
-		return // nothing was fetched yet, or the store is being created
+		return // nothing was fetched yet, or the store is just being created
 	}
 	name := info.URL
 	if name == "" {
 		name = dir
 	}
-	// A store's git directory is created under such a name first.
+	// While a store's git directory is being created, it has such a temporary name.
 	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
@@ -68,7 +70,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 		switch {
 		case p.Junk:
 			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
-		// A store that is not needed is removed as a whole.
+		// A damaged store that is not needed is reported and removed as a whole, below.
 		case unneeded:
 			bad++
 		default:
