@@ -17,26 +17,26 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Failure is the reason why a mount ended without a request of its user. Status and list report it, and so does the next
-// mount at the directory.
+// Failure records why a mount ended although its user did not request it. The status and list commands report it, and so does
+// the next mount at the same directory.
 type Failure struct {
-	Dir     string    `json:"dir"`
-	ID      string    `json:"id"`
-	Remote  string    `json:"remote"` // without secrets
+	Dir     string    `json:"dir"`    // directory where it was mounted
+	ID      string    `json:"id"`     // name of the mount's home
+	Remote  string    `json:"remote"` // URL without secrets
 	Session string    `json:"session"`
 	Ref     string    `json:"ref"`
 	Commit  string    `json:"commit"`
 	When    time.Time `json:"when"`
-	Cause   string    `json:"why"`
+	Cause   string    `json:"why"` // description of the failure, for the user
 }
 
-// Failures is the directory failed/ of a state directory.
+// Failures is the directory failed/ of a state directory. It has one file for each directory with a failed mount.
 type Failures struct {
 	State string
 	Log   *zap.Logger
 }
 
-// FileName returns the name of a mount's file in failed/ and registry/. dir is the mount's directory.
+// FileName returns the name of the files in failed/ and registry/ that belong to the mount at dir.
 func FileName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:8]) + ".json"
@@ -45,7 +45,7 @@ func FileName(dir string) string {
 // Dir returns the path of failed/.
 func (f Failures) Dir() string { return filepath.Join(f.State, "failed") }
 
-// Add writes a failure. It replaces an earlier failure of the same directory. An error is logged.
+// Add records a failure, replacing an earlier failure of the same directory. It only logs an error.
 func (f Failures) Add(failure Failure) {
 	text, err := json.MarshalIndent(failure, "", "\t")
 	if err == nil {
@@ -59,8 +59,8 @@ func (f Failures) Add(failure Failure) {
 	}
 }
 
-// Forget removes the failure of a directory after a new mount or an unmount, and reports it to progress unless progress
-// is nil. It returns false if there is none.
+// Forget removes the failure of a directory, after a new mount or an unmount. It reports the failure to progress, unless
+// progress is nil. It returns false if no failure was recorded.
 func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	path := filepath.Join(f.Dir(), FileName(dir))
 	failure, ok := readFailure(path)
@@ -77,7 +77,7 @@ func readFailure(path string) (failure Failure, ok bool) {
 	return failure, err == nil && json.Unmarshal(text, &failure) == nil && filepath.IsAbs(failure.Dir)
 }
 
-// List returns all failures, sorted by directory.
+// List returns all failures, sorted by directory. It returns nil if they cannot be read.
 func (f Failures) List() (all []Failure) {
 	entries, err := os.ReadDir(f.Dir())
 	if err != nil {
@@ -92,7 +92,7 @@ func (f Failures) List() (all []Failure) {
 	return all
 }
 
-// Status returns the failure as the status of a mount.
+// Status returns the failure in the form of a mount status.
 func (f Failure) Status() control.MountStatus {
 	return control.MountStatus{
 		ID: f.ID, Dir: f.Dir, Remote: f.Remote, Ref: ShortRef(f.Ref), Commit: f.Commit, State: control.StateFailed, Error: f.Cause,

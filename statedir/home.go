@@ -21,66 +21,68 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Every mount has a home, a directory below mounts/. The home of a session has the session's name and exists as long as
-// it holds changes. The home of a mount without a session lives as long as the mount. The process that uses a home holds
-// a lock on the file lock in it. The text of that file names the mount, by process ID and directory; it is empty for a
-// process that only reads or removes the home and soon exits.
+// Every mount has a home, which is a directory below mounts/. The home of a session has the session's name and exists as long
+// as it contains changes. The home of a mount without a session exists as long as the mount. The process that uses a home
+// holds a lock on the file "lock" in it. The text of that file names the mount by process ID and directory. The text is empty
+// if the process only reads or removes the home and soon exits.
 //
-// mounts.lock is held while homes are created, listed, locked and renamed, and never longer. A home that is being
-// created is therefore never mistaken for a leftover, and a process that only reads a home does not prevent a mount from
-// starting.
+// mounts.lock is held while homes are created, listed, locked and renamed, but never for longer. So a home that is being
+// created is never mistaken for one that a killed process left behind, and a process that only reads a home does not prevent
+// a mount from starting.
 //
-// A home is removed only on request if its overlay has changes, if its git directory has objects that no remote has, or
-// if either cannot be read.
+// A home is removed only at the user's request if its overlay contains changes, if its git directory has objects that no
+// remote has, or if one of the two cannot be read.
 
 const (
-	lookTime = 10 * time.Second // longest wait for a process that reads a home
-	// LookPause is the pause between two tries to lock a home that another process reads.
+	lookTime = 10 * time.Second // maximum time to wait for a process that reads a home
+	// LookPause is the pause between two attempts to lock a home that another process reads.
 	LookPause = 10 * time.Millisecond
-	// ListTime is the longest time that listing sessions waits, in total, for homes that other commands have locked.
+	// ListTime is the maximum total time for which a listing of sessions waits for homes that other commands have locked.
 	ListTime = time.Second
 
-	largeLog = 8 << 20 // bytes; a larger log of an overlay certainly holds changes
+	largeLog = 8 << 20 // in bytes; the log of an overlay that is larger than this certainly contains changes
 
-	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session has such a name.
+	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session name begins with it.
 	RemovedPrefix = ".removed-"
 )
 
-// InUseError reports that a mount has locked a home. PID is the process ID of its daemon.
+// InUseError reports that a mount holds the lock of a home. PID is the ID of the process that serves the mount.
 type InUseError struct{ Session, Dir, PID string }
 
+// Error returns the session, the directory where it is mounted, and the process ID.
 func (e InUseError) Error() string {
 	return fmt.Sprintf("session %s is mounted at %s by process %s", e.Session, e.Dir, e.PID)
 }
 
-// Homes is the directory mounts/ of a state directory. Its methods may be called concurrently, also by several
-// processes.
+// Homes is the directory mounts/ of a state directory. Its methods may be called concurrently, and by several processes.
 type Homes struct {
+	// State is the path of the state directory.
 	State string
 	Log   *zap.Logger
 }
 
-// Home is a home that this process has locked.
+// Home is a home whose lock this process holds.
 type Home struct {
 	// Homes is the directory that the home is in.
 	Homes    Homes
-	id       string
-	Dir      string
-	Created  bool     // created by this call of Lock
+	id       string   // name of the home in mounts/
+	Dir      string   // path of the home
+	Created  bool     // whether this call of Lock has created the home
 	LockFile *os.File // open and locked
-	Unlock   func()
+	// Unlock releases the lock of the home.
+	Unlock func()
 }
 
 // Dir returns the path of mounts/.
 func (h Homes) Dir() string { return filepath.Join(h.State, "mounts") }
 
-// lockAll takes mounts.lock.
+// lockAll takes mounts.lock. It waits for other processes.
 func (h Homes) lockAll() (unlock func(), err error) {
 	return disk.Lock(filepath.Join(h.State, "mounts.lock"))
 }
 
-// Lock locks the home id for a mount at mountDir, and creates it if it is missing. It waits up to lookTime for processes
-// that only read the home, and returns an InUseError if another mount has locked it.
+// Lock locks the home id for a mount at mountDir, and creates the home if it does not exist. It waits up to lookTime for
+// processes that only read the home, and returns an InUseError if another mount holds the lock.
 func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	for start := time.Now(); ; {
 		taken, err := h.tryLock(id)
@@ -106,7 +108,7 @@ func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	}
 }
 
-// tryLock is one attempt of Lock. It returns disk.ErrLocked if another process has locked the home.
+// tryLock is one attempt of Lock. It returns disk.ErrLocked if another process holds the lock.
 func (h Homes) tryLock(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -125,15 +127,15 @@ func (h Homes) tryLock(id string) (*Home, error) {
 	return t, err
 }
 
-// tryLock locks the file lock of the home without waiting.
+// tryLock locks the file "lock" of the home without waiting, and sets LockFile and Unlock.
 func (t *Home) tryLock() (err error) {
 	t.LockFile, err = disk.TryLockFile(filepath.Join(t.Dir, "lock"))
 	t.Unlock = func() { disk.Unlock(t.LockFile) }
 	return err
 }
 
-// TakeOver continues the use of a home by a predecessor that died. lock is the inherited, open lock file. TakeOver
-// returns fs.ErrNotExist if the predecessor has removed the home.
+// TakeOver continues the use of a home after the predecessor died. lock is the open lock file, which this process has
+// inherited. TakeOver returns fs.ErrNotExist if the predecessor has removed the home.
 func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id), LockFile: lock}
 	there, err := os.Stat(filepath.Join(t.Dir, "lock"))
@@ -143,7 +145,7 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	if own, err := lock.Stat(); err != nil || !os.SameFile(own, there) {
 		return nil, errors.Join(err, fs.ErrNotExist)
 	}
-	if err := disk.Relock(lock); err != nil { // the predecessor may have unlocked it before it died
+	if err := disk.Relock(lock); err != nil { // the predecessor may have unlocked the file before it died
 		return nil, err
 	}
 	t.Unlock = func() { disk.Unlock(lock) }
@@ -151,8 +153,8 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	return t, nil
 }
 
-// LockExisting locks an existing home. It returns disk.ErrLocked if another process has locked it, and fs.ErrNotExist if
-// it does not exist.
+// LockExisting locks an existing home without waiting for its lock. It returns disk.ErrLocked if another process holds the
+// lock, and fs.ErrNotExist if the home does not exist.
 func (h Homes) LockExisting(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -170,21 +172,21 @@ func (h Homes) LockExisting(id string) (*Home, error) {
 	return t, nil
 }
 
-// Sign writes the mount that holds the lock into the lock file; "" stands for a process without a mount. An error, for
-// example on a full or read-only disk, is only logged.
+// Sign writes text into the lock file of the home. The text names the mount that holds the lock, and is empty for a process
+// without a mount. An error, for example on a full or read-only disk, is only logged.
 func (t *Home) Sign(text string) {
 	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
 		t.Homes.Log.Debug("sign lock", zap.String("home", t.Dir), zap.Error(err))
 	}
 }
 
-// Release unlocks the home and keeps it.
+// Release unlocks the home without removing it.
 func (t *Home) Release() {
 	t.Sign("")
 	t.Unlock()
 }
 
-// Holder returns the mount that the lock file of a home names. It returns false if it names none.
+// Holder returns the mount that is named in the lock file of a home, and false if the file names no mount.
 func (h Homes) Holder(id string) (InUseError, bool) {
 	text, err := os.ReadFile(filepath.Join(h.Dir(), id, "lock"))
 	pid, dir, ok := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
@@ -194,15 +196,16 @@ func (h Homes) Holder(id string) (InUseError, bool) {
 	return InUseError{id, dir, pid}, true
 }
 
-// dead reports whether the process of the mount has exited or is exiting. The kernel frees the memory of a killed
-// process, and with it its arguments, some time before it closes the files and thereby releases the lock.
+// dead reports whether the process of the mount has exited or is exiting. When a process is killed, the kernel frees its
+// memory, and with that its arguments, some time before it closes the files and so releases the lock. So a process without
+// arguments counts as dead.
 func (e InUseError) dead() bool {
 	args, err := proc.Process(proc.Root + e.PID).Args()
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
 }
 
-// Remove removes the home and unlocks it. It renames the home first, so that another home with its name can be created
-// immediately, and so that RemoveLeftovers recognizes the remainder if this process is killed meanwhile.
+// Remove removes the home and unlocks it. It first renames the home, so that a new home with the same name can be created
+// immediately. If this process is killed before the home is deleted, RemoveLeftovers recognizes the home by its new name.
 func (t *Home) Remove() error {
 	defer t.Unlock()
 	release, err := t.Homes.lockAll()
@@ -221,7 +224,7 @@ func (t *Home) Remove() error {
 	return nil
 }
 
-// IDs returns the names of the homes, and the paths of directories that a killed process was removing.
+// IDs returns the names of the homes, and the paths of directories that a killed process had begun to remove.
 func (h Homes) IDs() (ids, removed []string, err error) {
 	entries, err := os.ReadDir(h.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -238,19 +241,19 @@ func (h Homes) IDs() (ids, removed []string, err error) {
 	return ids, removed, nil
 }
 
-// Unsaved counts the work in a home that exists nowhere else.
+// Unsaved counts the changes in a home that exist nowhere else.
 type Unsaved struct {
-	Paths, Bytes int64
-	Git          bool // the git directory has objects or refs that exist nowhere else
-	Damaged      bool // a part of the overlay cannot be read
-	Removed      bool // removed files that are kept for a checkpoint
-	Checkpoints  bool // the home has a session repository
+	Paths, Bytes int64 // number of changed paths, and size of changed contents
+	Git          bool  // whether the git directory has objects or refs that exist nowhere else
+	Damaged      bool  // whether a part of the overlay cannot be read
+	Removed      bool  // whether removed files are kept for the next checkpoint
+	Checkpoints  bool  // whether the home has a session repository
 }
 
-// Any reports whether there is any such work.
+// Any reports whether the home contains any such changes.
 func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
 
-// String returns the number of changed paths in words.
+// String returns the number of changed paths as text.
 func (w Unsaved) String() string {
 	if w.Paths == 1 {
 		return "1 changed path"
@@ -258,14 +261,15 @@ func (w Unsaved) String() string {
 	return fmt.Sprintf("%d changed paths", w.Paths)
 }
 
-// Inspect returns the record and the work of a home that is not mounted. If it fails, the home may hold any work. Unless
-// the record has the counts, Inspect reads the overlay, which can take seconds.
+// Inspect returns the record of a home that is not mounted, and the changes that exist only in it. After an error the home
+// must be treated as if it contained changes. Unless the record has the counts, Inspect reads the overlay, which can take
+// seconds.
 func (t *Home) Inspect() (Record, Unsaved, error) {
 	var w Unsaved
 	r, err := ReadRecord(t.Dir)
 	w.Checkpoints = HasSessionRepo(t.Dir)
 	if errors.Is(err, fs.ErrNotExist) && !HasOverlay(t.Dir) {
-		// Home of a mount without a session, or of a process that was killed before the first write.
+		// This is the home of a mount without a session, or of a process that was killed before its first write.
 		return Record{}, Unsaved{}, nil
 	}
 	if err != nil {
@@ -287,8 +291,8 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	return r, w, layer.Close()
 }
 
-// RemoveLeftovers removes the homes that killed processes left behind, unless they hold work. Of those it counts the
-// changes in the record. It skips locked homes.
+// RemoveLeftovers removes the homes that killed processes left behind, unless they contain changes. For those that contain
+// changes, it stores the number of changes in the record. It skips locked homes.
 func (h Homes) RemoveLeftovers() error {
 	ids, removed, err := h.IDs()
 	if err != nil {
@@ -312,10 +316,11 @@ func (h Homes) RemoveLeftovers() error {
 	return nil
 }
 
-// Tidy removes the home of a killed process if the home holds no work, and unlocks it.
+// Tidy removes the home of a killed process if the home contains no changes, and stores the number of changes in the record
+// otherwise. It unlocks the home.
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
-	if HasLargeLog(t.Dir) { // reading it only for the counts would delay the start of the daemon
+	if HasLargeLog(t.Dir) { // reading the log only for the counts would delay the start of the daemon
 		t.Release()
 		return
 	}
@@ -341,17 +346,17 @@ func (t *Home) Tidy() {
 	}
 }
 
-// HasLargeLog reports whether the overlay of a home has a log that is too large to be read for the counts alone.
+// HasLargeLog reports whether the log in the overlay of a home is too large to be read only for the counts.
 func HasLargeLog(home string) bool {
 	info, err := os.Stat(filepath.Join(home, "overlay", "log"))
 	return err == nil && info.Size() > largeLog
 }
 
-// ErrBusySession reports that another process has mounted a session.
+// ErrBusySession reports that a session is mounted by another process.
 var ErrBusySession = errors.New("it is mounted by another process")
 
-// IDOf returns the name of the home of a session that is not mounted. of is the session's name, or the directory where
-// it was mounted last. IDOf returns ErrNoSession if no session was mounted at that directory.
+// IDOf returns the name of the home of a session that is not mounted. The parameter of is either the name of the session or
+// the directory where it was last mounted. IDOf returns ErrNoSession if no session was mounted at that directory.
 func (h Homes) IDOf(of string) (id string, err error) {
 	if !filepath.IsAbs(of) {
 		if err := control.ValidSession(of); err != nil {
@@ -376,9 +381,9 @@ func (h Homes) IDOf(of string) (id string, err error) {
 	return id, nil
 }
 
-// WaitExisting is LockExisting, but waits for processes that only read the home, up to lookTime or until ctx ends; then
-// it returns disk.ErrLocked. It returns ErrNoSession if the home does not exist, and ErrBusySession with an InUseError
-// if a mount has locked it.
+// WaitExisting locks an existing home like LockExisting, but waits for processes that only read the home. If they have not
+// finished after lookTime or when ctx ends, WaitExisting returns disk.ErrLocked. It returns ErrNoSession if the home does not
+// exist, and ErrBusySession with an InUseError if a mount holds the lock.
 func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -400,11 +405,11 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	}
 }
 
-// ErrNoSession reports that a state directory has no such session.
+// ErrNoSession reports that the state directory does not contain the session.
 var ErrNoSession = errors.New("there is no such session")
 
-// Discard deletes a session that is not mounted; with trash, it moves the session to the trash. It returns an InUseError
-// if the session is mounted.
+// Discard deletes the home of a session that is not mounted. With trash, it moves the home to the trash instead. It returns
+// an InUseError if the session is mounted.
 func (h Homes) Discard(session string, trash bool) error {
 	t, err := h.LockExisting(session)
 	switch {

@@ -20,67 +20,70 @@ import (
 )
 
 const (
-	RecordVersion = 1 // version of records that this program writes, and the highest that it reads
-	RecordName    = "session.json"
-	maxRecord     = 1 << 20 // bytes; a record usually has a few hundred
+	RecordVersion = 1 // version of the records that this program writes, and the highest that it can read
+	// RecordName is the name of the record's file in a home.
+	RecordName = "session.json"
+	maxRecord  = 1 << 20 // maximum size in bytes; a typical record has a few hundred
 )
 
 var (
-	// ErrNewer reports a record of a later version.
+	// ErrNewer reports that a later version of this program wrote the record.
 	ErrNewer = errors.New("written by a newer artifactfs")
-	// ErrRecord reports a damaged record.
+	// ErrRecord reports that a record is damaged.
 	ErrRecord = errors.New("not a session's record")
 )
 
-// Record is session.json in a home: the base of a session and the options of its last mount. A new field does not change
-// the version.
+// Record is the file session.json in a home, the directory of a mount below the state directory. It contains the base of a
+// session and the options of its last mount. New fields may be added without a new version.
 type Record struct {
 	Version int       `json:"version"`
 	Session string    `json:"session"`
-	Remote  string    `json:"remote"` // URL without secrets
-	Dir     string    `json:"dir"`    // directory where it is mounted, or was mounted last
-	Asked   string    `json:"asked"`  // ref that the user requested (--ref); "" for the remote's HEAD
-	Ref     string    `json:"ref"`    // full name; "" if the user requested a commit by its ID
-	Commit  string    `json:"commit"` // base commit; "" for an unborn branch, as is Tree
-	Tree    string    `json:"tree"`
-	Format  string    `json:"format"` // object format of the IDs
-	Time    time.Time `json:"time"`   // modification time of unchanged files
-	UID     uint32    `json:"uid"`    // owner of unchanged files
+	Remote  string    `json:"remote"` // URL of the mounted remote, without secrets
+	Dir     string    `json:"dir"`    // directory where the session is mounted, or was last mounted
+	Asked   string    `json:"asked"`  // ref that the user requested (--ref); "": the remote's HEAD
+	Ref     string    `json:"ref"`    // full name of the ref; "": the user requested a commit by its ID
+	Commit  string    `json:"commit"` // base commit; "" for an unborn branch, where Tree is "" too
+	Tree    string    `json:"tree"`   // base tree
+	Format  string    `json:"format"` // object format of the IDs (sha1 or sha256)
+	Time    time.Time `json:"time"`   // modification time of files that were not changed
+	UID     uint32    `json:"uid"`    // owner of files that were not changed
 	GID     uint32    `json:"gid"`
-	Began   time.Time `json:"began"`
+	Began   time.Time `json:"began"` // time at which the session started
 
-	// Checkpoint that the session started from, instead of the commit's tree; nil if none.
+	// Checkpoint is the checkpoint that the session started from, instead of the tree of Commit; nil: none.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
 
-	// Made are the directories that were created for the mount, deepest last. They stay after a kill; the next mount in
-	// Dir removes them when it ends.
+	// Made are the directories that were created for the mount, the deepest one last. After a kill they stay, and the next
+	// mount at Dir removes them when it ends.
 	Made []string `json:"made,omitempty"`
 
-	// Redirects of the last mount; their directories in the overlay do not count as changes of the user.
+	// Redirects are the redirects of the last mount. Their directories in the overlay do not count as changes of the user.
 	Redirects  []Redirect `json:"redirects"`
-	Configured []string   `json:"configured"` // redirects that the repository's configuration names
+	Configured []string   `json:"configured"` // redirects that are named in the repository's configuration
 
-	// Until is when the session is moved to the trash, unless it is mounted then; zero if it is not moved automatically.
+	// Until is the time at which the session is moved to the trash, unless it is mounted at that time. The zero time: the
+	// session is not moved automatically.
 	Until time.Time `json:"until,omitzero"`
 
-	// Carried are the options of the session remote and of checkpoints; the URL is without secrets.
+	// Carried are the options of the session remote and of checkpoints. The URL of the session remote is stored without
+	// secrets.
 	Carried control.SessionOptions `json:"carried,omitzero"`
 
-	// Counted states that Changed and Bytes match the overlay in the home. It is false while the session is mounted, and
-	// therefore after a kill.
+	// Counted states that Changed and Bytes agree with the overlay in the home. It is false while the session is mounted, and
+	// so it is also false after a kill.
 	Counted bool  `json:"counted"`
 	Changed int64 `json:"changed"` // number of changed paths
-	Bytes   int64 `json:"bytes"`   // size of changed contents
+	Bytes   int64 `json:"bytes"`   // size of changed contents in bytes
 }
 
-// Redirect is a redirected path and its directory in the home.
+// Redirect is a path in the mount that is a plain directory elsewhere, with the name of that directory.
 type Redirect struct {
-	Path    string `json:"path"`    // relative to the mount
-	Backing string `json:"backing"` // name below redirect/
+	Path    string `json:"path"`    // path relative to the root of the mount
+	Backing string `json:"backing"` // name of the directory below redirect/ in the home
 }
 
-// SessionName returns the default name of a mount's session. It depends only on remote and directory, so that a second
-// mount of the same remote at the same directory resumes the session.
+// SessionName returns the default name of a mount's session. The name depends only on the remote and the directory, so a
+// second mount of the same remote at the same directory resumes the session.
 func SessionName(remote, dir string) string {
 	sum := sha256.Sum256([]byte(remote + "\x00" + dir))
 	name := strings.Map(func(r rune) rune {
@@ -95,8 +98,8 @@ func SessionName(remote, dir string) string {
 	return name[:min(60, len(name))] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// ReadRecord reads the record of the home at a path. It returns fs.ErrNotExist if there is none, ErrNewer if it has a
-// later version, and ErrRecord if it is damaged.
+// ReadRecord reads the record in a home, which is given by its path. It returns fs.ErrNotExist if the home has no record,
+// ErrNewer if a later version of this program wrote the record, and ErrRecord if the record is damaged.
 func ReadRecord(home string) (Record, error) {
 	path := filepath.Join(home, RecordName)
 	f, err := os.Open(path)
@@ -115,7 +118,8 @@ func ReadRecord(home string) (Record, error) {
 	return r, nil
 }
 
-// DecodeRecord parses a record. It checks the version first, because fields may mean something else in other versions.
+// DecodeRecord parses and validates a record. It checks the version first, because the meaning of fields may differ between
+// versions.
 func DecodeRecord(text []byte) (Record, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -146,7 +150,8 @@ func DecodeRecord(text []byte) (Record, error) {
 	return r, nil
 }
 
-// Base returns the base of the session. It returns ErrRecord if the IDs are damaged or have different formats.
+// Base returns the base of the session. It returns ErrRecord if an ID is invalid, or if the IDs have different object
+// formats.
 func (r Record) Base() (fetch.Base, error) {
 	b := fetch.Base{Ref: r.Ref, Time: r.Time}
 	switch r.Format {
@@ -178,7 +183,7 @@ func (r Record) Base() (fetch.Base, error) {
 	return b, nil
 }
 
-// SetBase sets the base of the session to a snapshot.
+// SetBase sets the base of the session to a fetched snapshot.
 func (r *Record) SetBase(s *fetch.Snapshot) {
 	r.Ref, r.Format, r.Time = s.Ref, s.Format.String(), s.Time
 	if !s.Commit.IsZero() {
@@ -186,7 +191,7 @@ func (r *Record) SetBase(s *fetch.Snapshot) {
 	}
 }
 
-// Save replaces the record of the home at a path by a rename. It does not sync; see SyncRecord.
+// Save writes the record into a home. It writes a new file and renames it, but does not sync; SyncRecord does.
 func (r Record) Save(home string) error {
 	r.Version = RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
@@ -204,7 +209,7 @@ func (r Record) Save(home string) error {
 	return nil
 }
 
-// SyncRecord syncs the record of a home and the directories above it, so that they survive a power failure.
+// SyncRecord syncs the record of a home and the directories above the record, so that the record survives a power failure.
 func SyncRecord(home string) error {
 	for _, path := range []string{filepath.Join(home, RecordName), home, filepath.Dir(home), filepath.Dir(filepath.Dir(home))} {
 		f, err := os.Open(path)
@@ -218,11 +223,11 @@ func SyncRecord(home string) error {
 	return nil
 }
 
-// HasOverlay reports whether the overlay of the home at a path may have been written to. If that cannot be found out, it
-// returns true.
+// HasOverlay reports whether the overlay of a home, given by its path, may have been written to. If this cannot be
+// determined, it returns true.
 func HasOverlay(home string) bool {
 	if strings.HasPrefix(filepath.Base(home), NamelessPrefix) {
-		return false // its overlay holds nothing but .git
+		return false // the overlay of a mount without a session contains only .git
 	}
 	if _, err := os.Lstat(filepath.Join(home, "overlay", "log")); !errors.Is(err, fs.ErrNotExist) {
 		return true
@@ -231,17 +236,17 @@ func HasOverlay(home string) bool {
 	return len(contents) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasSessionRepo reports whether the home at a path has a session repository. If that cannot be found out, it returns
-// true.
+// HasSessionRepo reports whether a home, given by its path, has a session repository. If this cannot be determined, it
+// returns true.
 func HasSessionRepo(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, SessionRepoName))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// NamelessPrefix is the prefix of the ID of a mount without a session. No session has such a name.
+// NamelessPrefix is the prefix of the ID of a mount without a session. No session name begins with it.
 const NamelessPrefix = "_"
 
-// ShortRef returns the name of a branch or tag without refs/heads/ or refs/tags/.
+// ShortRef returns the name of a branch or tag without refs/heads/ or refs/tags/. It returns other names unchanged.
 func ShortRef(name string) string {
 	for _, prefix := range []string{"refs/heads/", "refs/tags/"} {
 		if short, ok := strings.CutPrefix(name, prefix); ok {
@@ -251,22 +256,22 @@ func ShortRef(name string) string {
 	return name
 }
 
-// SessionRepoName is the name of the session repository in a home.
+// SessionRepoName is the name of the session repository's directory in a home.
 const SessionRepoName = "session.git"
 
-// Checkpoint is the checkpoint that a session started from instead of a commit, as stored in its record.
+// Checkpoint identifies the checkpoint that a session started from instead of a commit, as it is stored in the record.
 type Checkpoint struct {
 	ID     string    `json:"id"`
 	Commit string    `json:"commit"`
 	Tree   string    `json:"tree"`
 	State  string    `json:"state"`
 	Time   time.Time `json:"time"`
-	// Session remote of another session that has contents which are missing on this host; "" if none.
+	// From is the session remote of another session, which has contents that are missing on this host; "": none.
 	From string `json:"from,omitempty"`
 
-	Parent       string `json:"parent,omitempty"`        // session that this one was forked from
-	ParentRemote string `json:"parent_remote,omitempty"` // session remote of Parent, without secrets
+	Parent       string `json:"parent,omitempty"`        // session from which this one was forked
+	ParentRemote string `json:"parent_remote,omitempty"` // session remote of Parent, as a URL without secrets
 }
 
-// ErrNoRecord reports a home with an overlay and without a record.
+// ErrNoRecord reports that a home has an overlay but no record.
 var ErrNoRecord = errors.New(RecordName + " is missing, and an overlay is there")

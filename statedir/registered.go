@@ -6,18 +6,18 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// RegistryVersion is the version of the files of the registry.
+// RegistryVersion is the version of the files in the registry.
 const RegistryVersion = 1
 
-// Registered is a file of the registry: a mount that is restored after a restart. A new field does not change the
-// version.
+// Registered is a file in the registry. It describes a mount that is restored after a restart of the machine. New fields may
+// be added without a new version.
 type Registered struct {
 	Version int                  `json:"version"`
-	Request control.MountRequest `json:"request"` // its URL is without secrets
-	Record  Record               `json:"record"`  // record of the mount, which has its base
+	Request control.MountRequest `json:"request"` // request that created the mount, with a URL without secrets
+	Record  Record               `json:"record"`  // record of the mount, which contains its base commit
 }
 
-// QuoteGlob returns a pattern for filepath.Glob that matches path alone.
+// QuoteGlob returns a pattern for filepath.Glob that matches path and nothing else.
 func QuoteGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

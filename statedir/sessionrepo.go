@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// OpenSessionRepo opens the session repository in the home at a path, whose record is r. Without write it changes
+// OpenSessionRepo opens the session repository in a home, given by its path and its record r. Without write it changes
 // nothing, and the session may be mounted. With write, the caller must hold the lock of the home.
 func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo, error) {
 	base, _ := r.Base()
@@ -21,8 +21,8 @@ func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo
 	})
 }
 
-// SessionRemoteURL returns the URL of the session remote without secrets; "" if the session has no other than the
-// embedded one.
+// SessionRemoteURL returns the URL of the session remote without secrets. It returns "" if the session has no session remote,
+// or only the embedded one below the state directory.
 func (r Record) SessionRemoteURL() string {
 	switch remote := r.Carried.Remote; remote {
 	case "", control.RemoteEmbedded, control.RemoteNone:
@@ -32,8 +32,8 @@ func (r Record) SessionRemoteURL() string {
 	}
 }
 
-// ShownRemote returns the session remote that an option names, without secrets: its URL, the path of the repository in
-// home for the embedded one, or "" if there is none.
+// ShownRemote returns the session remote that the option value remote selects, without secrets. It returns the URL, or the
+// path of the session repository in home for the embedded session remote, or "" if there is none.
 func ShownRemote(remote, home string, r Record) string {
 	switch remote {
 	case control.RemoteEmbedded, "":
@@ -46,8 +46,8 @@ func ShownRemote(remote, home string, r Record) string {
 	return WithoutSecrets(remote)
 }
 
-// WithoutSecrets returns the URL of a remote in the form that may be printed and stored; "the remote" if the URL is
-// invalid.
+// WithoutSecrets returns the URL of a remote in the form that may be printed and stored. It returns "the remote" if the URL
+// is invalid.
 func WithoutSecrets(remote string) string {
 	r, err := transport.Open(remote, transport.Options{})
 	if err != nil {

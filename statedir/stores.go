@@ -18,17 +18,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A store directory is locked (flock, shared) by every process that has it open. It is removed under the exclusive lock,
-// after a rename, so that a process that opens the store meanwhile creates a new one.
+// Every process that has a store open holds a shared lock (flock) on the store's directory. A store is removed under the
+// exclusive lock. It is renamed before it is deleted, so that a process that opens the store at that time creates a new one.
 
 var (
-	// ErrStoreUsed reports that a process has a store open.
+	// ErrStoreUsed reports that another process has the store open.
 	ErrStoreUsed = errors.New("a mount uses it")
+	// errUnsettled reports that a process has locked a home and has not written its record yet.
 	errUnsettled = errors.New("it is being mounted")
 )
 
-// HoldStore prevents other processes from removing a store's directory until release is called. It creates the directory
-// if it is missing.
+// HoldStore opens a store's directory, and creates it if it does not exist. Until release is called, other processes cannot
+// remove the store.
 func HoldStore(dir string) (release func(), err error) {
 	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -37,7 +38,8 @@ func HoldStore(dir string) (release func(), err error) {
 		f, err := lockDir(dir, unix.LOCK_SH)
 		if err == nil {
 			return func() {
-				// Close alone would not unlock it while a child that is being forked has a copy of the descriptor.
+				// A child process that is being forked may have a copy of the descriptor, so closing the file alone would not
+				// release the lock.
 				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 				f.Close()
 			}, nil
@@ -48,8 +50,8 @@ func HoldStore(dir string) (release func(), err error) {
 	}
 }
 
-// lockDir locks a directory with flock. It returns fs.ErrNotExist if the directory was renamed meanwhile. how is the
-// operation of flock(2).
+// lockDir locks a directory with flock. It returns fs.ErrNotExist if the directory was renamed before it was locked. how is
+// the operation of flock(2).
 func lockDir(dir string, how int) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -76,7 +78,8 @@ func lockDir(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// LockStore locks a store exclusively, without waiting. It returns ErrStoreUsed if another process has it open.
+// LockStore locks a store exclusively, without waiting. It returns ErrStoreUsed if another process has the store open.
+// Closing the returned file releases the lock.
 func LockStore(dir string) (*os.File, error) {
 	f, err := lockDir(dir, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -88,7 +91,7 @@ func LockStore(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// RemoveStore removes a store. It returns ErrStoreUsed if a process has it open.
+// RemoveStore removes a store. It returns ErrStoreUsed if a process has the store open.
 func RemoveStore(dir string) error {
 	f, err := LockStore(dir)
 	if err != nil {
@@ -105,7 +108,7 @@ func RemoveStore(dir string) error {
 	return nil
 }
 
-// StoreDirs returns the paths of the stores, and the paths of directories that a killed process was removing.
+// StoreDirs returns the paths of the stores, and the paths of directories that a killed process had begun to remove.
 func StoreDirs(state string) (stores, removed []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(state, "stores"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -123,8 +126,8 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 	return stores, removed, nil
 }
 
-// NeededStores returns the names of the stores that mounts and sessions of a state directory need. If it fails, the
-// result may be incomplete.
+// NeededStores returns the names of the stores that mounts and sessions of a state directory need. After an error the result
+// may be incomplete, so no store may be removed.
 func NeededStores(state string) (map[string]bool, error) {
 	h := Homes{state, zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -156,20 +159,20 @@ func NeededStores(state string) (map[string]bool, error) {
 			return needed, fmt.Errorf("read session %s: %w", id, ErrNoRecord)
 		default:
 			t, err := h.LockExisting(id)
-			if err == nil { // a killed process left the home
+			if err == nil { // nothing has locked the home, so a killed process left it
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
 				return needed, fmt.Errorf("read session %s: %w", id, errUnsettled)
 			}
 		}
 	}
-	// A registered mount is restored later, when its remote may be unreachable.
+	// A registered mount is restored later, perhaps at a time when its remote cannot be reached.
 	files, err := filepath.Glob(filepath.Join(QuoteGlob(filepath.Join(state, "registry")), "*.json"))
 	for _, path := range files {
 		text, readErr := os.ReadFile(path)
 		var r Registered
 		if errors.Is(readErr, fs.ErrNotExist) {
-			continue // it was unmounted meanwhile
+			continue // the mount was removed from the registry after the listing
 		}
 		if err = errors.Join(err, readErr); err == nil {
 			err = json.Unmarshal(text, &r)
@@ -182,7 +185,8 @@ func NeededStores(state string) (map[string]bool, error) {
 	return needed, nil
 }
 
-// StoreName returns the directory name of the store of a URL: the end of the URL, for humans, and a hash of the URL.
+// StoreName returns the name of the directory for the store of a URL. It consists of the end of the URL, for human readers,
+// and a hash of the URL.
 func StoreName(url string) string {
 	sum := sha256.Sum256([]byte(url))
 	name := strings.Map(func(r rune) rune {

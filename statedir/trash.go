@@ -16,20 +16,20 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
-// Trashed is the home of a deleted session.
+// Trashed is the home of a deleted session, in the trash.
 type Trashed struct {
 	// Session is the name of the session.
 	Session string
-	// At is when the session was deleted, in whole seconds.
+	// At is the time at which the session was deleted, in whole seconds.
 	At time.Time
 	// Dir is the path of the home in the trash.
 	Dir string
 }
 
-// trashDir returns the path of trash/.
+// trashDir returns the path of the directory trash/.
 func (h Homes) trashDir() string { return filepath.Join(h.State, "trash") }
 
-// ToTrash moves the home of session name to the trash and unlocks it.
+// ToTrash moves the home, which belongs to the session name, to the trash, and unlocks it. now is the time of deletion.
 func (t *Home) ToTrash(name string, now time.Time) error {
 	defer t.Unlock()
 	if err := os.MkdirAll(t.Homes.trashDir(), 0o700); err != nil {
@@ -43,7 +43,7 @@ func (t *Home) ToTrash(name string, now time.Time) error {
 	at := now.Unix()
 	to := func() string { return filepath.Join(t.Homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
 	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
-		at++ // another session of that name was deleted in the same second
+		at++ // another session of this name was deleted in the same second
 	}
 	if err := os.Rename(t.Dir, to()); err != nil {
 		return fmt.Errorf("delete session %s: %w", name, err)
@@ -51,7 +51,7 @@ func (t *Home) ToTrash(name string, now time.Time) error {
 	return nil
 }
 
-// Trash returns the homes in the trash, newest first.
+// Trash returns the homes in the trash, the most recently deleted first.
 func (h Homes) Trash() ([]Trashed, error) {
 	entries, err := os.ReadDir(h.trashDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +71,8 @@ func (h Homes) Trash() ([]Trashed, error) {
 	return all, nil
 }
 
-// FromTrash restores the newest home of a session from the trash. It returns trash.ErrNone if there is none, and
-// trash.ErrThere if the session exists.
+// FromTrash moves the most recently deleted home of a session from the trash back to mounts/. It returns trash.ErrNone if the
+// trash has no such home, and trash.ErrThere if the session exists.
 func (h Homes) FromTrash(name string) error {
 	all, err := h.Trash()
 	if err != nil {
@@ -92,7 +92,7 @@ func (h Homes) FromTrash(name string) error {
 		return fmt.Errorf("restore session %s: %w", name, trash.ErrThere)
 	}
 	r, err := ReadRecord(all[i].Dir)
-	if err == nil && !r.Until.IsZero() { // otherwise the restored session would expire immediately
+	if err == nil && !r.Until.IsZero() { // otherwise the restored session would be moved to the trash again immediately
 		r.Until = time.Time{}
 		err = r.Save(all[i].Dir)
 	}
@@ -102,7 +102,7 @@ func (h Homes) FromTrash(name string) error {
 	return os.Rename(all[i].Dir, to)
 }
 
-// EmptyTrash removes homes that were deleted more than trash.Keep before now. It stops at the first error and logs it.
+// EmptyTrash removes the homes that were deleted more than trash.Keep before now. It stops at the first error, which it logs.
 func (h Homes) EmptyTrash(now time.Time) {
 	all, err := h.Trash()
 	for _, t := range all {

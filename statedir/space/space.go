@@ -1,8 +1,8 @@
 // Package space measures the disk space that a state directory uses, and frees the part that can be fetched again.
 //
-// There are three kinds of files: contents in blobs/, which may be removed at any time; stores, which may be removed
-// while no mount or session needs them; and homes, which hold work that exists nowhere else, and which this package
-// never removes. The package may be used while daemons serve mounts: files and locks show what is in use.
+// There are three kinds of files. The contents in blobs/ may be removed at any time. Stores may be removed while no mount and
+// no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else, and this package never
+// removes them. The package may be used while daemons serve mounts, because files and locks show which parts are in use.
 package space
 
 import (
@@ -27,42 +27,46 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Report is the disk usage of a state directory, in the format of `cache stat --json`. All sizes are in bytes.
+// Report is the disk usage of a state directory, in the JSON format of `cache stat --json`. All sizes are in bytes.
 type Report struct {
-	// Contents of all remotes, which may be evicted; the quota is that of a running daemon, or 0.
-	Blobs   control.CacheStatus `json:"blobs"`
-	Remotes []Remote            `json:"remotes"`
-	Mounts  []Home              `json:"mounts"`
+	// Blobs describes the cache with the contents of all remotes. The quota in it is that of a running daemon, or 0.
+	Blobs control.CacheStatus `json:"blobs"`
+	// Remotes describes the store of each remote, sorted by the remote's URL.
+	Remotes []Remote `json:"remotes"`
+	// Mounts describes the home of each mount or session, sorted by directory.
+	Mounts []Home `json:"mounts"`
 }
 
-// Remote is the store of one remote.
+// Remote is the disk usage of the store of one remote.
 type Remote struct {
-	Remote  string `json:"remote"` // URL without secrets
-	Dir     string `json:"dir"`
-	Objects int64  `json:"objects"`
-	Packs   int    `json:"packs"`
-	Bytes   int64  `json:"bytes"` // size of the store
-	// Number of this remote's contents in the cache; contents of several remotes count for each of them.
+	Remote  string `json:"remote"`  // URL of the remote, without secrets
+	Dir     string `json:"dir"`     // directory of the store
+	Objects int64  `json:"objects"` // number of objects in the store
+	Packs   int    `json:"packs"`   // number of packs in the store
+	Bytes   int64  `json:"bytes"`   // size of all files of the store
+	// Blobs is the number of contents in the cache that belong to this remote. Contents that belong to several remotes are
+	// counted for each of them.
 	Blobs     int64 `json:"blobs"`
-	BlobBytes int64 `json:"blob_bytes"` // size of these contents
-	Needed    bool  `json:"needed"`     // a mount or a session needs the store
-	Open      bool  `json:"open"`       // a process has the store open
+	BlobBytes int64 `json:"blob_bytes"` // total size of these contents
+	Needed    bool  `json:"needed"`     // whether a mount or a session needs the store
+	Open      bool  `json:"open"`       // whether a process has the store open
 }
 
-// Home is the disk usage of one mount or session, without parts that are shared.
+// Home is the disk usage of one mount or session, without the parts that it shares with others.
 type Home struct {
-	ID      string `json:"id"`
-	Dir     string `json:"dir"` // directory where it is mounted, or was mounted last
+	ID      string `json:"id"`  // name of the home
+	Dir     string `json:"dir"` // directory where it is mounted, or was last mounted
 	Remote  string `json:"remote"`
 	Mounted bool   `json:"mounted"`
-	Objects int64  `json:"objects"` // number of objects in its git directory
-	Packs   int    `json:"packs"`
+	Objects int64  `json:"objects"`       // number of objects in the home's git directory
+	Packs   int    `json:"packs"`         // number of packs in the home's git directory
 	Git     int64  `json:"git_bytes"`     // size of the git directory
-	Overlay int64  `json:"overlay_bytes"` // size of changed contents
-	Other   int64  `json:"other_bytes"`   // size of all else: the inode table, the change journal, the session repository
+	Overlay int64  `json:"overlay_bytes"` // size of the overlay
+	// size of all other files, such as the inode table, the change journal and the session repository
+	Other int64 `json:"other_bytes"`
 }
 
-// Examine returns the disk usage of a state directory.
+// Examine measures the disk usage of a state directory. It returns an error if ctx ends or a part cannot be read.
 func Examine(ctx context.Context, state string) (Report, error) {
 	st := Report{Remotes: []Remote{}, Mounts: []Home{}}
 	blobs, err := openBlobs(state)
@@ -104,7 +108,8 @@ func Examine(ctx context.Context, state string) (Report, error) {
 	return st, nil
 }
 
-// openBlobs opens the cache of contents without evicting any. Other processes may have it open.
+// openBlobs opens the cache of contents with a quota so large that nothing is evicted. Other processes may have the cache
+// open.
 func openBlobs(state string) (*cache.Blobs, error) {
 	if _, err := os.Stat(state); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
@@ -116,7 +121,8 @@ func openBlobs(state string) (*cache.Blobs, error) {
 	return b, nil
 }
 
-// statStore returns the disk usage of a store. A store without a completed fetch has only Dir and Bytes.
+// statStore returns the disk usage of a store. If no fetch into the store has completed yet, only Dir, Bytes and Open are
+// set.
 func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	r := Remote{Dir: dir, Bytes: diskUse(dir)}
 	if f, err := statedir.LockStore(dir); errors.Is(err, statedir.ErrStoreUsed) {
@@ -151,7 +157,7 @@ func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
 	return r, nil
 }
 
-// statHome returns the disk usage of a home. It locks the home for a moment to find out whether it is mounted.
+// statHome returns the disk usage of a home. It locks the home for a short time to find out whether it is mounted.
 func statHome(h statedir.Homes, id string) Home {
 	dir := filepath.Join(h.Dir(), id)
 	s := Home{ID: id, Git: diskUse(filepath.Join(dir, "git")), Overlay: diskUse(filepath.Join(dir, "overlay"))}
@@ -176,7 +182,7 @@ func statHome(h statedir.Homes, id string) Home {
 	return s
 }
 
-// diskUse returns the total length in bytes of the regular files below dir. It skips files that are removed meanwhile.
+// diskUse returns the total length in bytes of the regular files below dir. It skips files that are removed while it runs.
 func diskUse(dir string) (bytes int64) {
 	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
@@ -189,26 +195,28 @@ func diskUse(dir string) (bytes int64) {
 	return bytes
 }
 
-// Goal is the target of Collect.
+// Goal states how much Collect removes.
 type Goal struct {
-	Quota int64 // bytes of contents that may stay in the cache
-	// DryRun states that nothing is to be removed.
+	Quota int64 // maximum size in bytes of the contents that stay in the cache
+	// DryRun states that nothing is removed; Collect only calculates its result.
 	DryRun bool
 }
 
-// Freed is the result of Collect, in the format of `cache gc --json`.
+// Freed is the result of Collect, in the JSON format of `cache gc --json`.
 type Freed struct {
 	Blobs int64 `json:"blobs"` // number of evicted contents
 	Bytes int64 `json:"bytes"` // size of evicted contents
-	Left  int64 `json:"left"`  // bytes of contents that stay
+	Left  int64 `json:"left"`  // size in bytes of the contents that stay
 	// Removed are the removed stores.
 	Removed []Remote `json:"removed"`
-	Notes   []string `json:"notes,omitempty"` // reasons why contents or stores stay
-	DryRun  bool     `json:"dry_run"`
+	// Notes are the reasons why contents or stores were not removed, for the user.
+	Notes []string `json:"notes,omitempty"`
+	// DryRun states that nothing was removed, as Goal.DryRun requested.
+	DryRun bool `json:"dry_run"`
 }
 
-// Collect evicts contents, least recently used first, until the quota is met, and removes stores that no mount or
-// session needs. If a session cannot be read, all stores stay, and a note states the reason.
+// Collect evicts contents, the least recently used first, until the quota is met, and removes stores that no mount and no
+// session needs. If a session cannot be read, it removes no store and adds a note with the reason.
 func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 	freed := Freed{Removed: []Remote{}, DryRun: c.DryRun}
 	blobs, err := openBlobs(state)
