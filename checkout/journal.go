@@ -47,7 +47,7 @@ type SwitchIntent struct {
 // RestoreIntent is a restore of files from a checkpoint.
 type RestoreIntent struct {
 	Checkpoint session.CheckpointID `json:"checkpoint"`
-	// checkpoint that was made before the restore, to which the user can restore to undo it
+	// Before is the checkpoint that was made before the restore. The user can undo the restore with it.
 	Before session.CheckpointID `json:"before"`
 	Paths  []string             `json:"paths,omitempty"`  // paths relative to the root; none: all paths
 	Staged bool                 `json:"staged,omitempty"` // whether the index is restored too

@@ -15,7 +15,7 @@ import (
 // Plan is the list of changes that a checkout makes to the working tree, and to the index entries of the same paths.
 type Plan struct {
 	Grafts []worktree.Graft // paths that change to the target's entry or are removed
-	// removals before the grafts, to make room: of ignored files, and of directories that files replace
+	// Clear has removals that make room for the grafts: of ignored files, and of directories that files replace.
 	Clear []worktree.Graft
 	Kept  []string       // paths that stay unchanged although the target differs
 	Index []index.Change // index entries of submodules, whose directories stay unchanged

@@ -60,7 +60,6 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	}
 	// The inode is not marked dirty: nothing was written after the copy, and the mtime of the contents file is the time of the
 	// copy, not the file's mtime.
-
 	if err := f.adopt(number, size, state.FlagUnsettled); err != nil {
 		return false, err
 	}

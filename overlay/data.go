@@ -236,7 +236,7 @@ func (f *File) Fallocate(mode uint32, off, n int64) error {
 		return err
 	}
 	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
-		f.keep(off, math.MaxInt64) // these modes change or move all bytes behind off
+		f.keep(off, math.MaxInt64) // these modes change or move all bytes from off to the end of the file
 	}
 	err := f.l.withRoom(func() error { return f.data.Allocate(mode, off, n) })
 	f.writes.Store(f.l.clock())

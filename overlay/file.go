@@ -17,9 +17,9 @@ type File struct {
 	l    *Layer
 	node Node
 
-	// number of calls of Layer.File without a matching Done
-	users   int           // element of files.idle; nil while the File has users
-	idle    *list.Element // element of files.idle while the File has no user
+	// Guarded by files.mu.
+	users   int           // number of calls of Layer.File without a matching Done
+	idle    *list.Element // element of files.idle; nil while the File has users
 	retired bool          // the node was dropped, so the last Done closes the File
 
 	// mu is held shared to read and write data, and exclusively to change place, number or data.

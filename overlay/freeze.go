@@ -144,9 +144,9 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	got, err := data.ReadAt(want, off)
-	_ = data.Close()            // the file was only read, so no write error can be lost
-	if errors.Is(err, io.EOF) { // the missing bytes were truncated after the pin, and were saved before that
-		err = nil // missing bytes were truncated since, and saved before that
+	_ = data.Close() // the file was only read, so no write error can be lost
+	if errors.Is(err, io.EOF) {
+		err = nil // the missing bytes were truncated after the pin, and were saved before that
 	}
 	if err == nil {
 		err = p.restore(want, off, got)

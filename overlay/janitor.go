@@ -35,7 +35,7 @@ func (l *Layer) janitor() {
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(pause): // requests that arrive during the pause are handled in the same round and share one sync
+		case <-time.After(pause): // tasks that arrive during the pause are done in the same round and share one sync
 		}
 		pause = l.o.pause
 		if err := l.tidy(false); err != nil {
@@ -118,7 +118,7 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 			}
 			gone = append(gone, number)
 		}
-		e := l.tryUpdate(func(tx *Tx) error { // not Update, which would call removeDead to free space
+		e := l.tryUpdate(func(tx *Tx) error { // not Update: on a full disk it would call removeDead, which is running already
 			for _, number := range gone {
 				tx.batch.ContentGone(number)
 			}

@@ -67,7 +67,7 @@ type Options struct {
 
 	boot  string        // boot ID of the host; set by tests
 	pause time.Duration // time for which the janitor collects work before it starts a round; 0: one second
-	quiet time.Duration // time after its last write before a dirty file is synced; 0: three seconds
+	quiet time.Duration // time from the last write to a dirty file until the janitor syncs it; 0: three seconds
 	still bool          // run nothing in the background; set by Check
 	idle  int           // maximum number of idle Files that stay open; 0: maxIdle
 }

@@ -157,7 +157,7 @@ func (f *File) Sync() error {
 		err = f.settled()
 	} else {
 		l.mu.Lock()
-		// a later background sync would succeed without reason; the caller receives the error (see distrust)
+		// The caller receives the error. A later background sync would succeed without reason (see distrust).
 		delete(l.due, f.node)
 		l.mu.Unlock()
 	}

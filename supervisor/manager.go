@@ -12,30 +12,32 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// barrierTime bounds the wait for a manager that has not read all messages.
+// Time limits for the communication with the service manager.
 const (
+	// barrierTime is the maximum wait for a manager that has not read all messages.
 	barrierTime = 5 * time.Second
-	notifyTime  = time.Second // longest wait for a manager that does not read
+	notifyTime  = time.Second // maximum wait for each message to a manager that does not read
 )
 
-// manager is the service manager that started this process, see sd_notify(3) and systemd.exec(5). A
-// nil manager stands for none; all methods accept it.
+// manager is the connection to the service manager that started this process (see sd_notify(3) and systemd.exec(5)). A nil
+// manager means that there is none. All methods accept a nil manager.
 type manager struct {
+	// fd is the socket for messages to addr, the manager's address.
 	fd    int
 	addr  unix.Sockaddr
-	keep  bool          // whether it stores descriptors for this process
-	every time.Duration // interval of its watchdog; 0: none
+	keep  bool          // whether the manager stores descriptors for this process
+	every time.Duration // interval of the manager's watchdog; 0: the manager has no watchdog for this process
 }
 
-// newManager reads the environment. FDSTORE is the size of the store; service managers before
-// systemd 254 do not set it, so the unit has to.
+// newManager returns the manager that the environment names, or nil. The variable FDSTORE has the size of the manager's
+// descriptor store. Service managers before systemd 254 do not set FDSTORE, so the unit file must set it.
 func newManager() *manager {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
-	// The name is a path, or an abstract one that starts with @, which unix.SockaddrUnix converts
-	// to the zero byte that the kernel expects.
+	// The socket's name is a path, or an abstract name that begins with @. unix.SockaddrUnix replaces the @ by the zero byte
+	// that the kernel expects.
 	if path[0] != '/' && path[0] != '@' {
 		return nil
 	}
@@ -44,7 +46,7 @@ func newManager() *manager {
 		return nil
 	}
 	timeout := unix.NsecToTimeval(notifyTime.Nanoseconds())
-	// A manager that does not read must not block the supervisor, which has to replace workers.
+	// The supervisor must replace workers at any time, so a manager that does not read must not block it for long.
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
 	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
@@ -59,8 +61,8 @@ func newManager() *manager {
 // keeps reports whether the manager stores descriptors for this process.
 func (m *manager) keeps() bool { return m != nil && m.keep }
 
-// period returns the interval of notices to the manager: tick, or half of its watchdog's interval
-// if that is shorter.
+// period returns the interval of the messages to the manager's watchdog: tick, or half of the watchdog's interval if that is
+// shorter.
 func (m *manager) period(tick time.Duration) time.Duration {
 	if m == nil || m.every == 0 {
 		return tick
@@ -68,14 +70,14 @@ func (m *manager) period(tick time.Duration) time.Duration {
 	return max(min(tick, m.every/2), time.Millisecond)
 }
 
-// alive resets the manager's watchdog, if it has one for this process.
+// alive resets the manager's watchdog, if the manager has one for this process.
 func (m *manager) alive() {
 	if m != nil && m.every > 0 {
 		m.notify(keeper.Message{keeper.Watchdog: "1"})
 	}
 }
 
-// notify sends a message to the manager. Errors are ignored: the supervisor does not depend on it.
+// notify sends a message to the manager. It ignores errors, because the supervisor can work without the manager.
 func (m *manager) notify(msg keeper.Message, fds ...int) {
 	if m == nil {
 		return
@@ -92,7 +94,7 @@ func (m *manager) notify(msg keeper.Message, fds ...int) {
 	}
 }
 
-// store puts a copy of a descriptor into the manager's store, so that it survives the end of this
+// store puts a copy of a descriptor into the manager's descriptor store, so that the descriptor survives the end of this
 // process.
 func (m *manager) store(name string, fd int) {
 	if m.keeps() {
@@ -100,14 +102,16 @@ func (m *manager) store(name string, fd int) {
 	}
 }
 
-// remove removes descriptors from the manager's store, which would otherwise keep two of one name.
+// remove removes the descriptor name from the manager's store if s has it. Otherwise the manager would store two descriptors
+// with the same name.
 func (m *manager) remove(s store, name string) {
 	if _, ok := s[name]; ok && m.keeps() {
 		m.notify(keeper.Message{keeper.Remove: "1", keeper.Name: name})
 	}
 }
 
-// barrier waits until the manager has read all messages: it ignores messages of dead processes.
+// barrier waits until the manager has read all messages, because it ignores the messages of processes that have died. It
+// waits at most barrierTime.
 func (m *manager) barrier() {
 	if m == nil {
 		return
@@ -116,8 +120,8 @@ func (m *manager) barrier() {
 	if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
 		return
 	}
-	// The manager closes its copy of the pipe when it reads the message. The poll below sees that
-	// as the end of the pipe.
+	// The manager closes its copy of the write end when it reads the message, and the poll below then reports the end of the
+	// pipe.
 	defer unix.Close(p[0])
 	m.notify(keeper.Message{"BARRIER": "1"}, p[1])
 	unix.Close(p[1])
@@ -140,8 +144,8 @@ func (m *manager) close() {
 	}
 }
 
-// passed returns the descriptors that the manager passed to us (sd_listen_fds(3)), which were in
-// its store.
+// passed returns the descriptors that the service manager has passed to this process from its descriptor store (see
+// sd_listen_fds(3)), and removes the environment variables that describe them.
 func passed() store {
 	s := store{}
 	defer func() {
@@ -149,7 +153,7 @@ func passed() store {
 			os.Unsetenv(name)
 		}
 	}()
-	// Variables for another process were inherited by mistake: the descriptors are not ours.
+	// Variables with another process ID were inherited by mistake, and the descriptors do not belong to this process.
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return s
 	}
@@ -167,4 +171,4 @@ func passed() store {
 	return s
 }
 
-const firstPassed = 3 // number of the first descriptor that a manager passes (SD_LISTEN_FDS_START)
+const firstPassed = 3 // number of the first descriptor that a service manager passes (SD_LISTEN_FDS_START)

@@ -20,25 +20,30 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// handoverVariable is set if this supervisor continues another: "self:N", the same process before
-// exec(2), with a handover in descriptor N; or "worker:N", a worker without a supervisor hands over
-// its descriptors through descriptor N.
+// handoverVariable is the environment variable that is set if this supervisor continues the work of another. Its value is
+// "self:N" if the other is this process before exec(2), with a handover in descriptor N. It is "worker:N" if a worker without
+// a supervisor hands over its descriptors through the connection in descriptor N.
 const handoverVariable = "ARTIFACTFS_HANDED"
 
-// handover is the state that a supervisor passes to itself across exec(2).
+// handover is the state that a supervisor passes to the next executable through exec(2), encoded as JSON.
 type handover struct {
-	Descriptors store  `json:"kept"`
-	Conn        int    `json:"conn"` // connection to the worker
-	PID         int    `json:"pid"`  // process id of the worker
-	Version     string `json:"version"`
-	Count       int    `json:"count"`
-	Reason      string `json:"reason"`
+	// Descriptors has the descriptors of the mounts.
+	Descriptors store `json:"kept"`
+	Conn        int   `json:"conn"` // descriptor of the connection to the worker
+	PID         int   `json:"pid"`  // process ID of the worker
+	// Version is the version of the worker.
+	Version string `json:"version"`
+	// Count is the number of takeovers so far.
+	Count int `json:"count"`
+	// Reason is the reason why the last worker ended.
+	Reason string `json:"reason"`
 }
 
-// inherit continues a previous supervisor, if there was one.
+// inherit continues the work of a previous supervisor, if there was one, and otherwise uses the descriptors that the service
+// manager has passed.
 func (s *supervisor) inherit() error {
 	how, number, _ := strings.Cut(os.Getenv(handoverVariable), ":")
-	// A later supervisor must not inherit the variable.
+	// Processes that this one starts must not inherit the variable.
 	os.Unsetenv(handoverVariable)
 	fd, err := strconv.Atoi(number)
 	if how != "" && err != nil {
@@ -57,7 +62,7 @@ func (s *supervisor) inherit() error {
 	return nil
 }
 
-// inheritSelf reads the handover that replace wrote.
+// inheritSelf reads the handover that exec wrote to descriptor fd, and continues with the same worker.
 func (s *supervisor) inheritSelf(fd int) error {
 	f := os.NewFile(uintptr(fd), "handover")
 	defer f.Close()
@@ -66,7 +71,7 @@ func (s *supervisor) inheritSelf(fd int) error {
 		return fmt.Errorf("read handover: %w", err)
 	}
 	for _, fd := range h.Descriptors {
-		// The descriptors survived exec(2) because replace had cleared the flag. Workers must not
+		// The descriptors stayed open during exec(2), because exec had cleared their close-on-exec flag. Workers must not
 		// inherit them.
 		unix.CloseOnExec(fd)
 	}
@@ -88,8 +93,8 @@ func (s *supervisor) inheritSelf(fd int) error {
 	return nil
 }
 
-// inheritWorker takes over from a worker without a supervisor. The next worker starts meanwhile,
-// and serves when the old one has ended.
+// inheritWorker takes over from a worker without a supervisor. The next worker is started at once, and serves when the old
+// one has ended.
 func (s *supervisor) inheritWorker(fd int) error {
 	unix.CloseOnExec(fd)
 	conn, err := keeper.Open(fd)
@@ -97,7 +102,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		return err
 	}
 	for {
-		// The old worker sends its descriptors one by one, then the Begin message.
+		// The old worker sends its descriptors one by one, and then the StartServing message.
 		m, fds, err := conn.Receive()
 		if err != nil {
 			return fmt.Errorf("receive from worker: %w", err)
@@ -115,7 +120,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		break
 	}
 	if s.next, err = s.start(s.exe, s.Executable); err != nil {
-		s.Log.Warn("start worker", zap.Error(err)) // it is started when it is needed
+		s.Log.Warn("start worker", zap.Error(err)) // it is started again when it is needed
 	}
 	// The old worker exits when it receives this message.
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
@@ -126,38 +131,37 @@ func (s *supervisor) inheritWorker(fd int) error {
 	return nil
 }
 
-// replace continues the process with another executable and the same worker. It returns only if it
-// fails.
+// replace continues this process with another executable and the same worker. It returns only if it fails.
 func (s *supervisor) replace(file *os.File) error {
-	// The new supervisor starts a spare of its own, from the new executable.
+	// The new executable starts a spare worker itself, so the present one is not needed.
 	s.dropNext()
 	w := s.worker
-	// A read deadline in the past ends the goroutine that reads, between two messages. No message
-	// is lost: what was not read stays in the socket for the next supervisor.
+	// A read deadline in the past ends the goroutine read, between two messages. No message is lost: unread messages stay in
+	// the socket for the next executable.
 	w.conn.SetReadDeadline(time.Unix(1, 0))
 	for reading := true; reading; {
 		e := <-s.events
 		switch {
 		case e.from != w || e.message != nil || e.exited:
-			s.handle(e) // only this worker could end the supervisor, and its connection is handled last
+			s.handle(e) // only this worker could end the supervisor, and the end of its connection is handled last
 		default:
 			reading = false
 			if e.gone {
-				go s.bring(e) // its events follow
+				go s.bring(e) // the event is handled again later, after the events that precede it
 				return errors.New("the worker has ended meanwhile")
 			}
 		}
 	}
-	// A failure leaves this process as it was, so the goroutine that reads is started again.
+	// exec returns only after a failure and leaves this process unchanged, so the goroutine read is started again.
 	err := s.exec(file, w)
 	w.conn.SetReadDeadline(time.Time{})
 	go s.read(w)
 	return err
 }
 
-// exec is the last step of replace: it passes the state in a file in memory and calls exec(2).
+// exec is the last step of replace: it writes the handover to a memory file and calls exec(2). It returns only an error.
 func (s *supervisor) exec(file *os.File, w *worker) error {
-	// The duplicate is a plain descriptor, which can be passed through exec(2).
+	// The duplicate is a plain descriptor, which can stay open during exec(2).
 	conn, err := w.conn.Dup()
 	if err != nil {
 		return fmt.Errorf("replace supervisor: %w", err)
@@ -180,7 +184,7 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	for _, fd := range s.store {
 		passOn = append(passOn, fd)
 	}
-	syscall.ForkLock.Lock() // no process that starts now may inherit the descriptors
+	syscall.ForkLock.Lock() // a process that is started at this time must not inherit the descriptors
 	defer syscall.ForkLock.Unlock()
 	for _, fd := range passOn {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -189,14 +193,13 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		defer unix.CloseOnExec(fd)
 	}
 	env := append(os.Environ(), handoverVariable+"=self:"+strconv.Itoa(state))
-	// The path is that of the open file, which exec(2) can start even if the path was replaced or
-	// removed meanwhile.
+	// The path refers to the open file, so exec(2) works even if the file's own path was replaced or removed.
 	err = syscall.Exec(proc.FDPath(file), append([]string{s.Executable}, s.Args...), env)
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is for a worker whose supervisor is lost: it starts another supervisor, hands its
-// descriptors over and exits. It returns only an error.
+// Resurrect is called by a worker whose supervisor is lost. It starts another supervisor, hands the descriptors over and
+// exits this process. It returns only if it fails.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {
@@ -215,14 +218,14 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 		return fmt.Errorf("start supervisor: %w", err)
 	}
 	if err := conn.HandOver(to, s); err != nil {
-		// The worker is still the one that serves, so the supervisor that was started is not
-		// needed.
+		// The worker continues to serve, so the supervisor that was just started is not needed.
 		to.Close()
 		cmd.Process.Kill()
 		cmd.Wait()
 		return err
 	}
 	os.Exit(0)
-	runtime.KeepAlive(to) // the next worker starts when the kernel closes it, not when Go does
+	// The successor starts when the connection closes, so the kernel must close it at exit, and not a finalizer earlier.
+	runtime.KeepAlive(to)
 	return nil
 }

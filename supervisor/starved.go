@@ -8,35 +8,35 @@ import (
 
 // meter distinguishes a worker that hangs from one that the host does not let run.
 type meter interface {
-	// starved returns for how much of the last passed the process could not run although it wanted
-	// to: it waited for a processor, a page or a disk. The first call for a process returns an
-	// estimate.
+	// starved returns for how much of the last period passed the process pid could not run although it was ready to: it
+	// waited for a processor, a memory page or a disk. The first call for a process returns an estimate.
 	starved(pid int, passed time.Duration) time.Duration
 }
 
-// threads is the meter that looks at the threads of a process in /proc.
-// The process pid is the one whose times are in last; starved starts anew for another one.
+// threads is the meter that reads the times of a process's threads in /proc. last has the times of process pid at the
+// previous call. A call for another process starts with no times.
 type threads struct {
 	pid  int
-	last map[string]threadTimes // by thread id
+	last map[string]threadTimes // by thread ID
 }
 
-// threadTimes are the times of a thread: proc.Process.Times.
+// threadTimes are the times of a thread, as proc.Process.Times returns them.
 type threadTimes struct {
-	ran, waited time.Duration // on a processor, and for one; a wait counts when it has ended
+	// ran is the time on a processor, and waited the time of waiting for one. A wait is counted when it has ended.
+	ran, waited time.Duration
 }
 
-// starved returns the time of the thread that waited longest, because one thread that cannot run may
-// hold up all others.
+// starved returns the waiting time of the thread that waited longest, because one thread that cannot run may hold up all
+// others.
 func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	before := m.last
 	if pid != m.pid {
-		// The thread ids of one process mean nothing in another.
+		// The thread IDs of one process mean nothing in another process.
 		before = nil
 	}
 	m.pid, m.last = pid, make(map[string]threadTimes, len(before))
 	var most time.Duration
-	for id, thread := range proc.Of(pid).Threads() { // the process may end meanwhile
+	for id, thread := range proc.Of(pid).Threads() { // threads may end during the loop
 		state, now, ok := readThread(thread)
 		if !ok {
 			continue
@@ -44,9 +44,9 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 		m.last[id] = now
 		was, known := before[id]
 		switch {
-		case state == 'D': // it reads a page or waits for a disk: a signal would not even reach it
+		case state == 'D': // the thread reads a page or waits for a disk, where even a signal would not reach it
 			most = passed
-		case state == 'R' && known && now.ran == was.ran: // in the queue all the time
+		case state == 'R' && known && now.ran == was.ran: // the thread was in the queue of a processor all the time
 			most = passed
 		case known:
 			most = max(most, min(now.waited-was.waited, passed))
@@ -55,8 +55,8 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	return most
 }
 
-// readThread returns the state of a thread, as proc.Stat has it, and its times. A stopped thread is
-// in neither of the states that starve. ok is false if the thread has ended.
+// readThread returns the state of a thread, in the form of proc.Stat.State, and its times. ok is false if the thread has
+// ended.
 func readThread(thread proc.Process) (state byte, t threadTimes, ok bool) {
 	stat, err := thread.Stat()
 	if err != nil {

@@ -9,21 +9,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// store holds descriptors by name. They are plain numbers, because Go's poller would watch an
-// os.File of a device or socket that does not block, and wake this process for every request to a
-// mount.
+// store holds descriptors by name. They are stored as numbers and not as os.Files: Go's poller watches an os.File whose
+// device or socket is non-blocking, and would wake this process for every request to a mount.
 type store map[string]int
 
-// mountSuffix ends the name of the descriptor that every live mount has, see package daemon.
+// mountSuffix is the suffix of the name of a descriptor that every live mount has (see package takeover).
 const mountSuffix = ".state"
 
-// put stores a descriptor, which the store then owns, in place of one of the same name.
+// put stores a descriptor, which then belongs to the store. It closes an earlier descriptor with the same name.
 func (s store) put(name string, fd int) {
 	s.remove(name)
 	s[name] = fd
 }
 
-// remove closes and forgets a descriptor, if there is one of that name.
+// remove closes and removes the descriptor with this name, if there is one.
 func (s store) remove(name string) {
 	if fd, ok := s[name]; ok {
 		unix.Close(fd)
@@ -31,8 +30,7 @@ func (s store) remove(name string) {
 	}
 }
 
-// hasMounts reports whether a live mount depends on this process: its kernel connection is in the
-// store.
+// hasMounts reports whether the store has the descriptors of a live mount, which then depends on this process.
 func (s store) hasMounts() bool {
 	for name := range s {
 		if strings.HasSuffix(name, mountSuffix) {
@@ -42,7 +40,7 @@ func (s store) hasMounts() bool {
 	return false
 }
 
-// files moves the descriptors into os.Files. The store must not be used afterwards.
+// files returns the descriptors as os.Files, which then belong to the caller. The store must not be used afterwards.
 func (s store) files() []keeper.Descriptor {
 	var all []keeper.Descriptor
 	for name, fd := range s {

@@ -1,22 +1,24 @@
-// Package supervisor keeps mounts alive beyond the process that serves them. It holds their
-// descriptors by name, starts the process that serves (the worker), and starts the next one when
-// that dies. The next worker gets all descriptors, and the kernel resends to it the requests that
-// were not answered.
+// Package supervisor keeps mounts alive when the process that serves them dies. The supervisor holds the descriptors of the
+// mounts by name and starts that process, which is called the worker. When the worker dies, the supervisor starts a successor
+// and passes it all descriptors. The kernel then sends the successor those requests again that were not answered.
 //
 // Promises:
-//   - There is one way of taking over: that of a worker killed by SIGKILL. A worker that crashed, hangs,
-//     is stopped or is to be upgraded is killed first.
-//   - The next worker starts when the connection to the old one ends, which is when the kernel has closed
-//     its files; the rest of its end is not waited for. A worker may be started before that moment (spare).
-//   - A worker that cannot start is started again after growing pauses; in an upgrade, the old executable
-//     is used again after upgradeTries. After giveUpAfter the mounts are detached, so that their users get
-//     errors instead of waiting. Workers killed by the watchdog do not count: the limits grow instead.
-//   - The supervisor never opens, stats or holds anything in a mount, and neither do its workers before
-//     they serve: exec closes descriptors, and closing a file of a mount waits for a worker.
-//   - The supervisor can be lost too. Under a service manager its store has the descriptors as well;
-//     otherwise the worker starts another supervisor and hands everything over to it.
+//   - There is only one kind of takeover: after the worker was killed by SIGKILL. A worker that hangs, is stopped or must be
+//     upgraded is killed first, and one that crashed is treated alike.
+//   - A successor begins to serve when the connection to its predecessor has ended, which happens when the kernel has closed
+//     the predecessor's files. The supervisor does not wait for the rest of the predecessor's end. The successor's process
+//     may be started before that moment (a spare).
+//   - If a worker cannot start, the supervisor tries again after growing pauses. During an upgrade it returns to the old
+//     executable after upgradeTries failures. After giveUpAfter failures it detaches the mounts, so that their users receive
+//     errors instead of waiting. Workers that the watchdog has killed do not count as failures: the time limits are raised
+//     instead.
+//   - The supervisor never opens, stats or holds a file in a mount, and neither do workers before they serve. Otherwise an
+//     exec, which closes descriptors, could wait for a worker, because closing a file of a mount does.
+//   - The supervisor may be lost as well. Under a service manager, the manager's descriptor store also has the descriptors.
+//     Without one, the worker starts a new supervisor and hands everything over to it.
 //
-// One goroutine, run, owns all state; others only send it events. It waits for nothing but events.
+// The state belongs to one goroutine, in the method run. Other goroutines only send events to it, and it waits for nothing
+// but events and timers.
 package supervisor
 
 import (
@@ -33,33 +35,43 @@ import (
 )
 
 const (
-	tick        = 500 * time.Millisecond
-	readyTime   = time.Minute            // from the order to serve until the worker serves
-	waitingTime = 20 * time.Second       // from the start of an upgrade's worker until it is ready for the order
-	statusTime  = 2 * time.Millisecond   // for the exit status of a worker whose connection has ended, while others wait
-	codeTime    = time.Second            // interval of the same check while no file is open
-	goneTime    = time.Second            // for the connection to end of a worker that is killed
-	stopTime    = 75 * time.Second       // for a worker to unmount everything: twice its own limit, and some more
-	spareTime   = 300 * time.Millisecond // pause after a worker serves, which has more urgent work first
-	hastyTime   = time.Second            // a worker that crashes within this time probably crashes because of its state
+	// tick is the interval at which the supervisor checks its worker.
+	tick      = 500 * time.Millisecond
+	readyTime = time.Minute // maximum time from the order to serve until the worker serves
+	// waitingTime is the maximum time from the start of an upgrade's worker until it is ready for the order to serve.
+	waitingTime = 20 * time.Second
+	// statusTime is the wait for the exit status of a worker whose connection has ended, while there are mounts whose users
+	// wait.
+	statusTime = 2 * time.Millisecond
+	codeTime   = time.Second // wait for the same exit status while there are no mounts, or while the worker is unmounting
+	goneTime   = time.Second // maximum time for the connection of a killed worker to end
+	// stopTime is the maximum time for a worker to unmount everything: a little more than twice the worker's own limit.
+	stopTime = 75 * time.Second
+	// spareTime is the pause between the moment a worker serves and the start of a spare, because the worker has more urgent
+	// tasks at first.
+	spareTime = 300 * time.Millisecond
+	// A worker that crashes within hastyTime after it began to serve probably crashes because of the state that it took over.
+	hastyTime = time.Second
 
-	// A worker that the host does not let run is not replaced: its successor would have to be paged
-	// in as well. After starvedFactor times the watchdog's limit it is replaced all the same, since
-	// a meter can be wrong.
+	// A worker that the host does not schedule is not replaced, because its successor would wait for a processor or for
+	// memory as well. After starvedFactor times the watchdog's limit it is replaced nevertheless, because the measurement of
+	// its waiting time may be wrong.
 	starvedFactor = 20
-	// mostPatience is the number of times that the limits double, once for each worker that was
-	// killed by them.
+	// mostPatience limits how often the time limits are doubled. They are doubled once for each worker in a row that the
+	// watchdog has killed.
 	mostPatience = 4
-	calmTime     = time.Minute // how long a worker must serve until the limits are reset
+	calmTime     = time.Minute // time for which a worker must serve before the time limits are reset
 
-	upgradeTries = 3  // workers of a new executable that fail before the old one is used again
-	giveUpAfter  = 10 // workers in a row that did not serve, until the mounts are detached
-	hastyFree    = 10 // crashes in a row, each soon after serving, without a pause
-	hastyLimit   = 40 // crashes in a row, each soon after serving, until the mounts are detached
-	stopTries    = 2  // workers that die while they unmount everything
+	upgradeTries = 3  // number of failed workers of a new executable after which the old executable is used again
+	giveUpAfter  = 10 // number of workers in a row that did not serve, after which the mounts are detached
+	// hastyFree is the number of crashes in a row, each soon after serving began, that are followed by a new worker without
+	// a pause.
+	hastyFree  = 10
+	hastyLimit = 40 // number of crashes in a row, each soon after serving began, after which the mounts are detached
+	stopTries  = 2  // number of workers that die while they unmount everything, after which the mounts are detached
 )
 
-// Pauses before a worker that has failed is followed by the next; variables for the tests' sake.
+// Pauses before the successor of a failed worker is started. They are variables so that tests can shorten them.
 var (
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
@@ -67,70 +79,77 @@ var (
 
 // Config configures a supervisor.
 type Config struct {
-	Executable string        // path, as it shall be seen in the list of processes
-	WorkerArgs []string      // of a worker
-	Args       []string      // of the supervisor itself, for its next executable
-	Watchdog   time.Duration // silence after which a worker counts as hung; 0: never
-	Spare      bool          // have a worker wait while there is a mount
+	Executable string        // path of the executable, as it appears in the list of processes
+	WorkerArgs []string      // arguments of a worker
+	Args       []string      // arguments of the supervisor itself, used when it is replaced by a new executable
+	Watchdog   time.Duration // time without a sign of life after which a worker counts as hung; 0: never
+	Spare      bool          // whether a spare worker waits while there is a mount
 
-	// GiveUp detaches those of kept that are mounts, and stores the reason where a user can read it.
+	// GiveUp detaches those of the descriptors that are mounts, and records the reason where the user can read it.
 	GiveUp func(descriptors []keeper.Descriptor, reason string) error
-	// Leave reports whether the mounts are to survive in the service manager's store when the
-	// supervisor is asked to exit. It is called only if there is such a store. If Leave is nil, they are not.
+	// Leave reports whether the mounts stay in the service manager's descriptor store when the supervisor is asked to exit.
+	// It is called only if there is such a store. If Leave is nil, the mounts do not stay.
 	Leave func() bool
 
 	Log *zap.Logger
 }
 
-// supervisor is the state of run. Only the goroutine of run accesses it; other goroutines use
-// events and done.
+// supervisor is the state of the method run. Only the goroutine of run accesses this state, except for events and done, which
+// other goroutines use too.
 type supervisor struct {
 	Config
 	manager *manager
-	store   store
+	store   store // descriptors of the mounts
 	events  chan event
 	done    chan struct{} // closed when run has returned
 	exe     string        // path of the executable of workers
-	exeFile *os.File      // open executable, if exe is the path of a descriptor; else nil
+	exeFile *os.File      // the open executable, if exe is the path of a descriptor; nil otherwise
 	env     []string      // environment of workers
 
-	worker *worker // worker that serves or has the order to serve; nil during a pause
+	worker *worker // worker that serves or has received the order to serve; nil during a pause
 	next   *worker // worker that waits for the order to serve; nil: none
-	last   *worker // predecessor of worker
-	begun  bool    // whether a worker was sent the order to serve
-	served bool    // whether a worker has served
+	last   *worker // predecessor of worker; nil: none
+	begun  bool    // whether any worker has received the order to serve
+	served bool    // whether any worker has served
 
-	count         int    // number of takeovers
-	reason        string // cause of the end of the last worker
-	failures      int    // number of workers in a row that did not serve
-	hasty         int    // number of workers in a row that crashed within hastyTime after they began to serve
-	upgrade       *upgrade
+	count    int    // number of takeovers
+	reason   string // reason why the last worker ended
+	failures int    // number of workers in a row that ended before they served
+	hasty    int    // number of workers in a row that crashed within hastyTime after they had begun to serve
+	// upgrade is the upgrade in progress; nil: none.
+	upgrade *upgrade
+	// upgradeFailed is the reason why the last upgrade failed; "": it did not fail.
 	upgradeFailed string
 
-	stopping  bool // whether the daemon is ending: the mounts are being unmounted, or left to the service manager
-	leaving   bool // whether the mounts are left to the service manager
+	stopping bool // whether the daemon is ending: the mounts are being unmounted, or are left to the service manager
+	leaving  bool // whether the mounts are left to the service manager
+	// stopTries is the number of workers that died while they unmounted everything.
 	stopTries int
 
-	// Timers of run; nil: not set.
+	// Timers that run waits for; nil: not set.
 	grace, pause, spare, stop <-chan time.Time
 	lastTick                  time.Time
 
+	// meter measures for how long the host did not let the worker run.
 	meter meter
-	hung  int // number of workers in a row that the watchdog has killed
+	// hung is the number of workers in a row that the watchdog has killed.
+	hung int
 }
 
-// event is sent by other goroutines to run.
+// event is sent by other goroutines to run. It has exactly one of: a message, gone, overdue, exited.
 type event struct {
+	// from is the worker that the event is about.
 	from    *worker
 	message keeper.Message
+	// fds are the descriptors that arrived with message. The receiver must close them.
 	fds     []int
-	gone    bool // whether the connection has ended; no more messages follow
-	overdue bool // whether the connection of a killed worker has not ended within goneTime
-	exited  bool // whether the process has ended, with status
+	gone    bool // the connection has ended, so no more messages follow
+	overdue bool // the connection of a killed worker has not ended within goneTime
+	exited  bool // the process has ended with status; nil: the status is unknown
 	status  *os.ProcessState
 }
 
-// Run serves until a worker ends on purpose or ctx ends, and returns the exit code.
+// Run serves until a worker ends on purpose or ctx ends, and returns the exit code of the process.
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
@@ -145,8 +164,7 @@ func Run(ctx context.Context, c Config) int {
 	return s.run(ctx)
 }
 
-// run handles events and timers until a worker ends on purpose, and returns the exit code of the
-// process.
+// run handles events and timers until a worker ends on purpose or ctx ends, and returns the exit code of the process.
 func (s *supervisor) run(ctx context.Context) int {
 	if s.worker == nil {
 		if err := s.orderStart(); err != nil && !s.store.hasMounts() {
@@ -190,19 +208,21 @@ func (s *supervisor) run(ctx context.Context) int {
 	}
 }
 
-// handle handles one event. end is true if the supervisor ends with the exit code code.
+// handle handles one event. If end is true, the supervisor must end with exit code code.
 func (s *supervisor) handle(e event) (code int, end bool) {
 	w := e.from
 	switch {
 	case e.exited:
 		w.exited, w.status = true, e.status
 		switch {
-		case w.gone && w == s.worker: // its status was waited for
+		// The supervisor was waiting for the exit status of this worker.
+		case w.gone && w == s.worker:
 			s.grace = nil
 			return s.ended(w)
 		case w == s.last && w.status != nil:
 			s.learn(w)
-		case !w.gone: // unless one of its children has a copy of the socket, the end follows
+		// The connection ends soon, unless a child of the worker has a copy of the socket, so the wait is limited.
+		case !w.gone:
 			w.conn.SetReadDeadline(time.Now().Add(goneTime))
 		}
 	case e.gone, e.overdue:
@@ -212,8 +232,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		case w == s.next:
 			s.next = nil
 			s.lostNext(w)
-		// The exit status usually arrives a moment later, and is worth a short wait: it decides
-		// whether the worker crashed.
+		// The exit status usually arrives a moment later. A short wait for it is worthwhile, because the status shows whether
+		// the worker crashed.
 		case w == s.worker && !w.exited:
 			patience := codeTime
 			if s.store.hasMounts() && !w.stopping {
@@ -229,20 +249,19 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 	return 0, false
 }
 
-// message handles one message of a worker. It owns the descriptors fds, and closes those that it
-// does not store.
+// message handles one message of a worker. It owns the descriptors in fds, and closes those that it does not store.
 func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	defer func() { closeAll(fds) }()
 	name := m[keeper.Name]
 	switch {
 	case m[keeper.Waiting] != "":
 		w.waiting, w.version = true, m[keeper.Version]
-		// The upgraded worker is ready for the order, so the old one can be killed without a long
-		// pause for the users of the mounts.
+		// The worker of the upgrade is ready for the order to serve, so killing the old worker now causes only a short pause
+		// for the users of the mounts.
 		if w == s.next && s.upgrade != nil && s.worker != nil {
 			s.kill(s.worker, "upgrade to "+w.version)
 		}
-	case w != s.worker: // messages of other workers are ignored
+	case w != s.worker: // other messages are accepted only from the worker that serves
 	case m[keeper.Store] != "" && len(fds) == 1 && keeper.ValidName(name) == nil:
 		s.manager.remove(s.store, name)
 		s.store.put(name, fds[0])
@@ -268,7 +287,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	}
 }
 
-// ready records that a worker serves.
+// ready records that a worker serves, and completes an upgrade in progress.
 func (s *supervisor) ready(w *worker) {
 	w.readyAt, w.silence, w.starved = time.Now(), 0, 0
 	s.failures = 0
@@ -276,7 +295,7 @@ func (s *supervisor) ready(w *worker) {
 	if s.count > 0 {
 		s.Log.Info("the mounts are served again", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
 	}
-	// systemd expects READY=1 once, from the first worker.
+	// The service manager expects READY=1 only once, from the first worker.
 	if !s.served {
 		s.manager.notify(keeper.Message{keeper.Ready: "1"})
 	}
@@ -285,10 +304,10 @@ func (s *supervisor) ready(w *worker) {
 	s.wantSpare()
 }
 
-// beat checks the worker and reports to the manager that this process runs.
+// beat runs every tick: it checks the workers, and reports to the service manager that this process is alive.
 func (s *supervisor) beat(now time.Time, every time.Duration) {
-	// If the supervisor itself was late, because it was stopped or the machine slept, the worker is
-	// not to blame.
+	// If the supervisor itself was late, because it was stopped or the machine slept, the worker must not be blamed for the
+	// time. So at most two intervals count.
 	passed := min(now.Sub(s.lastTick), 2*every)
 	s.lastTick = now
 	s.manager.alive()
@@ -308,19 +327,20 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 	s.watchdog(w, now, passed)
 }
 
-// watchdog kills a worker that sends no sign of life, or does not become ready. Time in which the
-// host did not let it run does not count. Before it is ready it may have to be paged in, and has
-// all of readyTime.
+// watchdog kills a worker that sends no sign of life for the watchdog's limit, or does not become ready within readyTime.
+// Time during which the host did not let the worker run does not count. Before a worker is ready, it may have to be read from
+// disk, so it has all of readyTime.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
-	if w.silence > 2*tick || w.readyAt.IsZero() { // checking a healthy worker costs more than it is worth
+	// A healthy worker is not measured, because the measurement costs more than it is worth.
+	if w.silence > 2*tick || w.readyAt.IsZero() {
 		starved := min(s.meter.starved(w.pid(), passed), passed)
 		w.starved += starved
 		w.starting += passed - starved
 	}
 	patience := min(s.hung, mostPatience)
-	// A worker that was killed for slowness may have been slow because of the machine: its
-	// successor has twice the time.
+	// A worker that was killed because it was slow may have been slow because of the machine. Each successor has twice the
+	// time of its predecessor.
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
@@ -337,7 +357,7 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	}
 }
 
-// hangs kills a worker that hangs.
+// hangs kills a worker that hangs, and counts it for the time limits.
 func (s *supervisor) hangs(w *worker, why string) {
 	s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.pid()),
 		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
@@ -346,10 +366,10 @@ func (s *supervisor) hangs(w *worker, why string) {
 	s.kill(w, why)
 }
 
-// shutdown starts the end of the daemon: it orders the worker to unmount everything, or leaves the
-// mounts to the service manager. It returns true if the supervisor can end at once.
+// shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts to the service
+// manager. If end is true, the supervisor must end at once, with exit code code.
 func (s *supervisor) shutdown() (code int, end bool) {
-	// From here on a worker that ends is not replaced, except to unmount.
+	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
 	s.stopping = true
 	s.abandonUpgrade("the daemon ends")
 	s.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
@@ -357,7 +377,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 	if s.next != nil {
 		s.kill(s.next, "not needed")
 	}
-	// Without a worker no process can unmount in order.
+	// Without a worker, no process can unmount the mounts in order.
 	switch {
 	case s.worker == nil && s.leaving:
 		return s.left()
@@ -373,23 +393,23 @@ func (s *supervisor) shutdown() (code int, end bool) {
 	return 0, false
 }
 
-// tellStop orders a worker to unmount everything and exit.
+// tellStop orders a worker to unmount everything and exit. If the order cannot be sent, the worker is killed.
 func (s *supervisor) tellStop(w *worker) {
 	if err := w.conn.Tell(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
 		s.kill(w, "it could not be asked to stop")
 	}
 }
 
-// left returns after the service manager has received all descriptors.
+// left waits until the service manager has received all descriptors, and returns the exit code for a supervisor that leaves
+// the mounts to it.
 func (s *supervisor) left() (code int, end bool) {
 	s.manager.barrier()
 	return 0, true
 }
 
-// giveUp kills the workers and detaches all mounts, so that their users get errors. It returns the
-// exit code.
+// giveUp kills the workers and detaches all mounts, so that the users of the mounts receive errors. It returns the exit code.
 func (s *supervisor) giveUp(reason string) (code int) {
-	// A worker that is alive would answer requests of mounts that are being detached.
+	// The workers are killed first, because a living worker would answer requests of mounts that are being detached.
 	for _, w := range []*worker{s.worker, s.next} {
 		if w != nil {
 			w.process.Kill()
@@ -399,7 +419,7 @@ func (s *supervisor) giveUp(reason string) (code int) {
 	if err := s.GiveUp(s.store.files(), reason); err != nil {
 		s.Log.Error("detach mounts", zap.Error(err))
 	}
-	// The user of systemctl status learns the reason.
+	// The command systemctl status shows this reason to the user.
 	s.manager.notify(keeper.Message{keeper.Status: "gave up: " + reason})
 	for name := range s.store {
 		s.manager.remove(s.store, name)

@@ -13,19 +13,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// upgrade is an upgrade in progress: from the request until a worker of the new executable serves,
-// or the attempts are given up.
+// upgrade is an upgrade in progress. It lasts from the request until a worker of the new executable serves, or until the
+// upgrade is abandoned.
 type upgrade struct {
 	path     string   // path of the new executable
-	file     *os.File // the same file, even if the path is replaced or removed
-	ordered  bool     // whether a worker of the new executable was sent the order to serve
+	file     *os.File // the open executable, which stays usable if the path is replaced or removed
+	ordered  bool     // whether a worker of the new executable has received the order to serve
 	failures int      // number of such workers that ended before they served
 }
 
-// exe returns a path that opens the executable even if the file was replaced or removed.
+// exe returns a path of the open executable. The path stays valid if the file was replaced or removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
-// orderStart sends the order to serve to the worker that waits, or to a new one.
+// orderStart sends the order to serve to the worker that waits, or to a new one. If no worker can be started, it schedules another
+// attempt and returns the error.
 func (s *supervisor) orderStart() error {
 	w, err := s.successor()
 	if err != nil {
@@ -43,22 +44,22 @@ func (s *supervisor) orderStart() error {
 	start := keeper.Start{
 		Reason: s.reason, Count: s.count, Managed: s.manager.keeps(), Supervisor: os.Getpid(), UpgradeFailed: s.upgradeFailed,
 	}
-	// The descriptors precede the order: the worker has all of them when it starts to serve.
+	// The descriptors are sent before the order, so the worker has all of them when it starts to serve.
 	err = w.conn.SendDescriptors(s.store)
 	if err == nil {
 		err = w.conn.Send(start.Message())
 	}
-	// The order to stop arrived while no worker served. The new one takes over only to unmount.
+	// The daemon was told to stop while no worker served, so the new worker takes over only to unmount.
 	if err == nil && s.stopping {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
-	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE: it has ended, and an event follows
+	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE means that the worker has ended, and an event for that follows
 		s.kill(w, err.Error())
 	}
 	return nil
 }
 
-// successor returns the worker that waits, or starts one: of the new executable during an upgrade.
+// successor returns the worker that waits, or starts one. During an upgrade it starts one from the new executable.
 func (s *supervisor) successor() (*worker, error) {
 	if w := s.next; w != nil && w.killed == "" {
 		s.next = nil
@@ -73,10 +74,10 @@ func (s *supervisor) successor() (*worker, error) {
 	return s.start(s.exe, s.Executable)
 }
 
-// ended handles the end of the worker that served: it starts the takeover, or returns true if the
-// supervisor ends with the exit code code.
+// ended handles the end of the worker that served: it starts the takeover. If end is true, the supervisor must end with exit
+// code code instead.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
-	// last is kept because the exit status may arrive after the connection ended.
+	// last is set because the exit status may arrive after the connection has ended.
 	s.worker, s.last, s.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
@@ -86,14 +87,14 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	case s.leaving:
 		return s.left()
 	case !s.served && !s.store.hasMounts():
-		// It never served: it has reported why it refuses.
+		// The worker has never served, and has already reported why it refuses to.
 		return w.code(), true
 	}
 	s.reason = w.end()
 	s.Log.Warn("the worker has exited, another one takes over", zap.Int("pid", w.pid()), zap.String("why", s.reason))
 	w.endedAt = time.Now()
 	switch {
-	case w.readyAt.IsZero() && w.hung: // the next one has more time
+	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next one has more time
 		s.failUpgrade()
 	case w.readyAt.IsZero():
 		s.failures++
@@ -109,8 +110,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 			return s.giveUp("its worker died while it unmounted: " + s.reason), true
 		}
 	}
-	// Neither a worker nor the pauses helped: the users of the mounts get errors instead of
-	// waiting.
+	// Neither new workers nor pauses have helped. The users of the mounts now receive errors instead of waiting.
 	if s.failures >= giveUpAfter || s.hasty >= hastyLimit {
 		return s.giveUp(fmt.Sprintf("%d workers in a row have failed, the last: %s", max(s.failures, s.hasty), s.reason)), true
 	}
@@ -118,7 +118,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	return 0, false
 }
 
-// countHaste counts workers that crash soon after they served.
+// countHaste counts the workers in a row that crash soon after they began to serve.
 func (s *supervisor) countHaste(w *worker) {
 	switch {
 	case !w.crashed():
@@ -129,7 +129,7 @@ func (s *supervisor) countHaste(w *worker) {
 	}
 }
 
-// learn records how the previous worker ended, if its exit status arrived after the takeover.
+// learn records how the previous worker ended, if its exit status arrived only after the takeover had begun.
 func (s *supervisor) learn(w *worker) {
 	if w.killed != "" {
 		return
@@ -143,10 +143,9 @@ func (s *supervisor) learn(w *worker) {
 	}
 }
 
-// retry begins at once, or after a pause that grows with each failure.
+// retry starts the next worker at once, or after a pause that grows with each failure.
 func (s *supervisor) retry() {
-	// The first hastyFree crashes in a row cost no pause, because the users of the mounts wait
-	// meanwhile.
+	// The first hastyFree crashes in a row cause no pause, because the users of the mounts wait during a pause.
 	n := max(s.failures, s.hasty-hastyFree)
 	if n <= 0 {
 		s.orderStart()
@@ -155,33 +154,33 @@ func (s *supervisor) retry() {
 	s.pause = time.After(min(firstPause<<min(n-1, 10), longestPause))
 }
 
-// wantSpare schedules the start of a spare worker if there are mounts that it could take over.
+// wantSpare schedules the start of a spare worker, if there are mounts that it could take over.
 func (s *supervisor) wantSpare() {
-	// An upgrade has a waiting worker of its own, and a worker that does not serve yet needs the
-	// machine for itself.
+	// During an upgrade a worker of the new executable is waiting already. While a worker does not serve yet, it needs the
+	// machine's resources itself.
 	if s.Spare && s.next == nil && s.spare == nil && !s.stopping && s.upgrade == nil && s.store.hasMounts() &&
 		s.worker != nil && !s.worker.readyAt.IsZero() {
 		s.spare = time.After(spareTime)
 	}
 }
 
-// prepare starts a spare.
+// prepare starts a spare worker, unless a reason against it has arisen since wantSpare.
 func (s *supervisor) prepare() {
 	if s.next != nil || s.upgrade != nil || s.stopping || s.worker == nil || !s.store.hasMounts() {
 		return
 	}
 	w, err := s.start(s.exe, s.Executable)
 	if err != nil {
-		s.Log.Warn("start spare worker", zap.Error(err)) // it is tried again when one is needed
+		s.Log.Warn("start spare worker", zap.Error(err)) // started again when a spare is needed next
 		return
 	}
 	s.next = w
 }
 
-// lostNext handles the end of the worker that waited for the order.
+// lostNext handles the end of the worker that waited for the order to serve.
 func (s *supervisor) lostNext(w *worker) {
 	if s.upgrade == nil {
-		return // after the next takeover there will be another
+		return // after the next takeover another spare is started
 	}
 	why := w.killed
 	if why == "" {
@@ -190,11 +189,11 @@ func (s *supervisor) lostNext(w *worker) {
 	s.abandonUpgrade(why)
 }
 
-// beginUpgrade starts a worker of another executable. The present worker is killed only when the
-// new one waits for the order to serve.
+// beginUpgrade starts a worker of another executable, whose path and open descriptor are given. The present worker is killed
+// only when the new one is ready for the order to serve.
 func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
-	// The worker reports the failure to the caller of the upgrade.
+	// The worker passes the failure on to the caller of the upgrade.
 	if err != nil {
 		s.tellFailed("keep executable: " + err.Error())
 		return
@@ -215,8 +214,8 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	s.next = w
 }
 
-// outOfTheWay moves a descriptor to a number above firstFree. A child opens its executable by this
-// number after its own descriptors are in place, which have the low numbers.
+// outOfTheWay moves a descriptor to a number of at least firstFree. When a child process is started, its own descriptors are
+// first put at low numbers, and the executable is opened afterwards by its number, which must not have been overwritten.
 func outOfTheWay(fd int, name string) (*os.File, error) {
 	defer unix.Close(fd)
 	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
@@ -226,9 +225,10 @@ func outOfTheWay(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(up), name), nil
 }
 
+// firstFree is a descriptor number above all that a child process is started with.
 const firstFree = 100
 
-// dropNext ends the worker that waits for the order, if there is one.
+// dropNext kills the worker that waits for the order to serve, if there is one.
 func (s *supervisor) dropNext() {
 	if w := s.next; w != nil {
 		s.next = nil
@@ -237,7 +237,8 @@ func (s *supervisor) dropNext() {
 	s.spare = nil
 }
 
-// abandonUpgrade continues with the old executable.
+// abandonUpgrade ends an upgrade without success, and continues with the old executable. It does nothing if there is no
+// upgrade.
 func (s *supervisor) abandonUpgrade(why string) {
 	u := s.upgrade
 	if u == nil {
@@ -255,12 +256,13 @@ func (s *supervisor) abandonUpgrade(why string) {
 // tellFailed sends the worker the reason why an upgrade failed.
 func (s *supervisor) tellFailed(why string) {
 	if s.worker != nil {
-		s.worker.conn.Tell(keeper.UpgradeFailed, why) // if the message cannot be sent the worker is ending, and the next one follows
+		// If the message cannot be sent, the worker is ending, and its successor learns the reason from orderStart.
+		s.worker.conn.Tell(keeper.UpgradeFailed, why)
 	}
 }
 
-// failUpgrade counts a worker of the new executable that ended before it served. After upgradeTries
-// of them the old executable is used again at once.
+// failUpgrade counts a worker of the new executable that ended before it served. After upgradeTries such workers, the old
+// executable is used again at once.
 func (s *supervisor) failUpgrade() {
 	u := s.upgrade
 	if u == nil || !u.ordered {
@@ -272,8 +274,8 @@ func (s *supervisor) failUpgrade() {
 	}
 }
 
-// finishUpgrade replaces the executable of the supervisor after a worker of the new executable
-// serves.
+// finishUpgrade makes the new executable that of later workers, and replaces the supervisor itself by it. It is called when a
+// worker of the new executable serves.
 func (s *supervisor) finishUpgrade(w *worker) {
 	u := s.upgrade
 	if u == nil || !u.ordered {
@@ -284,9 +286,10 @@ func (s *supervisor) finishUpgrade(w *worker) {
 	if s.exeFile != nil {
 		s.exeFile.Close()
 	}
-	// The workers after this one are of the new executable too.
+	// Later workers are started from the new executable, too.
 	s.exe, s.exeFile = u.exe(), u.file
-	if err := s.replace(u.file); err != nil { // workers use the new executable already; only the supervisor is missing
+	// If this fails, workers use the new executable already, and only the supervisor keeps the old one.
+	if err := s.replace(u.file); err != nil {
 		s.Log.Warn("the supervisor stays what it was", zap.Error(err))
 	}
 }

@@ -15,32 +15,35 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// WorkerFD is the descriptor of a worker for its connection to the supervisor.
+// WorkerFD is the number of the descriptor that is a worker's connection to the supervisor.
 const WorkerFD = 3
 
-// worker is a process that serves, has served, or waits for the order to.
+// worker is a process that serves, has served, or waits for the order to serve.
 type worker struct {
+	// process is nil if the worker is not known to this supervisor by its process ID.
 	process *os.Process
 	conn    *keeper.Conn
-	status  *os.ProcessState // exit status; nil: not known, because it runs or is not a child of this process
+	// status is the exit status; nil: unknown, because the worker runs or is not a child of this process.
+	status *os.ProcessState
 
 	version   string
-	waiting   bool      // whether it is ready for the order to serve
-	orderedAt time.Time // time of the order to serve
-	readyAt   time.Time // time at which it began to serve; zero: it does not serve yet
-	endedAt   time.Time // time at which the search for its successor began
+	waiting   bool      // whether the worker is ready for the order to serve
+	orderedAt time.Time // time at which the order to serve was sent
+	readyAt   time.Time // time at which the worker began to serve; zero: it does not serve yet
+	endedAt   time.Time // time at which its end was handled and the search for its successor began
 
-	silence      time.Duration // time since its last sign of life
-	starved      time.Duration // part of silence in which the host did not let it run
-	starting     time.Duration // time since the order to serve, without the time that the host did not let it run
-	hung         bool          // whether the watchdog has killed it
-	stopping     bool          // whether it has unmounted everything and ends on purpose
-	killed       string        // reason for which the supervisor has killed it; "": it has not
+	silence  time.Duration // time since the last sign of life
+	starved  time.Duration // part of silence in which the host did not let the worker run
+	starting time.Duration // time since the order to serve, without the time in which the host did not let the worker run
+	hung     bool          // whether the watchdog has killed the worker
+	stopping bool          // whether the worker has unmounted everything and ends on purpose
+	killed   string        // reason why the supervisor has killed the worker; "": it has not
+	// gone states that the connection has ended, exited that the process has.
 	gone, exited bool
 }
 
-// workerEnvironment returns the environment without the variables for the supervisor only. A worker
-// must not take itself for the process that the service manager started.
+// workerEnvironment returns the environment without the variables that are meant for the supervisor only. With them, a worker
+// would behave like the process that the service manager started.
 func workerEnvironment(all []string) []string {
 	var env []string
 	for _, e := range all {
@@ -54,7 +57,7 @@ func workerEnvironment(all []string) []string {
 	return env
 }
 
-// start starts a worker from an executable file. name is the name that it sees as its own.
+// start starts a worker from the executable file exe. name is the name that the worker sees as its own, in its arguments.
 func (s *supervisor) start(exe, name string) (*worker, error) {
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -63,7 +66,7 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	defer peer.Close()
 	cmd := &exec.Cmd{
 		Path: exe, Args: append([]string{name}, s.WorkerArgs...), Env: s.env, Dir: "/",
-		// The peer becomes descriptor 3, WorkerFD: ExtraFiles follow standard error.
+		// peer becomes descriptor 3, which is WorkerFD, because ExtraFiles follow standard error.
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 	}
 	if err := cmd.Start(); err != nil {
@@ -75,25 +78,23 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	return w, nil
 }
 
-// watch sends events for the messages of a worker and for its end.
+// watch starts goroutines that send events for the messages of a worker and for its end.
 func (s *supervisor) watch(w *worker) {
 	go s.read(w)
 	if w.process == nil {
 		return
 	}
 	go func() {
-		status, _ := w.process.Wait() // nil: another process's child
+		status, _ := w.process.Wait() // status is nil if the worker is the child of another process
 		s.bring(event{from: w, exited: true, status: status})
 	}()
 }
 
-// read sends events for the messages of a worker until its connection ends. It runs in a goroutine
-// of its own.
+// read sends events for the messages of a worker until the worker's connection ends. It runs in a separate goroutine.
 func (s *supervisor) read(w *worker) {
 	for {
 		m, fds, err := w.conn.Receive()
-		// kill sets the deadline: the worker was killed, and its connection should have ended by
-		// now.
+		// The method kill has set the deadline. The worker was killed, and its connection should have ended before the deadline.
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.bring(event{from: w, overdue: true})
 			return
@@ -109,8 +110,8 @@ func (s *supervisor) read(w *worker) {
 	}
 }
 
-// bring sends an event to run. After the end of run it closes the descriptors of the event instead,
-// so that no sender blocks.
+// bring sends an event to run. If run has ended, bring closes the descriptors of the event instead, so that no sender blocks
+// forever.
 func (s *supervisor) bring(e event) {
 	select {
 	case s.events <- e:
@@ -119,7 +120,7 @@ func (s *supervisor) bring(e event) {
 	}
 }
 
-// kill ends a worker. Its end is handled by ended.
+// kill kills a worker. The end of the worker is handled later, by ended.
 func (s *supervisor) kill(w *worker, why string) {
 	if w.killed == "" {
 		w.killed = why
@@ -127,11 +128,11 @@ func (s *supervisor) kill(w *worker, why string) {
 	if w.process != nil {
 		w.process.Kill()
 	}
-	// A thread of it may hang where SIGKILL does not reach.
+	// The deadline is needed because a thread of the worker may hang in the kernel, where SIGKILL does not end it.
 	w.conn.SetReadDeadline(time.Now().Add(goneTime))
 }
 
-// pid returns the process id of a worker; 0 if it is not known.
+// pid returns the process ID of a worker, or 0 if it is unknown.
 func (w *worker) pid() int {
 	if w.process == nil {
 		return 0
@@ -139,18 +140,17 @@ func (w *worker) pid() int {
 	return w.process.Pid
 }
 
-// crashed reports whether a worker ended by a fault of its own, as far as is known.
+// crashed reports whether a worker is known to have ended because of a fault of its own.
 func (w *worker) crashed() bool {
 	if w.killed != "" || w.status == nil {
 		return false
 	}
-	// SIGKILL is sent by the kernel when memory runs out, or by an administrator: it shows no fault
-	// of the worker.
+	// SIGKILL does not show a fault of the worker: it is sent by the kernel when memory runs out, or by an administrator.
 	ws, ok := w.status.Sys().(syscall.WaitStatus)
 	return ok && !(ws.Signaled() && ws.Signal() == syscall.SIGKILL)
 }
 
-// end returns a description of how a worker ended.
+// end returns a description of how a worker ended, for logs and users.
 func (w *worker) end() string {
 	switch {
 	case w.killed != "":
@@ -165,7 +165,7 @@ func (w *worker) end() string {
 	return fmt.Sprintf("it ended with exit code %d, the log says more", w.status.ExitCode())
 }
 
-// code returns the exit code with which the supervisor ends after this worker.
+// code returns the exit code with which the supervisor ends after this worker has ended.
 func (w *worker) code() int {
 	if w.status == nil || w.status.ExitCode() < 0 {
 		return 1

@@ -31,7 +31,7 @@ type file struct {
 	stopped chan struct{} // closed when that goroutine has ended
 	// growing is held while a chunk is made. It is taken without the owner's locks or after them.
 	growing sync.Mutex
-	made    int64 // guarded by growing: number of chunks that were mapped so far, starting from the beginning of the file
+	made    int64 // guarded by growing: index of the next chunk to map, counted from the beginning of the file
 	taken   int64 // guarded by growing: bytes of the file whose disk space is allocated
 
 	// Guarded by the owner's lock for appending.

@@ -62,7 +62,7 @@ type Home struct {
 	Packs   int    `json:"packs"`         // number of packs in the home's git directory
 	Git     int64  `json:"git_bytes"`     // size of the git directory
 	Overlay int64  `json:"overlay_bytes"` // size of the overlay
-	// size of all other files, such as the inode table, the change journal and the session repository
+	// Other is the size of all other files, such as the inode table, the change journal and the session repository.
 	Other int64 `json:"other_bytes"`
 }
 
