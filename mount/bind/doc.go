@@ -1,8 +1,8 @@
-// Package bind mounts plain directories over paths in a mount: the backings of redirects, and the git directory for
-// containers, which see only the mount. The kernel serves these directories without a request to this process, and they
-// outlive the process: a successor finds them in the mount table.
+// Package bind mounts plain directories over paths in a mount. These are the backings of redirects, and the git directory for
+// containers, whose processes see only the mount. The kernel serves these directories without a request to this process. They
+// outlive the process, and a successor finds them in the mount table.
 //
-// The package opens paths inside a mount without following symbolic links, and mounts on the descriptor, because the
-// owner of the files could otherwise redirect a mount to a directory outside by a symbolic link.
-// the way that leads out of the mount.
+// The package opens paths inside a mount without following symbolic links, and mounts over the open descriptor. Otherwise the
+// owner of the files could replace a directory by a symbolic link at the right moment, and so make this process mount over a
+// directory outside the mount.
 package bind

@@ -16,49 +16,49 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// GitDir shows a mount's git directory as .git in its root, for processes that see only the mount, such as those in a
-// container. The git directory is mounted over an empty directory of the overlay, and the files outside that it needs
-// are mounted over paths in it (package gitdir, inside.go).
+// GitDir makes the git directory of a mount visible as .git in the root of the mount, for processes that see only the mount,
+// such as those in a container. The git directory is mounted over an empty directory of the overlay. The files outside the
+// git directory that it refers to are mounted over paths in it (see package gitdir, inside.go).
 //
-// The objects of the store are mounted read-only, because a container must not be able to change objects that other
-// mounts share.
+// The objects of the store are mounted read-only, because a container must not be able to change objects that other mounts
+// share.
 //
-// A nil *GitDir does nothing; the mount has a file .git instead. The methods may be called from any goroutine, but not
-// concurrently, except Mounts.
+// All methods do nothing for a nil *GitDir; such a mount has a file .git instead. The methods may be called from any
+// goroutine, but not concurrently, except Mounts.
 type GitDir struct {
 	dir     string // directory of the mount
 	sources func() (Sources, error)
-	thread  atomic.Uint32 // thread ID that is mounting or unmounting now; 0 if none is
+	thread  atomic.Uint32 // ID of the thread that is mounting or unmounting now; 0: none
 }
 
-// Sources are the paths that are mounted below .git.
+// Sources are the paths that are mounted at .git or below it.
 type Sources struct {
 	Git     string // git directory
-	Objects string // objects of the store
-	Session string // objects of the session that a checkpoint needs; "" if none
-	Program string // this program
+	Objects string // objects directory of the store
+	Session string // objects directory of the session, if the mounted checkpoint needs it; "": none
+	Program string // path of this program
 	Monitor string // program that answers git's fsmonitor queries
 }
 
-// NewGitDir returns the git directory of the mount at dir. sources is called at every Bind and Unbind.
+// NewGitDir returns the GitDir of the mount at dir. sources is called by every Bind and Unbind.
 func NewGitDir(dir string, sources func() (Sources, error)) *GitDir {
 	return &GitDir{dir: dir, sources: sources}
 }
 
-// Wanted reports whether the mount shows its git directory as .git.
+// Wanted reports whether the mount has its git directory at .git.
 func (g *GitDir) Wanted() bool { return g != nil }
 
-// Mounts reports whether tid is the thread of this process that is mounting the git directory. Its lookups of .git must
-// not wait for the git directory.
+// Mounts reports whether tid is the thread of this process that is mounting the git directory. Lookups of .git by this thread
+// must not wait for the git directory, because the thread would wait for itself.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
-// boundPlace is one bind mount: source over the path at below .git.
+// boundPlace is one bind mount: source is mounted over the path at, which is relative to .git.
 type boundPlace struct {
 	source, at string
 	readOnly   bool
 }
 
-// places returns the bind mounts in the order in which they are made, outermost first.
+// places returns the bind mounts in the order in which they are made, the outermost first.
 func places(s Sources) []boundPlace {
 	all := []boundPlace{
 		{s.Git, "", false},
@@ -97,10 +97,11 @@ func (g *GitDir) Bind() error {
 	})
 }
 
-// at returns the path of a place below .git.
+// at returns the path of a place that is relative to .git.
 func (g *GitDir) at(place string) string { return filepath.Join(g.dir, ".git", place) }
 
-// going runs f on a thread that has no FUSE device of this process open, and whose lookups of .git do not wait.
+// going calls f with the mount table, on a thread that has no FUSE device of this process open and whose lookups of .git do
+// not wait.
 func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	return fuse.WithoutDevice(func() error {
 		g.thread.Store(uint32(unix.Gettid()))
@@ -113,8 +114,8 @@ func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	})
 }
 
-// bindOne mounts a clone of the source. The clone gets its restrictions (nosuid, nodev, perhaps read-only) before it is
-// attached, so that no process can use it without them.
+// bindOne mounts a clone of the source. The clone receives its restrictions (nosuid, nodev, and perhaps read-only) before it
+// is attached, so no process can use it without them.
 func (g *GitDir) bindOne(p boundPlace) error {
 	root, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -143,8 +144,8 @@ func (g *GitDir) bindOne(p boundPlace) error {
 	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// Unbind unmounts everything, innermost first. It stops at the first busy mount and returns fuse.ErrBusy; Bind then
-// mounts the others again. With force, it detaches all of them.
+// Unbind unmounts everything, the innermost mount first. It stops at the first mount that is in use and returns fuse.ErrBusy;
+// Bind then mounts the others again. With force, it detaches all of them.
 func (g *GitDir) Unbind(force bool) error {
 	if g == nil {
 		return nil

@@ -27,66 +27,71 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// A redirect is a path of a mount whose files are in a plain directory below the home of the mount, its backing.
-// Redirects are for large files that commands can create again, such as node_modules. Accesses to them cause no request
-// to this process, and they are removed with the mount.
+// A redirect is a path of a mount whose files are stored in a plain directory, the backing, below the home of the mount (its
+// directory below the state directory). Redirects are meant for large amounts of files that commands can create again, such
+// as node_modules. Accesses to these files cause no request to this process, and the files are removed with the mount.
 //
-// Root redirects by a bind mount over the directory as soon as a process creates it. For other users, a symbolic link
-// exists from the start. The placeholder, a directory or link, is in the overlay, but does not count as a change of the
-// user, and is removed with the mount. The record lists it, so that the next mount can remove it if this process is
-// killed.
+// If this process runs as root, it bind-mounts the backing over the directory as soon as a process creates that directory.
+// Otherwise it creates a symbolic link when it mounts. The directory or link is called the placeholder. It is in the overlay,
+// but does not count as a change of the user, and is removed with the mount. The session's record lists it, so that the next
+// mount can remove it if this process is killed.
 
-// Server is the part of package fuse that lets one directory be looked up and mounted on while other lookups of it wait.
+// Server is the part of package fuse that lets this process look up one directory and mount over it, while other lookups of
+// that directory wait.
 type Server interface {
+	// Redirect calls bind and returns its error. While bind runs, lookups of the directory at this place wait, except those by
+	// the thread that runs bind.
 	Redirect(at worktree.Place, bind func() error) error
 }
 
-// Redirects are the redirects of one mount. The zero value has none.
+// Redirects are the redirects of one mount. The zero value has no redirects.
 //
-// Plan, TakeOver, Link and Remove must be called while the kernel does not have the mount. The other methods may be
-// called from any goroutine.
+// Plan, TakeOver, Link and Remove must be called while the kernel does not have the mount. The other methods may be called
+// from any goroutine.
 type Redirects struct {
-	o   Options
-	all []*redirect // set by Plan or TakeOver and not changed afterwards
+	o Options
+	// all is set by Plan or TakeOver and not changed afterwards.
+	all []*redirect
 
 	noteMu sync.Mutex
-	notes  []string // reasons why redirects are not possible; guarded by noteMu
+	notes  []string // reasons why paths could not be redirected; guarded by noteMu
 
-	// mu is read-locked while the kernel binds, and locked while it unbinds. Both may send requests to this process;
-	// none of those takes mu. Binds must not wait for each other, because the kernel may hold the lock of the directory
-	// of one while it binds another.
+	// mu is held shared during a bind, and exclusively during an unbind. Both may cause requests to this process, but the
+	// handlers of these requests do not take mu. Binds must not wait for each other, because the kernel may hold the lock of
+	// one bind's directory while it performs another bind.
 	mu sync.RWMutex
-	// ending states that binds are disabled; guarded by mu.
+	// ending states that binds are disabled, because Unbind was called; guarded by mu.
 	ending bool
 }
 
-// Options are the properties of the mount that Redirects need.
+// Options are the properties of a mount that Redirects need.
 type Options struct {
-	Dir      string // directory of the mount
-	Home     string
-	ID       string // name of Home below mounts/
-	Tree     *worktree.Tree
-	Owner    worktree.Cred // owner of symbolic links
+	Dir   string         // directory of the mount
+	Home  string         // directory of the mount below the state directory
+	ID    string         // name of Home below mounts/
+	Tree  *worktree.Tree // working tree of the mount
+	Owner worktree.Cred  // owner of symbolic links
+	// Writable states that the working tree may be changed.
 	Writable bool
 	Log      *zap.Logger
 }
 
-// redirect is one redirect and whether it is in effect.
+// redirect is one redirect, with the information whether it is in effect.
 type redirect struct {
 	statedir.Redirect
 	mu sync.Mutex // serializes binds; locked after Redirects.mu
-	// active states that the directory is bound, or that its link exists.
+	// active states that the backing is mounted over the directory, or that the symbolic link exists.
 	active atomic.Bool
 }
 
-// dir returns the directory of all backings.
+// dir returns the directory that contains all backings.
 func (r *Redirects) dir() string { return filepath.Join(r.o.Home, "redirect") }
 
-// backing returns the backing of a redirect.
+// backing returns the path of a redirect's backing.
 func (r *Redirects) backing(d statedir.Redirect) string { return filepath.Join(r.dir(), d.Backing) }
 
-// Paths returns the directories whose files change without a request to this process, in the form of replies to git's
-// fsmonitor queries.
+// Paths returns the redirected directories that are in effect, whose files change without a request to this process. The
+// paths have the form of replies to git's fsmonitor queries, with a slash at the end.
 func (r *Redirects) Paths() []string {
 	var dirs []string
 	for _, d := range r.all {
@@ -97,37 +102,38 @@ func (r *Redirects) Paths() []string {
 	return dirs
 }
 
-// Any reports whether there are redirects.
+// Any reports whether the mount has redirects.
 func (r *Redirects) Any() bool { return len(r.all) > 0 }
 
-// Notes returns a sentence for each redirect that is not possible, with the reason.
+// Notes returns a sentence for each path that could not be redirected, with the reason.
 func (r *Redirects) Notes() []string {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
 	return slices.Clone(r.notes)
 }
 
-// Note adds a note.
+// Note adds a note, formatted as by fmt.Sprintf.
 func (r *Redirects) Note(format string, args ...any) {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// Wish is the request for redirects.
+// Wish describes the redirects that a mount is to have.
 type Wish struct {
-	Paths  []string
-	Strict bool // return an error, instead of adding a note, for a path that cannot be redirected
-	// Old are the redirects of the previous mount.
+	Paths  []string // paths to redirect, relative to the root of the mount
+	Strict bool     // whether Plan returns an error for a path that cannot be redirected, instead of adding a note
+	// Old are the redirects of the previous mount of the session.
 	Old []statedir.Redirect
-	// Base returns the entries of a directory of the base tree. Paths in the base tree cannot be redirected.
+	// Base returns the entries of a directory of the base tree, which is given by its tree ID. Paths in the base tree cannot
+	// be redirected.
 	Base func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	Root object.ID // root of the base tree
+	Root object.ID // ID of the root of the base tree
 }
 
-// Plan decides which paths are redirected, and removes the placeholders and backings of other redirects that an earlier
-// mount of the session left behind. It returns the redirects to store in the session's record. If w is strict, it
-// returns a *control.Error for a path that cannot be redirected.
+// Plan decides which paths are redirected. It removes the placeholders and backings that an earlier mount of the session left
+// behind and that are not needed. It returns the redirects for the session's record. If w.Strict is set, Plan returns a
+// *control.Error for a path that cannot be redirected.
 func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Redirect, error) {
 	r.o = o
 	for _, p := range w.Paths {
@@ -148,7 +154,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.Redirect == d }) {
 			r.clear(ctx, d)
 		} else if attr, err := r.attr(ctx, d.Path); err == nil && attr.Mode&unix.S_IFMT == unix.S_IFLNK {
-			r.clearPlaceholder(ctx, d) // left by a mount of a user who could not bind
+			r.clearPlaceholder(ctx, d) // the link was created by a mount of a user who may not bind
 		}
 	}
 	var record []statedir.Redirect
@@ -158,7 +164,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 	return record, nil
 }
 
-// nextBacking returns the backing that a path had, or the first unused name.
+// nextBacking returns the name of the backing that a path had in the previous mount, or else the first unused name.
 func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string {
 	used := map[string]bool{}
 	for _, d := range old {
@@ -177,8 +183,8 @@ func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string
 	}
 }
 
-// possible returns the reason why a path cannot be redirected: the base tree has it, or has a file above it, or it
-// overlaps with another redirect. It returns nil if the path can be redirected.
+// possible returns nil if a path can be redirected, and otherwise the reason why not: the base tree has the path, or has a
+// file above it, or the path overlaps with another redirect.
 func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	for _, d := range r.all {
 		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
@@ -206,8 +212,8 @@ func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	return nil
 }
 
-// Hook is called by package fuse with the path of every directory that is created. If the path is a redirect, Hook
-// returns a function that binds it.
+// Hook is called by package fuse for every directory that is created. p is the path of the directory. If p is a redirect,
+// Hook returns a function that bind-mounts the backing over it.
 func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	at := slices.IndexFunc(r.all, func(d *redirect) bool { return d.Path == p })
 	if at < 0 {
@@ -217,8 +223,9 @@ func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	return func() error { return r.bind(d) }, true
 }
 
-// bind mounts the backing over the directory. It must run on the thread whose lookups package fuse answers immediately.
-// It returns fault.ErrHasFiles for a directory with entries, because the mount would hide them.
+// bind mounts the backing over the redirect's directory. It must run on the thread whose lookups package fuse answers
+// immediately. It returns fault.ErrHasFiles if the directory has entries, because the mount would hide them. It does nothing
+// if binds are disabled or the backing is mounted already.
 func (r *Redirects) bind(d *redirect) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -255,7 +262,7 @@ func (r *Redirects) bind(d *redirect) error {
 	return nil
 }
 
-// makeBacking creates the backing with the owner and permissions of the directory.
+// makeBacking creates the backing, with the owner and permissions of the directory that it replaces.
 func (r *Redirects) makeBacking(d *redirect) error {
 	backing := r.backing(d.Redirect)
 	if err := os.MkdirAll(backing, 0o755); err != nil {
@@ -268,7 +275,7 @@ func (r *Redirects) makeBacking(d *redirect) error {
 	return errors.Join(os.Chown(backing, int(attr.UID), int(attr.GID)), os.Chmod(backing, os.FileMode(attr.Mode&0o777)))
 }
 
-// bare returns the attributes of a path in the working tree, and whether it is a directory without entries.
+// bare returns the attributes of a path in the working tree, and reports whether the path is a directory without entries.
 func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, empty bool, err error) {
 	if attr, err = r.attr(ctx, p); err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return attr, false, err
@@ -287,7 +294,8 @@ func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 	return r.o.Tree.Attr(ctx, n)
 }
 
-// Link creates the symbolic links that serve as redirects for users who may not bind.
+// Link creates the symbolic links that are used as redirects if this process may not make bind mounts. It adds a note for
+// each failure.
 func (r *Redirects) Link(ctx context.Context) {
 	tree := r.o.Tree
 	for _, d := range r.all {
@@ -308,13 +316,13 @@ func (r *Redirects) Link(ctx context.Context) {
 	}
 }
 
-// BindExisting binds the directories that exist already. It skips a directory with entries, which are files of the
-// session, and adds a note.
+// BindExisting mounts the backings over those directories that exist already. It skips a directory with entries, because
+// these are files of the session, and adds a note.
 func (r *Redirects) BindExisting(ctx context.Context) {
 	for _, d := range r.all {
 		attr, empty, err := r.bare(ctx, d.Path)
-		if attr.Node == 0 { // it does not exist yet
-			continue // it is created later, or never
+		if attr.Node == 0 { // the directory does not exist
+			continue // it may be created later
 		}
 		if !empty || err != nil {
 			r.Note("%s is not redirected: the session has files of its own there", d.Path)
@@ -327,8 +335,8 @@ func (r *Redirects) BindExisting(ctx context.Context) {
 	}
 }
 
-// Unbind removes all bind mounts. If one is busy, it returns fuse.ErrBusy, unless force detaches it; Rebind then
-// restores the removed ones. No directory is bound until Rebind.
+// Unbind removes all bind mounts. If one of them is in use, it returns fuse.ErrBusy, or detaches it if force is set. After an
+// error, Rebind restores the bind mounts that were removed. Until Rebind is called, no directory is bound.
 func (r *Redirects) Unbind(force bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -343,7 +351,7 @@ func (r *Redirects) Unbind(force bool) error {
 			return err
 		}
 		for _, d := range r.all {
-			// The path may differ from d.Path, because a directory above it may have been renamed.
+			// The mount point may differ from d.Path, because a directory above it may have been renamed.
 			at, ok := boundAt(mounts, r.o.Dir, r.source(d.Redirect))
 			if !ok {
 				continue
@@ -359,7 +367,7 @@ func (r *Redirects) Unbind(force bool) error {
 	})
 }
 
-// Rebind undoes Unbind, because the mount stays.
+// Rebind undoes Unbind. It is called if the mount stays after all.
 func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	r.mu.Lock()
 	r.ending = false
@@ -375,12 +383,12 @@ func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	}
 }
 
-// source returns the suffix of the bind mount's root in the mount table.
+// source returns the last part of the path that the mount table shows as the root of the redirect's bind mount.
 func (r *Redirects) source(d statedir.Redirect) string {
 	return filepath.Join("mounts", r.o.ID, "redirect", d.Backing)
 }
 
-// boundAt returns the mount point below dir of a bind mount whose root ends in source.
+// boundAt returns the mount point below dir of the bind mount whose root ends with source, and false if there is none.
 func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	for _, m := range mounts {
 		if m.Point != dir && mountinfo.Within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
@@ -390,9 +398,9 @@ func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	return at, ok
 }
 
-// Remove removes the placeholders from the overlay, and the backings. Errors are logged.
+// Remove removes the placeholders from the overlay, and all backings. It only logs errors.
 func (r *Redirects) Remove(ctx context.Context) {
-	if r.o.Home == "" { // Plan was not called
+	if r.o.Home == "" { // Plan was not called, so the mount has no redirects
 		return
 	}
 	for _, d := range r.all {
@@ -403,7 +411,7 @@ func (r *Redirects) Remove(ctx context.Context) {
 	}
 }
 
-// clear removes the placeholder and the backing of a redirect.
+// clear removes the placeholder and the backing of a redirect. It only logs errors.
 func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	r.clearPlaceholder(ctx, d)
 	if err := os.RemoveAll(r.backing(d)); err != nil {
@@ -411,8 +419,8 @@ func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	}
 }
 
-// clearPlaceholder removes an empty directory, or the link to the backing, at the path of a redirect. Any other file
-// belongs to the user.
+// clearPlaceholder removes an empty directory, or the symbolic link to the backing, at the path of a redirect. Any other file
+// at this path belongs to the user and stays.
 func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 	tree := r.o.Tree
 	parent, err := tree.Resolve(ctx, path.Dir(d.Path))
@@ -437,7 +445,7 @@ func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 	}
 }
 
-// Status returns the status of every redirect.
+// Status returns the path, the backing and the state of every redirect.
 func (r *Redirects) Status() []control.RedirectStatus {
 	var all []control.RedirectStatus
 	for _, d := range r.all {
@@ -446,7 +454,7 @@ func (r *Redirects) Status() []control.RedirectStatus {
 	return all
 }
 
-// Placeholders returns the number of placeholders in the overlay. They do not count as changes of the user.
+// Placeholders returns the number of placeholders in the overlay, which do not count as changes of the user.
 func (r *Redirects) Placeholders() (n int64) {
 	for _, d := range r.all {
 		if d.active.Load() {

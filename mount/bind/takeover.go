@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// unboundTime limits the search for unbound directories, because the kernel is not served meanwhile.
+// unboundTime is the maximum duration of Unbound, because the kernel's requests are not served while it runs.
 const unboundTime = 100 * time.Millisecond
 
-// TakeOver is Plan for a successor: it takes the redirects from the record, and finds in the mount table which of them
-// are bound.
+// TakeOver is called by a successor instead of Plan. It takes the redirects from the record, and finds out from the mount
+// table which of them are mounted.
 func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	r.o = o
 	mounts, err := mountinfo.Self()
@@ -26,7 +26,7 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 	for _, d := range record {
 		one := &redirect{Redirect: d}
-		active := !mountpoint.MayBind() // a link exists from the start
+		active := !mountpoint.MayBind() // a symbolic link exists from the start
 		if !active {
 			_, active = boundAt(mounts, r.o.Dir, r.source(d))
 		}
@@ -35,9 +35,10 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 }
 
-// Unbound returns the directories that the predecessor had not bound, because it died between a mkdir(2) and the bind.
-// It must be called before the kernel is served: package fuse blocks accesses to these directories until BindAgain has
-// bound them. A directory whose parent's tree is missing is left out, and bound by BindAgain.
+// Unbound returns the redirected directories that exist and over which no backing is mounted. There is such a directory if
+// the predecessor died between a mkdir(2) and the bind. Unbound must be called before the kernel is served: package fuse then
+// blocks accesses to these directories until BindAgain has mounted their backings. Unbound leaves out a directory if the tree
+// of its parent is missing; BindAgain mounts the backing of that directory too.
 func (r *Redirects) Unbound() (list []worktree.Place) {
 	ctx, cancel := context.WithTimeout(context.Background(), unboundTime)
 	defer cancel()
@@ -55,8 +56,8 @@ func (r *Redirects) Unbound() (list []worktree.Place) {
 	return list
 }
 
-// BindAgain binds the directories that are not bound: those in Unbound, and those that an Unbind without an unmount has
-// left unbound.
+// BindAgain mounts the backings of all redirected directories over which none is mounted: those that Unbound has returned,
+// and those of an Unbind after which the mount stayed.
 func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	if !mountpoint.MayBind() || !r.o.Writable {
 		return
@@ -71,7 +72,8 @@ func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	}
 }
 
-// redirect binds an existing directory. server keeps another process from creating a directory at its path meanwhile.
+// redirect mounts the backing over an existing directory. While it does so, server keeps other processes from creating
+// another directory at this path.
 func (r *Redirects) redirect(ctx context.Context, server Server, d *redirect) {
 	parent, err := r.o.Tree.Resolve(ctx, path.Dir(d.Path))
 	if err == nil {

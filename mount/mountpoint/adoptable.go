@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// adoptable returns the reason why a mount by another program cannot be served as r requests; nil if it can.
+// adoptable returns the reason why a mount by another program cannot be served as r requests, or nil if it can.
 func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	found, ok := mounts.At(r.Dir)
 	if !ok || found.Type != FUSEType {
@@ -26,11 +26,11 @@ func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	return nil
 }
 
-// errNotAdopted is the general cause of these errors.
+// errNotAdopted is wrapped by all errors of adoptable.
 var errNotAdopted = errors.New("the descriptor cannot be used")
 
-// CheckAdopted is Prepare for a mount by another program, whose device was passed to this one. It changes nothing, and
-// returns an error if the mount cannot be served as r requests.
+// CheckAdopted is called instead of Prepare for a mount that another program made and whose FUSE device was passed to this
+// one. It changes nothing. It returns an error if the mount cannot be served as r requests.
 func CheckAdopted(r control.MountRequest) (Point, error) {
 	mounts, err := mountinfo.Self()
 	if err != nil {

@@ -19,53 +19,53 @@ import (
 )
 
 const (
-	// FUSEType is the type of artifactfs mounts in the mount table.
+	// FUSEType is the file system type of artifactfs mounts in the mount table.
 	FUSEType = "fuse.artifactfs"
-	// autofsType is the type of an automount, at which accesses wait until a file system is mounted over it: autofs(5),
-	// systemd.automount(5).
+	// autofsType is the type of an automount: accesses to it wait until a file system is mounted over it (autofs(5),
+	// systemd.automount(5)).
 	autofsType = "autofs"
-	// ProbeTime is how long a process may take to answer for its mount. A mount without an answer counts as hanging, not
-	// as dead.
+	// ProbeTime is how long IsDead waits for an answer from the process that serves a mount. A mount without an answer in
+	// this time counts as hanging, but not as dead.
 	ProbeTime = 2 * time.Second
-	// maxStacked limits how many dead mounts at one directory are removed.
+	// maxStacked is the maximum number of dead mounts at one directory that are removed.
 	maxStacked = 16
 )
 
-// These errors report what is wrong with the directory of a mount, or with this host.
+// These errors report a problem with the directory of a mount, or with this host.
 var (
-	// ErrAlreadyMounted reports a live artifactfs mount at the directory.
+	// ErrAlreadyMounted reports that a live artifactfs mount is at the directory.
 	ErrAlreadyMounted = errors.New("artifactfs has mounted something there already")
-	// ErrTaken reports another file system at the directory.
+	// ErrTaken reports that another file system is mounted at the directory.
 	ErrTaken = errors.New("another file system is mounted there")
-	// ErrInside reports that the directory is inside another artifactfs mount.
+	// ErrInside reports that the directory lies inside another artifactfs mount.
 	ErrInside = errors.New("the directory lies inside the mount")
-	// ErrNotEmpty reports a directory with entries.
+	// ErrNotEmpty reports that the directory has entries.
 	ErrNotEmpty = errors.New("the directory is not empty")
-	// ErrNotDirectory reports a file in place of the directory.
+	// ErrNotDirectory reports that the path is a file and not a directory.
 	ErrNotDirectory = errors.New("not a directory")
-	// ErrDeadMount reports a mount whose process has died and that cannot be removed.
+	// ErrDeadMount reports that the process of a mount has died and that the mount cannot be removed.
 	ErrDeadMount = errors.New("a dead mount is there: its process is gone")
-	// ErrUserMount reports a failure of fusermount3.
+	// ErrUserMount reports that fusermount3 has failed.
 	ErrUserMount = errors.New("fusermount3 did not mount it")
 	// ErrNoFUSE reports that /dev/fuse cannot be used on this host.
 	ErrNoFUSE = errors.New("/dev/fuse cannot be used")
 )
 
-// errAutomount reports an automount at the directory whose automounter has not sent this request.
+// errAutomount reports that the directory is an automount whose automounter did not send this request.
 var errAutomount = errors.New("an automount is there, and its automounter has not asked for this mount")
 
 // Point is the directory of a mount, with the directories that were created for it.
 type Point struct {
 	Dir     string
-	Created []string // created directories, deepest last
+	Created []string // directories that Prepare has created, the deepest one last
 }
 
-// Prepare creates dir if it is missing, removes dead artifactfs mounts from it, and checks that it is empty and not
-// inside an artifactfs mount other than the one at around ("" for none). If it fails, it removes the directories that it
-// has created.
+// Prepare creates dir if it does not exist, removes dead artifactfs mounts from it, and checks that it is empty. dir must not
+// lie inside an artifactfs mount, except the one at parentDir ("": no exception). If Prepare fails, it removes the directories
+// that it has created.
 //
-// It reads the mount table first, because a stat of a mount point may wait for the process that serves it, and because
-// the kernel may answer the stat of a dead mount from its cache.
+// Prepare reads the mount table before it stats dir. A stat of a mount point may wait for the process that serves the mount,
+// and the kernel may answer a stat of a dead mount from its cache.
 func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	p := Point{Dir: dir}
 	err := CheckDevice()
@@ -84,8 +84,8 @@ func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	return p, err
 }
 
-// CheckDevice returns ErrNoFUSE with the cause if this host cannot mount. Users other than root need no access to
-// /dev/fuse, because fusermount3 opens it.
+// CheckDevice returns an error that wraps ErrNoFUSE and the cause if this host cannot mount. Users other than root do not
+// need access to /dev/fuse, because fusermount3 opens it for them.
 func CheckDevice() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
@@ -99,14 +99,15 @@ func CheckDevice() error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoFUSE, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) { // Documentation/admin-guide/devices.txt
+	// The device number is assigned in Documentation/admin-guide/devices.txt of the kernel.
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
 		return fmt.Errorf("%w: it is another file", ErrNoFUSE)
 	}
 	return nil
 }
 
-// clearDead removes dead artifactfs mounts from dir. It returns an error for any other mount at dir, and for an
-// artifactfs mount above dir that is not at around.
+// clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir lies inside an
+// artifactfs mount other than the one at parentDir.
 func clearDead(ctx context.Context, dir, parentDir string) error {
 	for range maxStacked {
 		mounts, err := mountinfo.Self()
@@ -133,8 +134,8 @@ func clearDead(ctx context.Context, dir, parentDir string) error {
 	return ErrDeadMount
 }
 
-// IsDead reports whether the process that served a mount has certainly died. It blocks for at most ProbeTime. It uses
-// statfs, which the kernel never answers from a cache, and which fails immediately on a connection without a process
+// IsDead reports whether the process that served the mount at dir has certainly died. It waits for at most ProbeTime. It uses
+// statfs, which the kernel never answers from a cache. On a connection without a process, statfs fails immediately
 // (fs/fuse/dev.c, fuse_get_req).
 func IsDead(dir string) bool {
 	answer := make(chan error, 1)
@@ -150,8 +151,8 @@ func IsDead(dir string) bool {
 	}
 }
 
-// Detach removes the mount at dir from the directory tree, even if it is in use. If the user is not root, it runs
-// fusermount3.
+// Detach removes the mount at dir from the directory tree, even if the mount is in use. If this process does not run as root,
+// Detach runs fusermount3.
 func Detach(ctx context.Context, dir string) error {
 	if os.Geteuid() == 0 {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -162,7 +163,7 @@ func Detach(ctx context.Context, dir string) error {
 	return nil
 }
 
-// make creates the directory and its missing parents, and records them in Created.
+// make creates the directory and those parents that do not exist, and records them in Created.
 func (p *Point) make() error {
 	var missing []string
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
@@ -178,7 +179,7 @@ func (p *Point) make() error {
 	for i := len(missing) - 1; i >= 0; i-- {
 		err := os.Mkdir(missing[i], 0o755)
 		if errors.Is(err, fs.ErrExist) {
-			continue // another process has created it, and owns it
+			continue // another process has created the directory, so it is not removed by this one
 		}
 		if err != nil {
 			return err
@@ -188,7 +189,7 @@ func (p *Point) make() error {
 	return nil
 }
 
-// Remove removes the created directories, deepest first, up to the first one that is not empty.
+// Remove removes the created directories, the deepest first. It stops at the first directory that is not empty.
 func (p *Point) Remove() {
 	for i := len(p.Created) - 1; i >= 0; i-- {
 		if os.Remove(p.Created[i]) != nil {
@@ -197,7 +198,8 @@ func (p *Point) Remove() {
 	}
 }
 
-// empty returns ErrNotEmpty or ErrNotDirectory unless the directory is an empty directory.
+// empty returns nil if the path is an empty directory, and otherwise ErrNotEmpty, ErrNotDirectory or the error of a system
+// call.
 func (p *Point) empty() error {
 	info, err := os.Stat(p.Dir)
 	switch {
@@ -217,7 +219,7 @@ func (p *Point) empty() error {
 	return nil
 }
 
-// DeviceOf returns the device number of an artifactfs mount. It reads the mount table, because a stat would wait for
+// DeviceOf returns the device number of the artifactfs mount at dir. It reads the mount table, because a stat would wait for
 // this process.
 func DeviceOf(dir string) (uint32, error) {
 	mounts, err := mountinfo.Self()
@@ -232,7 +234,7 @@ func DeviceOf(dir string) (uint32, error) {
 	return 0, fmt.Errorf("find device of %s: not mounted", dir)
 }
 
-// MayBind reports whether this process may make bind mounts: it runs as root with CAP_SYS_ADMIN.
+// MayBind reports whether this process may make bind mounts, which requires root with CAP_SYS_ADMIN.
 func MayBind() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -242,16 +244,16 @@ func MayBind() bool {
 	return unix.Capget(&head, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// IsMounted reports whether a file system is mounted at dir.
+// IsMounted reports whether the table has a mount at dir.
 func IsMounted(mounts mountinfo.Table, dir string) bool {
 	_, ok := mounts.At(dir)
 	return ok
 }
 
-// detachTime limits the run time of fusermount3.
+// detachTime is the maximum run time of fusermount3.
 const detachTime = 5 * time.Second
 
-// DetachAt is Detach for a mount of this process. It does nothing if no artifactfs mount is at dir.
+// DetachAt works like Detach for a mount that this process serves. It does nothing if no artifactfs mount is at dir.
 func DetachAt(dir string) error {
 	if _, err := DeviceOf(dir); err != nil {
 		return nil
@@ -261,18 +263,18 @@ func DetachAt(dir string) error {
 	return fuse.WithoutDevice(func() error { return Detach(ctx, dir) })
 }
 
-// DetachQuietly is DetachAt with its error logged.
+// DetachQuietly works like DetachAt, but logs the error.
 func DetachQuietly(dir string, log *zap.Logger) {
 	if err := DetachAt(dir); err != nil {
 		log.Error("detach mount", zap.String("dir", dir), zap.Error(err))
 	}
 }
 
-// busyPause is the longest pause between two attempts to unmount a busy mount. The pauses double.
+// busyPause is the maximum pause between two attempts to unmount a busy mount. The pauses double.
 const busyPause = 64 * time.Millisecond
 
-// UnmountIdle is umount2(2). It repeats the call for a moment if the mount is busy, because a process that has just
-// exited may still hold files.
+// UnmountIdle works like umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has
+// just exited may still hold files. It then returns EBUSY.
 func UnmountIdle(dir string, flags int) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Unmount(dir, flags)

@@ -16,19 +16,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// user is a process or bind mount that keeps a mount busy.
+// user is a process or a bind mount that keeps a mount busy.
 type user struct {
-	pid  string
-	name string // name of its command
-	// how is the object that it holds, such as "its working directory".
+	pid  string // process ID, or the mount point of a bind mount
+	name string // name of the process's command
+	// how describes the object that the process holds, such as "its working directory".
 	how string
 }
 
 // String returns the name and the process ID.
 func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
 
-// usersOf returns the processes that keep a mount busy. It only reads /proc, because an access to a file of the mount
-// would be a request to this process. Processes of other users may be missing.
+// usersOf returns the processes that keep the mount at dir busy. It only reads /proc, because an access to a file of the
+// mount would be a request to this process. Processes of other users may be missing.
 func usersOf(dir string) (users []user) {
 	mounts, _ := mountinfo.Self()
 	mount, ok := mounts.At(dir)
@@ -63,7 +63,7 @@ func usersOf(dir string) (users []user) {
 	return users
 }
 
-// usersByCopies returns the bind mounts of a mount, and the processes in whose mount namespaces the mount has copies.
+// usersByCopies returns a user for each copy of a mount: a bind mount, or a process in whose mount namespace the copy is.
 func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	for _, c := range copies {
 		if c.PID == 0 {
@@ -76,13 +76,14 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	return users
 }
 
-// linksInto reports whether a link of /proc refers to a file in the mount.
+// linksInto reports whether a symbolic link in /proc, which link reads, refers to a file in the mount.
 func linksInto(link func() (string, error), inside func(string) bool) bool {
 	to, err := link()
 	return err == nil && inside(to)
 }
 
-// openFile returns the path of a file that a process has open in the mount with this ID; "" if there is none.
+// openFile returns the path of a file that a process has open in the mount with this ID, relative to the mount if possible.
+// It returns "" if there is no such file.
 func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	fds, err := p.Descriptors()
 	if err != nil {
@@ -103,7 +104,8 @@ func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	return ""
 }
 
-// mountOf returns the ID of the mount of an open file, from the format of proc_pid_fdinfo(5).
+// mountOf returns the ID of the mount that an open file belongs to, from the format of proc_pid_fdinfo(5). It returns "" if
+// it is unknown.
 func mountOf(p proc.Process, fd int) string {
 	text, err := p.FDInfo(fd)
 	if err != nil {
@@ -117,8 +119,8 @@ func mountOf(p proc.Process, fd int) string {
 	return ""
 }
 
-// mapsFrom reports whether a process has mapped a file of a device. Field 4 of the format of proc_pid_maps(5) is the
-// device.
+// mapsFrom reports whether a process has mapped a file of a device. The device is the fourth field in the format of
+// proc_pid_maps(5).
 func mapsFrom(p proc.Process, device string) bool {
 	text, err := p.Maps()
 	if err != nil {
@@ -132,7 +134,7 @@ func mapsFrom(p proc.Process, device string) bool {
 	return false
 }
 
-// BusyError is fuse.ErrBusy with the processes that keep the mount busy.
+// BusyError wraps fuse.ErrBusy and names the processes that keep the mount busy.
 type BusyError struct {
 	error
 	users []user
@@ -141,10 +143,10 @@ type BusyError struct {
 // Unwrap returns fuse.ErrBusy.
 func (e BusyError) Unwrap() error { return e.error }
 
-// usersNamed is the largest number of processes in a message.
+// usersNamed is the maximum number of processes that a message names.
 const usersNamed = 5
 
-// Error lists the processes.
+// Error returns a sentence that names the first usersNamed processes.
 func (e BusyError) Error() string {
 	var names []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -156,7 +158,7 @@ func (e BusyError) Error() string {
 	return "it is in use by " + strings.Join(names, ", ")
 }
 
-// Hint states what the first usersNamed processes hold.
+// Hint returns a text that states which objects the first usersNamed processes hold.
 func (e BusyError) Hint() string {
 	var holds []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -165,7 +167,8 @@ func (e BusyError) Hint() string {
 	return strings.Join(holds, "; ")
 }
 
-// NameUsers returns a BusyError if err is fuse.ErrBusy and processes that use the mount are found; otherwise err.
+// NameUsers returns a BusyError if err is fuse.ErrBusy and a process that uses the mount at dir is found. Otherwise it
+// returns err.
 func NameUsers(dir string, err error) error {
 	if !errors.Is(err, fuse.ErrBusy) {
 		return err
@@ -176,7 +179,7 @@ func NameUsers(dir string, err error) error {
 	return err
 }
 
-// BusyByCopies returns a BusyError for the copies of a mount.
+// BusyByCopies returns a BusyError that names the copies of a mount.
 func BusyByCopies(copies []mountinfo.Copy) error {
 	return BusyError{fuse.ErrBusy, usersByCopies(copies)}
 }

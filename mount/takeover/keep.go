@@ -1,6 +1,6 @@
-// Package takeover hands a mount from the process that serves it to its successor: by open files that a keeper outside
-// of both processes holds, and by a state file with the remaining information. The process may be killed at any moment;
-// the successor then finds the state either before or after the last update.
+// Package takeover passes a mount from the process that serves it to the successor of that process. It does so by open files,
+// which a keeper outside of both processes holds, and by a state file with the remaining information. The process may be
+// killed at any moment: the successor then finds the state either before or after the last update, but nothing in between.
 package takeover
 
 import (
@@ -15,48 +15,52 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// Keeper holds open files for the successor of this process. A file that was sent before this process died is held even
-// if the keeper had not received it by then.
+// Keeper holds open files for the successor of this process. If this process sent a file and died before the keeper received
+// it, the keeper still holds the file.
 type Keeper interface {
-	// Keep holds a copy of f. It replaces an earlier file of that name.
+	// Keep makes the keeper hold a copy of f, in place of an earlier file with the same name.
 	Keep(name string, f *os.File) error
-	// Drop closes the file of that name. It returns no error if there is none.
+	// Drop makes the keeper close the file with this name. It returns nil if there is no such file.
 	Drop(name string) error
 }
 
-// part is the role of an open file of a mount. The keeper holds it under the name KEY.part.
+// part is the role of an open file of a mount. The keeper holds the file under the name KEY.part, where KEY identifies the
+// mount.
 type part string
 
 const (
-	partState part = "state" // a stateFile; held from before the mount exists until all of it is removed
+	partState part = "state" // a stateFile; held from before any part of the mount exists until all parts are removed
 
-	// These are the parts other than the state.
-	PartDevice  part = "device"    // /dev/fuse of the mount
-	PartLock    part = "lock"      // lock of the home, so that no other process can lock it between two workers
-	PartMonitor part = "fsmonitor" // listening sockets in the git directory: this one answers git's fsmonitor
-	// PartObjects is the socket of the promisor remote helper.
+	// The following parts exist besides the state.
+	PartDevice part = "device" // the FUSE device of the mount
+	// PartLock is the lock of the home. It is held so that no other process can lock the home between two workers.
+	PartLock part = "lock"
+	// PartMonitor is the listening socket in the git directory that answers git's fsmonitor queries.
+	PartMonitor part = "fsmonitor"
+	// PartObjects is the listening socket for the promisor remote helper.
 	PartObjects part = "promisor"
-	// PartLogins is the socket of the credential helper.
+	// PartLogins is the listening socket for the credential helper.
 	PartLogins part = "credential"
-	// PartGuests is the socket for processes in containers.
+	// PartGuests is the listening socket for processes in containers.
 	PartGuests part = "guests"
 )
 
-// parts lists all parts in the order in which Drop drops them.
+// parts lists all parts, in the order in which Drop drops them.
 var parts = []part{PartDevice, PartLock, PartMonitor, PartObjects, PartLogins, PartGuests, partState}
 
-// Handover keeps the files and the state that the successor of one mount needs. The zero value keeps nothing. Its
-// methods may be called from any goroutine.
+// Handover sends the files and the state to the keeper that the successor of one mount needs. The zero value does nothing.
+// The methods may be called from any goroutine.
 type Handover struct {
 	keeper Keeper
-	key    string
-	state  *stateFile // nil if nothing is kept
-	dir    string
-	log    *zap.Logger
+	key    string     // first part of the names under which the keeper holds the files
+	state  *stateFile // nil: nothing is kept
+	// dir is the directory of the mount, for log messages.
+	dir string
+	log *zap.Logger
 }
 
-// Begin returns the handover of a new mount. Without a keeper, or after an error, which is logged, it returns a Handover
-// that keeps nothing.
+// Begin returns the Handover of a new mount with state h. If keeper is nil, or after an error, which is logged, Begin returns
+// a Handover that does nothing.
 func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	if keeper == nil {
 		return Handover{}
@@ -73,11 +77,12 @@ func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	return k
 }
 
-// Resume returns the handover of a mount of a predecessor. If it fails, the predecessor died before any part of the
-// mount existed, and Resume drops all files.
+// Resume returns the Handover of a mount of the predecessor. Resume fails if the predecessor died before any part of the
+// mount existed. It then drops all files of the mount.
 func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	state, err := openStateFile(in.files[partState])
-	if err != nil { // the state is kept before any part of the mount is created
+	// The state is kept before any other part of the mount is created, so without a valid state there is nothing to resume.
+	if err != nil {
 		k := Handover{keeper: keeper, key: in.Key, log: log, state: &stateFile{file: in.Take(partState)}}
 		k.Drop()
 		in.Close()
@@ -87,7 +92,7 @@ func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	return Handover{keeper: keeper, key: in.Key, state: state, dir: state.get().Dir, log: log}, nil
 }
 
-// State returns the state after the last Update; the zero value if nothing is kept.
+// State returns the state after the last Update, or the zero value if nothing is kept.
 func (k *Handover) State() State {
 	if k.state == nil {
 		return State{}
@@ -95,7 +100,7 @@ func (k *Handover) State() State {
 	return k.state.get()
 }
 
-// Keep sends a copy of f to the keeper. An error is logged; the mount may then end with this process.
+// Keep sends a copy of f to the keeper. It only logs an error; the mount may then end with this process.
 func (k *Handover) Keep(p part, f *os.File) {
 	if k.state == nil {
 		return
@@ -105,12 +110,12 @@ func (k *Handover) Keep(p part, f *os.File) {
 	}
 }
 
-// KeepAs returns a function that calls Keep with part p. The function always returns nil.
+// KeepAs returns a function that calls Keep with part p and always returns nil.
 func (k *Handover) KeepAs(p part) func(*os.File) error {
 	return func(f *os.File) error { k.Keep(p, f); return nil }
 }
 
-// Update changes the state that a successor finds. change must not block. An error is logged.
+// Update changes the state that a successor finds. change must not block. Update only logs an error.
 func (k *Handover) Update(change func(h *State)) {
 	if k.state == nil {
 		return
@@ -123,8 +128,8 @@ func (k *Handover) Update(change func(h *State)) {
 // Stale reports whether a process died while it was changing the working tree.
 func (k *Handover) Stale() bool { return k.state != nil && k.state.get().Stale }
 
-// Drop drops all parts after the mount has ended. It drops the state last, so that a successor of a process that is
-// killed meanwhile can interpret the other parts.
+// Drop drops all parts, after the mount has ended. It drops the state last: if this process is killed before that, a
+// successor needs the state to interpret the other parts.
 func (k *Handover) Drop() {
 	if k.state == nil {
 		return
@@ -138,13 +143,13 @@ func (k *Handover) Drop() {
 	k.state.file.Close()
 }
 
-// Inherited is the set of files that a predecessor has kept for one mount. It must not be used concurrently.
+// Inherited is the set of files that the predecessor has kept for one mount. It must not be used concurrently.
 type Inherited struct {
-	Key   string
+	Key   string // first part of the names of the files; it identifies the mount
 	files map[part]*os.File
 }
 
-// Inherit groups kept files by mount. It leaves out files that belong to no mount.
+// Inherit groups kept files by mount. It leaves out files that do not belong to a mount.
 func Inherit(descriptors []keeper.Descriptor) (list []Inherited) {
 	for _, k := range descriptors {
 		key, name, ok := strings.Cut(k.Name, ".")
@@ -161,7 +166,7 @@ func Inherit(descriptors []keeper.Descriptor) (list []Inherited) {
 	return list
 }
 
-// Take removes a part from the set and returns it; nil if there is none. The caller closes it.
+// Take removes a part from the set and returns it, or nil if the set does not have it. The caller must close the file.
 func (in Inherited) Take(p part) *os.File {
 	f := in.files[p]
 	delete(in.files, p)
@@ -176,7 +181,7 @@ func (in Inherited) Close() {
 	clear(in.files)
 }
 
-// State returns the state that the predecessor wrote last.
+// State returns the state that the predecessor last wrote. It returns errNoState if that state is invalid.
 func (in Inherited) State() (State, error) {
 	s, err := openStateFile(in.files[partState])
 	if err != nil {
@@ -185,11 +190,11 @@ func (in Inherited) State() (State, error) {
 	return s.get(), nil
 }
 
-// Has reports whether a part was kept and not taken.
+// Has reports whether the set has a part, because it was kept and not taken.
 func (in Inherited) Has(p part) bool { return in.files[p] != nil }
 
-// File returns a part without taking it; nil if there is none.
+// File returns a part without taking it, or nil if the set does not have it.
 func (in Inherited) File(p part) *os.File { return in.files[p] }
 
-// Put adds a part that was taken.
+// Put adds a part to the set, for example one that was taken before.
 func (in Inherited) Put(p part, f *os.File) { in.files[p] = f }

@@ -17,70 +17,73 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Phase is the phase of a mount at which its process died.
+// Phase is the phase that a mount was in when its process died.
 type Phase string
 
 const (
-	Preparing Phase = "preparing" // no caller has a reply: a successor removes the mount
-	Served    Phase = "served"    // a successor takes the mount over
+	Preparing Phase = "preparing" // no caller has received a reply, so a successor removes the mount
+	Served    Phase = "served"    // the mount is in use, so a successor takes it over
 )
 
-// State is the information on a mount that its successor needs besides the open files and the files in the home. It
-// holds secrets, and is only stored in memory.
+// State is the information on a mount that a successor needs, besides the open files and the files in the mount's home. State
+// contains secrets, so it is stored only in memory.
 type State struct {
 	Phase Phase     `json:"phase"`
 	ID    string    `json:"id"`
 	Dir   string    `json:"dir"`
 	Since time.Time `json:"since"`
-	Made  []string  `json:"made,omitempty"` // directories that were created for the mount, deepest last
+	Made  []string  `json:"made,omitempty"` // directories that were created for the mount, the deepest one last
 
 	Request control.MountRequest `json:"request"`
-	Token   string               `json:"token,omitempty"` // token of Request, whose JSON form has no secrets
+	Token   string               `json:"token,omitempty"` // token of Request, which is left out of the JSON form of Request
 
-	SessionToken string `json:"session_token,omitempty"` // session token of Request
-	Environment  []byte `json:"environment,omitempty"`   // environment of Request
-	// ParentDir is the directory of the parent of a submodule; "" for other mounts.
+	SessionToken string `json:"session_token,omitempty"` // session token of Request, which is also left out
+	Environment  []byte `json:"environment,omitempty"`   // environment of Request, which is also left out
+	// ParentDir is the directory of the mount that contains this one, if this one is a submodule; "" for other mounts.
 	ParentDir string             `json:"around,omitempty"`
-	Resumed   bool               `json:"resumed,omitempty"` // the session existed before the mount
-	Notes     []string           `json:"notes,omitempty"`   // notes on redirects
-	Reply     control.MountReply `json:"reply"`             // reply to the request for the mount
+	Resumed   bool               `json:"resumed,omitempty"` // whether the session existed before the mount
+	Notes     []string           `json:"notes,omitempty"`   // notes on paths that could not be redirected
+	Reply     control.MountReply `json:"reply"`             // reply to the request that created the mount
 
-	Record statedir.Record `json:"record"`          // base of the mount, also of one without a session
-	Hello  []byte          `json:"hello,omitempty"` // state of fuse.Device
+	Record statedir.Record `json:"record"` // base of the mount; also set for a mount without a session
+	// Hello is the encoded state of fuse.Device.
+	Hello []byte `json:"hello,omitempty"`
 
-	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if larger than MaxCheckout
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if it is larger than MaxCheckout
 
-	GitReady bool `json:"git_ready,omitempty"` // the git directory is written, and git's requests are answered
-	History  bool `json:"history,omitempty"`   // the history is complete, or not requested
-	Hydrated bool `json:"hydrated,omitempty"`  // prefetching has ended
-	Filled   bool `json:"filled,omitempty"`    // the index has all known sizes
-	Stale    bool `json:"stale,omitempty"`     // files are being changed whose old contents may be in the kernel's cache
-	Discard  bool `json:"discard,omitempty"`   // the mount is being unmounted, and its session discarded
-	Trash    bool `json:"trash,omitempty"`     // with Discard: move the session to the trash
-	Died     int  `json:"died,omitempty"`      // number of processes in a row that died during the takeover of the mount
+	GitReady bool `json:"git_ready,omitempty"` // whether the git directory is written and git's requests are answered
+	History  bool `json:"history,omitempty"`   // whether the history is complete, or was not requested
+	Hydrated bool `json:"hydrated,omitempty"`  // whether prefetching has ended
+	Filled   bool `json:"filled,omitempty"`    // whether the index has all known sizes
+	// Stale states that files are being changed whose old contents may be in the kernel's cache.
+	Stale bool `json:"stale,omitempty"`
+	// Discard states that the mount is being unmounted and its session is being discarded.
+	Discard bool `json:"discard,omitempty"`
+	Trash   bool `json:"trash,omitempty"` // with Discard: whether the session is moved to the trash
+	Died    int  `json:"died,omitempty"`  // number of processes in a row that died during a takeover of the mount
 
-	// The mount is being unmounted, and its session kept for this time; 0 for any other mount.
+	// Keep is the time for which the session is kept after the unmount that is in progress; 0: no such unmount.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 }
 
-// stateFile stores a State in a memory file (memfd_create(2)) whose descriptor a successor inherits. One process writes
-// the file in place and may be killed at any moment. The file has two slots that are written in turn, each with a number
-// and a checksum. The valid slot with the higher number holds the state.
+// stateFile stores a State in a memory file (memfd_create(2)), whose descriptor a successor inherits. One process writes the
+// file in place and may be killed at any moment. So the file has two slots that are written alternately, each with a number
+// and a checksum. The current state is in the valid slot with the higher number.
 type stateFile struct {
 	file *os.File
 
-	// mu guards number and state.
+	// mu guards number and state. number is that of the slot that was last written.
 	mu     sync.Mutex
 	number uint64
 	state  State
 }
 
 const (
-	slotSize   = 4 << 20 // bytes; pages that were never written use no memory
-	slotHeader = 20      // bytes: checksum (4), number (8), length (8), little-endian
+	slotSize   = 4 << 20 // in bytes; pages that were never written use no memory
+	slotHeader = 20      // in bytes: checksum (4), number (8), length (8), in little-endian order
 
-	// MaxCheckout is the size in bytes of the largest git configuration that a State holds. A successor reads a larger
-	// one again.
+	// MaxCheckout is the maximum size in bytes of the git configuration in a State. A successor reads a larger configuration
+	// from the files again.
 	MaxCheckout = 1 << 20
 )
 
@@ -90,7 +93,7 @@ var (
 	slotNumbers = binary.LittleEndian
 )
 
-// newStateFile creates a memory file with state h.
+// newStateFile creates a memory file that contains the state h.
 func newStateFile(h State) (*stateFile, error) {
 	fd, err := unix.MemfdCreate("artifactfs-mount", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -126,7 +129,7 @@ func openStateFile(f *os.File) (*stateFile, error) {
 	return s, nil
 }
 
-// readSlot reads the slot at an offset. It returns false if the checksum does not match.
+// readSlot reads the slot at an offset in bytes. It returns false if the checksum does not match.
 func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	head := make([]byte, slotHeader)
 	if _, err := f.ReadAt(head, at); err != nil {
@@ -144,7 +147,8 @@ func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	return slotNumbers.Uint64(head[4:]), text, sum == slotNumbers.Uint32(head)
 }
 
-// update writes a changed state to the other slot. The previous state stays valid until the write is complete.
+// update applies change to the state and writes the result to the other slot. The previous state stays valid until that write
+// is complete.
 func (s *stateFile) update(change func(h *State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
