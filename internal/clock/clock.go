@@ -1,4 +1,4 @@
-// Package clock waits for time to pass.
+// Package clock waits for time to pass, with a context that can end the wait.
 package clock
 
 import (
@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Wait waits for d. It returns false if ctx ends first.
+// Wait waits for the duration d. It returns true after that time, and false if ctx ends first.
 func Wait(ctx context.Context, d time.Duration) bool {
-	// Unlike time.After, the timer is released at once if ctx ends.
+	// Unlike the timer of time.After, this timer is stopped at once if ctx ends.
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

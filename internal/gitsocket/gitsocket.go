@@ -1,7 +1,9 @@
-// Package gitsocket creates and opens the sockets in a mount's git directory, through which programs that git starts reach the daemon.
+// Package gitsocket creates and opens the sockets in a mount's git directory. Programs that git starts connect to the daemon
+// through these sockets.
 //
-// Such a socket belongs to the owner of the git directory, and only that user and root may connect. It outlives the process
-// that listens: the next one inherits the listening descriptor, and programs that connect meanwhile wait in its queue.
+// Such a socket belongs to the owner of the git directory, and only that user and root may connect. The socket outlives the
+// process that listens on it: the successor inherits the listening descriptor, and programs that connect in between wait in
+// the socket's queue.
 package gitsocket
 
 import (
@@ -18,22 +20,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Options connect a listener to the predecessor and the successor of this process.
+// Options connect a listener to the predecessor and to the successor of this process.
 type Options struct {
-	// Inherited is the listening socket of the predecessor; nil if there is none. Listen closes it.
+	// Inherited is the listening socket of the predecessor, or nil if there is none. Listen closes this file.
 	Inherited *os.File
-	// Keep receives the listening socket, for a successor, and copies it if it needs it longer; nil: there will be no successor.
+	// Keep is called with the listening socket, so that a successor can inherit it. Keep must copy the file if it needs the
+	// file after it has returned. A nil Keep means that there is no successor.
 	Keep func(listening *os.File) error
 }
 
-// Listener is a listening socket in a git directory.
+// Listener is a listening socket with a name in a git directory.
 type Listener struct {
 	*net.UnixListener
 	gitDir, name string
 }
 
-// Listen continues with the inherited socket, or creates the socket called name in gitDir, in place of a file of that name. As root it
-// makes the owner of gitDir its owner.
+// Listen continues with the inherited socket. If there is none, it creates the socket called name in gitDir and removes an
+// earlier file of that name. If this process runs as root, the socket is given to the owner of gitDir.
 func Listen(gitDir, name string, o Options) (*Listener, error) {
 	if o.Inherited != nil {
 		return inherit(gitDir, name, o.Inherited)
@@ -47,8 +50,8 @@ func Listen(gitDir, name string, o Options) (*Listener, error) {
 		return nil, err
 	}
 	defer done()
-	// The mode is that of the descriptor before it has a name, and the owner is changed of the name itself: the user of the
-	// git directory can put a link in the place of the socket at any moment.
+	// The user of the git directory can replace the socket by a symbolic link at any moment. So the mode is set through the
+	// descriptor, before the socket has a name, and the owner is changed without following a link.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
 	}}
@@ -57,7 +60,7 @@ func Listen(gitDir, name string, o Options) (*Listener, error) {
 		return nil, err
 	}
 	l := any.(*net.UnixListener)
-	l.SetUnlinkOnClose(false) // its name may no longer be valid
+	l.SetUnlinkOnClose(false) // the path used by Listen may be invalid by then
 	if owner, ownerErr := Owner(gitDir); ownerErr == nil && os.Geteuid() == 0 {
 		err = os.Lchown(path, int(owner.Uid), int(owner.Gid))
 	}
@@ -73,6 +76,7 @@ func Listen(gitDir, name string, o Options) (*Listener, error) {
 	return &Listener{l, gitDir, name}, nil
 }
 
+// inherit returns a Listener for a listening socket of the predecessor. It closes f.
 func inherit(gitDir, name string, f *os.File) (*Listener, error) {
 	defer f.Close()
 	l, err := net.FileListener(f)
@@ -87,7 +91,7 @@ func inherit(gitDir, name string, f *os.File) (*Listener, error) {
 	return &Listener{u, gitDir, name}, nil
 }
 
-// Close removes the socket and ends listening, also for other processes that have the descriptor.
+// Close removes the socket's file and ends listening, also for other processes that have the descriptor.
 func (l *Listener) Close() error {
 	os.Remove(filepath.Join(l.gitDir, l.name))
 	if raw, err := l.SyscallConn(); err == nil {
@@ -96,8 +100,8 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// Dial connects to the socket called name in gitDir. The error wraps that of connect(2): fs.ErrNotExist without a socket,
-// syscall.ECONNREFUSED if no process listens.
+// Dial connects to the socket called name in gitDir. The error wraps that of connect(2): fs.ErrNotExist if there is no
+// socket, syscall.ECONNREFUSED if no process listens on it.
 func Dial(ctx context.Context, gitDir, name string) (net.Conn, error) {
 	short, done, err := address(gitDir, name)
 	if err != nil {
@@ -108,7 +112,7 @@ func Dial(ctx context.Context, gitDir, name string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", short)
 }
 
-// Owner returns the stat(2) of a git directory.
+// Owner returns the result of stat(2) for a git directory, which contains its owner.
 func Owner(gitDir string) (*syscall.Stat_t, error) {
 	info, err := os.Stat(gitDir)
 	if err != nil {
@@ -117,7 +121,8 @@ func Owner(gitDir string) (*syscall.Stat_t, error) {
 	return info.Sys().(*syscall.Stat_t), nil
 }
 
-// address returns a path of the socket that fits the 108 bytes of sockaddr_un (unix(7)). It is valid until done is called.
+// address returns a path of the socket that fits into the 108 bytes of sockaddr_un (unix(7)). The path is valid until done is
+// called, which the caller must do.
 func address(gitDir, name string) (short string, done func(), err error) {
 	if path := filepath.Join(gitDir, name); len(path) <= 100 {
 		return path, func() {}, nil

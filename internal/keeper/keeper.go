@@ -1,29 +1,29 @@
 // Package keeper implements the protocol between a worker, which serves mounts, and the supervisor, which holds the worker's
-// descriptors so that a successor can continue with them. The protocol uses the syntax of sd_notify(3) over a SOCK_SEQPACKET
-// socket pair.
+// descriptors so that a successor of the worker can continue to use them. The protocol uses the syntax of sd_notify(3) over a
+// SOCK_SEQPACKET socket pair.
 //
-// A message consists of lines KEY=VALUE and of descriptors. The worker sends
+// A message consists of lines of the form KEY=VALUE, and of descriptors. The worker sends
 //
-//	FDSTORE=1 FDNAME=n        and a descriptor, to be held in place of one of the same name
-//	FDSTOREREMOVE=1 FDNAME=n  the held descriptor is to be closed
+//	FDSTORE=1 FDNAME=n        and a descriptor: hold it in place of an earlier one with this name
+//	FDSTOREREMOVE=1 FDNAME=n  close the held descriptor with this name
 //	X_WAITING=1 X_VERSION=v   the worker has started and waits for START
 //	READY=1                   the worker serves
 //	WATCHDOG=1                the worker is alive
-//	STATUS=text               a status for people
+//	STATUS=text               a status for users to read
 //	STOPPING=1                everything is unmounted and the worker ends: no successor is needed
-//	X_UPGRADE=/abs/exe        a successor is to be started from that executable
+//	X_UPGRADE=/abs/exe        start a successor from that executable, whose descriptor is attached
 //
 // and the supervisor sends
 //
 //	FDNAME=n:n                and as many descriptors: all that the supervisor holds
-//	START=1 X_REASON=why X_COUNT=n ...  the worker has to serve; see Start
+//	START=1 X_REASON=why X_COUNT=n ...  the order to serve; see Start
 //	X_REASON=why              how the predecessor ended, if that was not known at START
-//	STOP=1                    the worker has to unmount everything and end
+//	STOP=1                    unmount everything and end
 //	X_UPGRADE_FAILED=why      the requested upgrade has failed
 //
-// Messages arrive whole and in order, even if the sender dies right after sending, so they are not acknowledged. A Conn never
-// changes the file status flags (O_NONBLOCK) of a descriptor that it sends or receives, because all processes that have the
-// same open file description share the flags.
+// A message arrives as a whole and in order, even if the sender dies immediately after sending it, so messages are not
+// acknowledged. A Conn never changes the file status flags (such as O_NONBLOCK) of a descriptor that it sends or receives,
+// because the flags belong to the open file description, which other processes share.
 package keeper
 
 import (
@@ -41,47 +41,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of messages.
+// Limits of messages and of the time to send them.
 const (
-	maxMessage = 32 << 10        // bytes
-	maxName    = 255             // bytes of an FDNAME; see sd_pid_notify_with_fds(3)
-	maxFiles   = 100             // descriptors of one message: the kernel permits 253 (SCM_MAX_FD), and their names must fit too
-	sendTime   = 3 * time.Second // time after which Send fails if the other end does not read
+	maxMessage = 32 << 10 // maximum length in bytes
+	maxName    = 255      // maximum length of a descriptor's name in bytes; see sd_pid_notify_with_fds(3)
+	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but their names must
+	// fit into the message too.
+	maxFiles = 100
+	sendTime = 3 * time.Second // time after which Send fails if the other end does not read
 )
 
-// Keys of messages, each with its value.
+// Keys of messages. The comments state the value of each key.
 const (
-	Store         = "FDSTORE"          // "1": hold the attached descriptor
-	Remove        = "FDSTOREREMOVE"    // "1": close a held descriptor
+	Store         = "FDSTORE"          // "1": the receiver must hold the attached descriptor
+	Remove        = "FDSTOREREMOVE"    // "1": the receiver must close a held descriptor
 	Name          = "FDNAME"           // names of descriptors, separated by colons
-	Waiting       = "X_WAITING"        // "1": the worker waits for Begin
+	Waiting       = "X_WAITING"        // "1": the worker is waiting for StartServing
 	Version       = "X_VERSION"        // version of the worker
 	Ready         = "READY"            // "1": the worker serves
 	Watchdog      = "WATCHDOG"         // "1": the worker is alive
-	Status        = "STATUS"           // text for people
+	Status        = "STATUS"           // text for users to read
 	Stopping      = "STOPPING"         // "1": the worker has unmounted everything and ends
 	Upgrade       = "X_UPGRADE"        // absolute path of the executable of a successor
-	StartServing  = "START"            // "1": the worker has to serve; see Start
+	StartServing  = "START"            // "1": the worker must serve; see Start
 	Reason        = "X_REASON"         // Start.Reason
 	Count         = "X_COUNT"          // Start.Count
 	Managed       = "X_MANAGED"        // Start.Managed, "1"
 	Supervisor    = "X_SUPERVISOR"     // Start.Supervisor
 	UpgradeFailed = "X_UPGRADE_FAILED" // Start.UpgradeFailed
-	Stop          = "STOP"             // "1": the worker has to unmount everything and end
-	Adopted       = "X_ADOPTED"        // reply to HandOver: the descriptors have been taken
+	Stop          = "STOP"             // "1": the worker must unmount everything and end
+	Adopted       = "X_ADOPTED"        // "1": the supervisor has taken the descriptors of HandOver
 )
 
 // Descriptor is a held descriptor with its name.
 type Descriptor struct {
-	Name string   // see ValidName
-	File *os.File // owned by the receiver
+	Name string   // name of the descriptor; see ValidName
+	File *os.File // the descriptor; it belongs to the receiver
 }
 
-// Message holds the lines of one message as values by key.
+// Message holds the lines of one message: the value of each key.
 type Message map[string]string
 
-// Encode returns the message in the syntax of sd_notify(3), with its lines sorted by key. Line feeds in values become
-// spaces. It returns an error if the message exceeds maxMessage bytes.
+// Encode returns the message in the syntax of sd_notify(3), with its lines sorted by key. It replaces line feeds in values by
+// spaces. It returns an error if the result is longer than maxMessage bytes.
 func (m Message) Encode() ([]byte, error) {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -93,7 +95,7 @@ func (m Message) Encode() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// Parse parses a message. A line that is not KEY=VALUE is an error; an unknown key is not.
+// Parse parses a message. It returns an error for a line that does not have the form KEY=VALUE, but accepts unknown keys.
 func Parse(b []byte) (Message, error) {
 	m := Message{}
 	for line := range strings.Lines(string(b)) {
@@ -106,8 +108,8 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// ValidName returns an error unless a descriptor can be held under name, both by the supervisor and by a service
-// manager (1 to 255 printable ASCII characters without colon).
+// ValidName returns nil if a descriptor can be held under this name, both by the supervisor and by a service manager: the
+// name must have 1 to 255 printable ASCII characters and no colon.
 func ValidName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
@@ -116,18 +118,18 @@ func ValidName(name string) error {
 	return nil
 }
 
-// Conn is one end of a connection between worker and supervisor. Its methods may be called concurrently, except
-// Receive and the methods that call it: AwaitStart, and HandOver for its argument.
+// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except Receive
+// and the methods that call Receive: AwaitStart, and HandOver for its argument.
 type Conn struct {
 	c           *net.UnixConn
 	buf, rights []byte // buffers of Receive
 
-	mu   sync.Mutex
-	held map[string]*os.File // copies of the descriptors passed to Keep or received by AwaitStart, by name; guarded by mu
+	mu sync.Mutex
+	// held has copies of the descriptors that were passed to Keep or received by AwaitStart, by name; guarded by mu.
+	held map[string]*os.File
 }
 
-// Pair returns the two ends of a new connection. peer is to be passed to a child process, and then closed by the
-// caller.
+// Pair returns the two ends of a new connection. The caller must pass peer to a child process and then close it.
 func Pair() (c *Conn, peer *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -141,7 +143,7 @@ func Pair() (c *Conn, peer *os.File, err error) {
 	return c, peer, nil
 }
 
-// Open returns a Conn that uses the inherited descriptor fd. Open takes ownership of fd, also if it returns an error.
+// Open returns a Conn that uses the inherited descriptor fd. Open takes ownership of fd, even if it returns an error.
 func Open(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "keeper")
 	if f == nil {
@@ -163,7 +165,7 @@ func Open(fd int) (*Conn, error) {
 	}, nil
 }
 
-// Send sends a message with copies of descriptors. It returns an error after sendTime if the other end does not read.
+// Send sends a message with copies of descriptors. If the other end does not read, Send returns an error after sendTime.
 func (c *Conn) Send(m Message, fds ...int) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -180,8 +182,8 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	return nil
 }
 
-// SendDescriptors sends held descriptors, by name, with many in each message: one message for each would take longer than
-// the rest of a takeover.
+// SendDescriptors sends the given descriptors with their names. It sends many of them in each message, because one message for
+// each would take longer than the rest of a takeover.
 func (c *Conn) SendDescriptors(descriptors map[string]int) error {
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(descriptors)), maxFiles) {
 		fds := make([]int, len(names))
@@ -195,8 +197,8 @@ func (c *Conn) SendDescriptors(descriptors map[string]int) error {
 	return nil
 }
 
-// Receive returns the next message with its descriptors, which the caller must close. The error is io.EOF if the
-// other end is closed.
+// Receive returns the next message with its descriptors, which the caller must close. It returns io.EOF if the other end is
+// closed.
 func (c *Conn) Receive() (m Message, fds []int, err error) {
 	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
 	switch {
@@ -207,7 +209,7 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 	}
 	fds, err = parseRights(c.rights[:nr])
 	if err == nil && n == 0 && len(fds) == 0 {
-		return nil, nil, io.EOF // no valid message is empty
+		return nil, nil, io.EOF // the other end is closed, because no valid message is empty
 	}
 	if err == nil && (flags&unix.MSG_CTRUNC != 0 || n > maxMessage) {
 		err = fmt.Errorf("read message: cut off at %d descriptors, %d bytes", len(fds), n)
@@ -222,14 +224,14 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 	return m, fds, nil
 }
 
-// closeAll closes descriptors.
+// closeAll closes all given descriptors.
 func closeAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
 }
 
-// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after t.
+// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after the time t.
 func (c *Conn) SetReadDeadline(t time.Time) { c.c.SetReadDeadline(t) }
 
 // Dup returns a close-on-exec copy of the connection's descriptor.
@@ -241,7 +243,8 @@ func (c *Conn) Dup() (int, error) {
 	return dup(raw)
 }
 
-// parseRights returns the descriptors of a control message (SCM_RIGHTS), also if it returns an error.
+// parseRights returns the descriptors of a control message (SCM_RIGHTS). Also with an error, it returns those that it has
+// found.
 func parseRights(b []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(b)
 	if err != nil {
@@ -257,7 +260,7 @@ func parseRights(b []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// Close closes the connection and the local copies of descriptors.
+// Close closes the connection and the local copies of held descriptors.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

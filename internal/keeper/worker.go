@@ -12,17 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start holds what the supervisor sends to a worker when the worker has to serve.
+// Start holds the information that the supervisor sends to a worker together with the order to serve.
 type Start struct {
-	Reason        string // how the previous worker ended; "" for the first worker
-	Count         int    // number of workers that have taken over, this one included
-	Managed       bool   // a service manager holds the descriptors too, so the worker ends if the supervisor is lost
+	Reason string // how the previous worker ended; "": this is the first worker
+	Count  int    // number of workers that have taken over, including this one
+	// Managed states that a service manager holds the descriptors too, so that the worker ends if the supervisor is lost.
+	Managed       bool
 	Supervisor    int    // process ID of the supervisor
-	UpgradeFailed string // why the last upgrade was reverted; "": it was not
+	UpgradeFailed string // reason why the last upgrade was reverted; "": it was not reverted
 }
 
-// Keep passes a copy of a descriptor to the supervisor, which holds it in place of one with the same name. The caller
-// still owns f. It is no error if the supervisor is gone: HandOver passes the descriptor to the next one.
+// Keep passes a copy of a descriptor to the supervisor, which holds the copy in place of an earlier one with the same name.
+// The caller still owns f. Keep returns nil if the supervisor has died, because HandOver passes the descriptor to the next
+// supervisor.
 func (c *Conn) Keep(name string, f *os.File) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -40,8 +42,8 @@ func (c *Conn) Keep(name string, f *os.File) error {
 	return nil
 }
 
-// Drop makes the supervisor close the descriptor of that name. It is no error if there is none, or if the supervisor
-// is gone.
+// Drop makes the supervisor close the descriptor with this name. It returns nil if there is no such descriptor, or if the
+// supervisor has died.
 func (c *Conn) Drop(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,10 +54,10 @@ func (c *Conn) Drop(name string) error {
 	return nil
 }
 
-// isGone reports whether an error means that the other end of the connection is closed.
+// isGone reports whether an error means that the other end of the connection has been closed.
 func isGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
-// remember replaces the local copy of a descriptor; nil removes it. The caller holds mu.
+// remember replaces the local copy of a descriptor by f, or removes it if f is nil. The caller holds mu.
 func (c *Conn) remember(name string, f *os.File) {
 	if old := c.held[name]; old != nil {
 		old.Close()
@@ -66,7 +68,7 @@ func (c *Conn) remember(name string, f *os.File) {
 	}
 }
 
-// send sends a file's descriptor. It does not use File.Fd, which would change the file status flags.
+// send sends a message with the descriptor of a file. It does not call File.Fd, which would change the file status flags.
 func (c *Conn) send(m Message, f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -79,7 +81,7 @@ func (c *Conn) send(m Message, f *os.File) error {
 	return sendErr
 }
 
-// duplicate returns a copy of f that shares its open file description. It leaves the file status flags unchanged.
+// duplicate returns a copy of f that shares the open file description of f. It leaves the file status flags unchanged.
 func duplicate(name string, f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -101,9 +103,9 @@ func dup(raw syscall.RawConn) (int, error) {
 	return copied, dupErr
 }
 
-// AwaitStart reports to the supervisor that the worker waits, and blocks until it has to serve. It returns the Start
-// and all held descriptors, which the caller owns. The error is io.EOF if the supervisor has closed the connection:
-// the worker is not needed.
+// AwaitStart reports to the supervisor that the worker is waiting, and blocks until the order to serve arrives. It returns
+// the Start and all held descriptors, which then belong to the caller. It returns io.EOF if the supervisor has closed the
+// connection, because the worker is not needed.
 func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
 		if isGone(err) {
@@ -140,7 +142,7 @@ func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 	}
 }
 
-// Message returns the message that sends s.
+// Message returns the message that transmits s.
 func (s Start) Message() Message {
 	m := Message{StartServing: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
 	if s.Managed {
@@ -152,18 +154,18 @@ func (s Start) Message() Message {
 	return m
 }
 
-// StartOf returns the Start of a message that Start.Message made.
+// StartOf returns the Start in a message that Start.Message has made.
 func StartOf(m Message) Start {
-	count, _ := strconv.Atoi(m[Count]) // the message is from the supervisor, so the numbers are valid
+	count, _ := strconv.Atoi(m[Count]) // the message was sent by the supervisor, so the numbers are valid
 	supervisor, _ := strconv.Atoi(m[Supervisor])
 	return Start{Reason: m[Reason], Count: count, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed]}
 }
 
-// Tell sends a message of one line, with a key such as Ready.
+// Tell sends a message with one line, KEY=VALUE. The key is one of the constants of this package, such as Ready.
 func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}) }
 
-// HandOver sends all held descriptors and s to the supervisor at the other end of to, and waits until that has
-// confirmed. It returns an error if the supervisor does not confirm.
+// HandOver sends all held descriptors and s to another supervisor through the connection to, and waits until that supervisor
+// has confirmed. It returns an error if the supervisor does not confirm.
 func (c *Conn) HandOver(to *Conn, s Start) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,15 +8,18 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Copy is another mount of a file system.
+// Copy is another mount of the same file system, for example a bind mount.
 type Copy struct {
-	Point string // below the root directory of the process
-	PID   int    // of a process in whose mount namespace it is; 0: in that of this process
+	// Point is the mount point, relative to the root directory of the process.
+	Point string
+	// PID is the ID of a process in whose mount namespace the copy is; 0: it is in the namespace of this process.
+	PID int
 }
 
-// Copies returns the mounts of the file system mounted at dir that remain when it is unmounted there: bind mounts, and mounts in other
-// mount namespaces, whose processes continue to use it; the file system ends with the last of them. Namespaces that have no process,
-// or only processes that this one may not inspect, are missing. It returns nil if nothing is mounted at dir.
+// Copies returns those mounts of the file system at dir that remain after dir was unmounted. These are bind mounts, and
+// mounts in other mount namespaces. The processes that see such a copy can still use the file system, which ends with its
+// last mount. Copies does not find mounts in namespaces without a process, or whose processes this one may not inspect. It
+// returns nil if nothing is mounted at dir.
 func Copies(dir string) ([]Copy, error) {
 	own, err := Self()
 	if err != nil {
@@ -37,7 +40,8 @@ func Copies(dir string) ([]Copy, error) {
 			if m.Device != it.Device || pid == 0 && m.ID == it.ID {
 				continue
 			}
-			// An unmount is one of the same place in every mount that it reaches.
+			// An unmount propagates to the same directory in every mount of the peer groups that it reaches, so such a copy
+			// does not remain.
 			parent, _ := t.byID(m.Parent)
 			if (reached[parent.Shared] || reached[parent.Master]) && parent.place(m) == parentMount.place(it) {
 				continue
@@ -48,7 +52,7 @@ func Copies(dir string) ([]Copy, error) {
 	return copies, nil
 }
 
-// others returns the tables of all other mount namespaces by the number of one process of each.
+// others returns the mount tables of all other mount namespaces, each by the ID of one process in the namespace.
 func others() map[int]Table {
 	tables := map[int]Table{}
 	own, err := proc.Self.Namespace("mnt")
@@ -65,7 +69,7 @@ func others() map[int]Table {
 		}
 		t, err := read(p)
 		if err != nil || len(t) == 0 {
-			continue // it has ended, and another process of the namespace may tell
+			continue // the process has ended; another process of the namespace may be found later
 		}
 		seen[namespace] = true
 		tables[pid] = t
@@ -73,7 +77,8 @@ func others() map[int]Table {
 	return tables
 }
 
-// reach returns the peer groups to which mounts and unmounts in group propagate: itself, its slaves and theirs.
+// reach returns the peer groups to which mounts and unmounts in a group propagate: the group itself, its slaves, their
+// slaves, and so on. It returns an empty set for group 0, which stands for no group.
 func reach(group int, tables map[int]Table) map[int]bool {
 	reached := map[int]bool{}
 	if group == 0 {
@@ -93,7 +98,7 @@ func reach(group int, tables map[int]Table) map[int]bool {
 	return reached
 }
 
-// place returns the directory of m's file system that the mount on covers.
+// place returns the directory that the mount on covers, as a path in the file system of m.
 func (m Mount) place(on Mount) string {
 	rest, err := filepath.Rel(m.Point, on.Point)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package mountinfo reads the kernel's tables of mounts. They describe a mount without access to it: a daemon that opened a file of a
-// mount that it serves would wait for itself. Format: proc_pid_mountinfo(5).
+// Package mountinfo reads the kernel's mount tables, whose format is described in proc_pid_mountinfo(5). The table describes
+// a mount without an access to it. That matters for a daemon, which would wait for itself if it opened a file of a mount that
+// it serves.
 package mountinfo
 
 import (
@@ -14,26 +15,32 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Mount is one line of a table.
+// Mount is one line of a mount table.
 type Mount struct {
+	// ID identifies this mount, and Parent the mount that contains its mount point.
 	ID, Parent int
-	Device     uint64 // st_dev of the files in the mount
-	Root       string // directory of the file system that is mounted
-	Point      string // mount point, relative to the root directory of the process whose table it is
-	Options    []string
-	Shared     int // the peer group that mounts and unmounts below it are shared with; 0: none
-	Master     int // the peer group that they are taken over from; 0: none
-	Type       string
-	Source     string
-	Super      []string // options of the file system
+	Device     uint64 // device number of the file system, as in st_dev
+	Root       string // directory of the file system that is visible at the mount point
+	Point      string // mount point, relative to the root directory of the process whose table this is
+	// Options are the options of this mount.
+	Options []string
+	// Shared is the peer group with which this mount shares mounts and unmounts; 0: none.
+	Shared int
+	// Master is the peer group from which this mount receives mounts and unmounts; 0: none.
+	Master int
+	// Type is the file system type, and Source its source, such as a device.
+	Type   string
+	Source string
+	Super  []string // options of the file system, as opposed to those of this mount
 }
 
-// Table lists the mounts of a mount namespace. Of two mounts at one directory the later one hides the earlier.
+// Table lists the mounts of a mount namespace. If two mounts have the same mount point, the later one hides the earlier one.
 type Table []Mount
 
 // Self returns the table of this process's mount namespace.
 func Self() (Table, error) { return read(proc.Self) }
 
+// read reads the mount table of a process's mount namespace.
 func read(p proc.Process) (Table, error) {
 	text, err := os.ReadFile(p.MountTable())
 	if err != nil {
@@ -42,7 +49,7 @@ func read(p proc.Process) (Table, error) {
 	return Parse(text), nil
 }
 
-// Parse parses a table. It skips lines that are not of the format.
+// Parse parses a mount table. It skips lines that do not have the expected format.
 func Parse(text []byte) (t Table) {
 	for line := range strings.Lines(string(text)) {
 		if m, ok := parseLine(line); ok {
@@ -52,6 +59,7 @@ func Parse(text []byte) (t Table) {
 	return t
 }
 
+// parseLine parses one line of a mount table. ok is false if the line does not have the expected format.
 func parseLine(line string) (m Mount, ok bool) {
 	front, back, found := strings.Cut(line, " - ")
 	f, b := strings.Fields(front), strings.Fields(back)
@@ -81,15 +89,16 @@ func parseLine(line string) (m Mount, ok bool) {
 	return m, true
 }
 
+// number parses a decimal number.
 func number(s string) (int, bool) {
 	n, err := strconv.Atoi(s)
 	return n, err == nil
 }
 
-// unquote decodes the octal escapes that the kernel writes into paths of tables (fs/seq_file.c, mangle_path).
+// unquote decodes the octal escapes in the paths of a mount table. The kernel writes them in mangle_path (fs/seq_file.c).
 var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// At returns the mount whose mount point is dir, the uppermost if there are several.
+// At returns the mount whose mount point is dir. If there are several, it returns the uppermost one, which hides the others.
 func (t Table) At(dir string) (Mount, bool) {
 	for _, m := range slices.Backward(t) {
 		if m.Point == dir {
@@ -99,7 +108,7 @@ func (t Table) At(dir string) (Mount, bool) {
 	return Mount{}, false
 }
 
-// Above returns the mount that contains path.
+// Above returns the mount that contains path, which is the one with the longest mount point.
 func (t Table) Above(path string) (found Mount, ok bool) {
 	for _, m := range t {
 		if len(m.Point) >= len(found.Point) && Within(m.Point, path) {
@@ -109,12 +118,13 @@ func (t Table) Above(path string) (found Mount, ok bool) {
 	return found, ok
 }
 
-// Within reports whether path is dir or lies below it. Both are absolute and clean.
+// Within reports whether path is dir or lies below dir. Both must be absolute and clean.
 func Within(dir, path string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
+// byID returns the mount with this ID, and false if the table does not have it.
 func (t Table) byID(id int) (Mount, bool) {
 	i := slices.IndexFunc(t, func(m Mount) bool { return m.ID == id })
 	if i < 0 {

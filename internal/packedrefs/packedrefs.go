@@ -1,5 +1,6 @@
-// Package packedrefs encodes and decodes git's packed-refs file, which replaces any number of refs in one atomic step. Its format is
-// described in git's refs/packed-backend.c, in gitrepository-layout(5) and in git-pack-refs(1).
+// Package packedrefs encodes and decodes git's packed-refs file. By replacing this file, any number of refs can be changed in
+// one atomic step. The format is described in git's refs/packed-backend.c, in gitrepository-layout(5) and in
+// git-pack-refs(1).
 package packedrefs
 
 import (
@@ -11,24 +12,26 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Ref is one line of the file.
+// Ref is one ref in the file.
 type Ref struct {
 	Name   string
 	ID     object.ID
-	Peeled object.ID // what an annotated tag points to in the end; zero for all others
+	Peeled object.ID // object that an annotated tag finally points to; zero for all other refs
 }
 
-// ours is the first line of what Encode writes: git's header, which promises that every tag is peeled and that names are
-// sorted, with a trait that git does not know, passes over, and leaves out when it writes the file itself.
+// ours is the first line of the files that Encode writes. It is git's header, which promises that every tag is peeled and
+// that names are sorted, with one additional trait. Git ignores the unknown trait, and leaves it out when git writes the file
+// itself.
 const ours = "# pack-refs with: peeled fully-peeled sorted artifactfs \n"
 
-// Ours reports whether Encode wrote the file, and git has not written it since.
+// Ours reports whether the file was last written by Encode, and not by git.
 func Ours(text []byte) bool { return bytes.HasPrefix(text, []byte(ours)) }
 
+// gits is the first line of the files that git writes.
 const gits = "# pack-refs with: peeled fully-peeled sorted \n"
 
-// Encode returns the contents of the file with refs, sorted by name. before is the file that it replaces: if git wrote that, the header
-// stays git's, so that Ours remains false.
+// Encode returns the contents of the file with the given refs, which it sorts by name. before is the contents of the file
+// that is replaced: if git wrote that file, the header stays git's header, so that Ours remains false.
 func Encode(before []byte, refs []Ref) []byte {
 	refs = slices.Clone(refs)
 	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
@@ -47,8 +50,8 @@ func Encode(before []byte, refs []Ref) []byte {
 	return []byte(text.String())
 }
 
-// Decode returns the refs of a file in its order. It accepts any header, and skips empty lines; other lines that are not of the format
-// are errors. It does not check names: see package refname.
+// Decode returns the refs of a file in the order of the file. It accepts any header and skips empty lines. It returns an
+// error for any other line that does not have the expected format. It does not check the names of refs; package refname does.
 func Decode(text []byte) ([]Ref, error) {
 	var refs []Ref
 	for line := range strings.Lines(string(text)) {

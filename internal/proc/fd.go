@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Descriptors returns the numbers of p's open file descriptors, in no order: proc_pid_fd(5).
+// Descriptors returns the numbers of p's open file descriptors, in no particular order (proc_pid_fd(5)).
 func (p Process) Descriptors() ([]int, error) {
 	d, err := os.Open(p.file("fd"))
 	if err != nil {
@@ -22,18 +22,19 @@ func (p Process) Descriptors() ([]int, error) {
 	return fds, err
 }
 
-// FDPath returns a path of what p's descriptor fd refers to. Opening, mounting and linking follow it, even if the file has no
-// other path. It stays valid as long as the descriptor is open.
+// FDPath returns a path that leads to the file behind p's descriptor fd. The path can be opened, mounted and linked, even if
+// the file has no other path. It is valid as long as the descriptor is open.
 func (p Process) FDPath(fd int) string { return p.file("fd/" + strconv.Itoa(fd)) }
 
-// FDInfo returns the text of proc_pid_fdinfo(5) of p's descriptor fd.
+// FDInfo returns the text of proc_pid_fdinfo(5) for p's descriptor fd.
 func (p Process) FDInfo(fd int) ([]byte, error) {
 	return os.ReadFile(p.file("fdinfo/" + strconv.Itoa(fd)))
 }
 
-// FDPath returns Self.FDPath of f, which the caller keeps open. A path through a directory's descriptor is short, as that of a
-// socket has to be: unix(7) allows 107 bytes.
+// FDPath returns the path of f by its descriptor, as Self.FDPath does. The caller must keep f open. A path through a
+// directory's descriptor is always short, which the path of a socket must be: unix(7) allows 107 bytes.
 func FDPath(f *os.File) string { return Self.FDPath(int(f.Fd())) }
 
-// Thread returns the calling thread, whose descriptors may be its own. The caller has locked it: runtime.LockOSThread.
+// Thread is the calling thread, which may have other descriptors than the rest of the process. The caller must have locked
+// the goroutine to the thread with runtime.LockOSThread.
 const Thread Process = Root + "thread-self"

@@ -1,10 +1,12 @@
-// Package proc reads what the kernel reports of processes and of the host in /proc: proc(5) and the pages it refers to. Of mounts,
-// package mountinfo does.
+// Package proc reads the information on processes and on the host in /proc, which proc(5) and the manual pages that it refers
+// to describe. Package mountinfo reads the information on mounts.
 //
-// A process can end at any time, and another get its number: a caller that remembers a process remembers Stat.Started with it.
-// Files of other users' processes may be unreadable; every method then returns the error of the system call.
+// A process can end at any time, and another process can receive its ID. So a caller that stores a process ID must store
+// Stat.Started with it. Files of other users' processes may be unreadable: the methods then return the error of the system
+// call.
 //
-// The package imports nothing that is slow to initialize, since a program that git starts for every command uses it.
+// The package must not import packages that are slow to initialize, because a program that git starts for every command uses
+// it.
 package proc
 
 import (
@@ -14,19 +16,19 @@ import (
 	"strings"
 )
 
-// Root is the directory that the files of this package are in, with a slash at the end.
+// Root is the directory /proc, with a slash at the end.
 const Root = "/proc/"
 
 // Self is this process.
 const Self Process = Root + "self"
 
-// Process is the directory of a process, or of a thread, in /proc.
+// Process is the path of a process's or thread's directory in /proc.
 type Process string
 
-// Of returns the process, or the thread, of a number.
+// Of returns the Process with this process ID or thread ID.
 func Of(pid int) Process { return Process(Root + strconv.Itoa(pid)) }
 
-// PIDs returns the numbers of the processes that /proc shows, in no order.
+// PIDs returns the IDs of the processes that /proc shows, in no particular order.
 func PIDs() ([]int, error) {
 	d, err := os.Open(Root)
 	if err != nil {
@@ -43,7 +45,7 @@ func PIDs() ([]int, error) {
 	return pids, err
 }
 
-// Threads returns the threads of p by their numbers, those that could be listed before p ended.
+// Threads returns the threads of p by their IDs. If p ends meanwhile, it returns the threads that it could list, or nil.
 func (p Process) Threads() map[string]Process {
 	d, err := os.Open(p.file("task"))
 	if err != nil {
@@ -58,20 +60,20 @@ func (p Process) Threads() map[string]Process {
 	return threads
 }
 
-// file returns the path of a file of the process in /proc.
+// file returns the path of a file in the directory of the process.
 func (p Process) file(name string) string { return string(p) + "/" + name }
 
-// Name returns the name of the command, 15 bytes at most: proc_pid_comm(5).
+// Name returns the name of the command, which has at most 15 bytes (proc_pid_comm(5)).
 func (p Process) Name() (string, error) {
 	text, err := os.ReadFile(p.file("comm"))
 	return strings.TrimSpace(string(text)), err
 }
 
-// SetName changes the name of the command of this process.
+// SetName changes the name of this process's command (proc_pid_comm(5)).
 func SetName(name string) error { return os.WriteFile(Self.file("comm"), []byte(name), 0) }
 
-// Args returns the arguments that p was started with, the command first: proc_pid_cmdline(5). There are none if p has ended and
-// was not waited for, or is ending, or is a thread of the kernel.
+// Args returns the arguments that p was started with, beginning with the command (proc_pid_cmdline(5)). It returns nil if p
+// is exiting, has ended but was not waited for by its parent, or is a thread of the kernel.
 func (p Process) Args() ([]string, error) {
 	text, err := os.ReadFile(p.file("cmdline"))
 	if err != nil || len(text) == 0 {
@@ -80,7 +82,7 @@ func (p Process) Args() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
-// Environ returns the variables, name=value, that p was started with: proc_pid_environ(5).
+// Environ returns the environment variables that p was started with, in the form name=value (proc_pid_environ(5)).
 func (p Process) Environ() ([]string, error) {
 	text, err := os.ReadFile(p.file("environ"))
 	if err != nil || len(text) == 0 {
@@ -89,53 +91,56 @@ func (p Process) Environ() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
-// Dir returns the working directory: proc_pid_cwd(5). The kernel appends " (deleted)" if it was removed; so it does for RootDir
-// and Executable.
+// Dir returns the working directory (proc_pid_cwd(5)). If the directory was removed, the kernel appends " (deleted)" to its
+// path. The same holds for RootDir and Executable.
 func (p Process) Dir() (string, error) { return os.Readlink(p.file("cwd")) }
 
-// RootDir returns the directory that p has for "/": proc_pid_root(5).
+// RootDir returns the directory that is "/" for p (proc_pid_root(5)).
 func (p Process) RootDir() (string, error) { return os.Readlink(p.file("root")) }
 
-// Executable returns the path of the program that p runs: proc_pid_exe(5).
+// Executable returns the path of the program that p runs (proc_pid_exe(5)).
 func (p Process) Executable() (string, error) { return os.Readlink(p.ExecutablePath()) }
 
-// ExecutablePath returns a path by which the program that p runs can be opened and executed, even if it was removed or replaced.
+// ExecutablePath returns a path at which the program of p can be opened and executed, even if its file was removed or
+// replaced.
 func (p Process) ExecutablePath() string { return p.file("exe") }
 
-// Namespace returns the name of p's namespace of a kind, "mnt" or "pid": proc_pid_ns(5). Processes of one namespace have the same.
+// Namespace returns the name of p's namespace of this kind, which is "mnt" or "pid" (proc_pid_ns(5)). Two processes in the
+// same namespace have the same name for it.
 func (p Process) Namespace(kind string) (string, error) { return os.Readlink(p.file("ns/" + kind)) }
 
-// MountTable returns the path of the table of mounts that p sees, which package mountinfo reads.
+// MountTable returns the path of p's mount table, which package mountinfo reads.
 func (p Process) MountTable() string { return p.file("mountinfo") }
 
-// Maps returns the lines that describe p's memory: proc_pid_maps(5).
+// Maps returns the lines that describe p's memory mappings (proc_pid_maps(5)).
 func (p Process) Maps() ([]byte, error) { return os.ReadFile(p.file("maps")) }
 
-// MapsBelow reports whether p has files below dir mapped, as far as that can be seen.
+// MapsBelow reports whether p has mapped files below dir. It returns false if p's mappings cannot be read.
 func (p Process) MapsBelow(dir string) bool {
 	text, err := p.Maps()
 	return err == nil && bytes.Contains(text, []byte(" "+dir+"/"))
 }
 
-// Stack returns the functions of the kernel that a thread is in: proc_pid_stack(5). Only root may read it.
+// Stack returns the kernel's call stack of a thread (proc_pid_stack(5)). Only root may read it.
 func (p Process) Stack() ([]byte, error) { return os.ReadFile(p.file("stack")) }
 
-// Memory opens p's memory, in which an offset is an address: proc_pid_mem(5). flag is os.O_RDONLY or os.O_RDWR.
+// Memory opens p's memory as a file in which an offset is an address (proc_pid_mem(5)). flag is os.O_RDONLY or os.O_RDWR.
 func (p Process) Memory(flag int) (*os.File, error) { return os.OpenFile(p.file("mem"), flag, 0) }
 
-// Cgroup is one line of proc_pid_cgroup(5).
+// Cgroup is one line of proc_pid_cgroup(5), which describes a control group of a process.
 type Cgroup struct {
-	Controllers string // "" in the unified hierarchy
-	Path        string
+	// Controllers is a list separated by commas; "" in the unified hierarchy (cgroup v2).
+	Controllers string
+	Path        string // path of the control group in its hierarchy
 }
 
-// Cgroups returns the control groups of p: cgroups(7).
+// Cgroups returns the control groups of p (cgroups(7)).
 func (p Process) Cgroups() ([]Cgroup, error) {
 	text, err := os.ReadFile(p.file("cgroup"))
 	return ParseCgroups(string(text)), err
 }
 
-// ParseCgroups parses the text of proc_pid_cgroup(5). It skips lines that are not of the format.
+// ParseCgroups parses the text of proc_pid_cgroup(5). It skips lines that do not have the expected format.
 func ParseCgroups(text string) (groups []Cgroup) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -146,7 +151,8 @@ func ParseCgroups(text string) (groups []Cgroup) {
 	return groups
 }
 
-// ResidentBytes returns how much of p's memory is resident: proc_pid_statm(5), whose second field counts pages.
+// ResidentBytes returns the size of p's resident memory in bytes. It multiplies the second field of proc_pid_statm(5), which
+// counts pages, by the page size. It returns false if the size cannot be read.
 func (p Process) ResidentBytes() (int64, bool) {
 	text, err := os.ReadFile(p.file("statm"))
 	fields := strings.Fields(string(text))

@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// Status holds fields of proc_pid_status(5).
+// Status holds some fields of proc_pid_status(5).
 type Status struct {
-	Name    string // of the command
-	PID     int    // of the process, also if the status is that of a thread
+	Name    string // name of the command
+	PID     int    // process ID, even if the status is that of a thread
 	Pending uint64 // signals that are pending for the thread or its process; signal n is bit n-1
 	Blocked uint64 // signals that the thread blocks
 }
@@ -23,7 +23,7 @@ func (p Process) Status() (Status, error) {
 	return ParseStatus(text), nil
 }
 
-// ParseStatus parses the text of proc_pid_status(5). Fields that are missing or malformed stay zero.
+// ParseStatus parses the text of proc_pid_status(5). Fields that are missing or invalid stay zero.
 func ParseStatus(text []byte) (s Status) {
 	for line := range bytes.Lines(text) {
 		key, value, _ := bytes.Cut(line, []byte(":"))
@@ -42,21 +42,23 @@ func ParseStatus(text []byte) (s Status) {
 	return s
 }
 
-// mask parses sixteen hexadecimal digits.
+// mask parses a set of signals, which is written as sixteen hexadecimal digits.
 func mask(text []byte) uint64 {
 	m, _ := strconv.ParseUint(string(text), 16, 64)
 	return m
 }
 
-// SystemCall is a system call that a thread is blocked in: proc_pid_syscall(5).
+// SystemCall describes the system call in which a thread is blocked (proc_pid_syscall(5)).
 type SystemCall struct {
+	// Number is the number of the system call, and Args are its arguments.
 	Number uint64
 	Args   [6]uint64
-	Stack  uint64 // the stack pointer
+	Stack  uint64 // stack pointer
 }
 
-// SystemCall returns the system call that a thread is blocked in. running reports that it is not blocked; then ok is false, as it
-// is if the thread is blocked outside of a system call, has ended or may not be looked at.
+// SystemCall returns the system call in which a thread is blocked. If the thread is not blocked, running is true and ok is
+// false. ok is also false if the thread is blocked outside of a system call, if it has ended, or if this process may not
+// inspect it.
 func (p Process) SystemCall() (c SystemCall, running, ok bool) {
 	line, err := os.ReadFile(p.file("syscall"))
 	if err != nil {
@@ -69,8 +71,8 @@ func (p Process) SystemCall() (c SystemCall, running, ok bool) {
 	return c, false, ok
 }
 
-// ParseSystemCall parses the line of proc_pid_syscall(5): the number in decimal, six arguments, stack pointer and program counter
-// in hexadecimal.
+// ParseSystemCall parses the line of proc_pid_syscall(5). It has the number of the system call in decimal, then six
+// arguments, the stack pointer and the program counter in hexadecimal.
 func ParseSystemCall(line []byte) (c SystemCall, ok bool) {
 	fields := bytes.Fields(line)
 	if len(fields) != 9 {

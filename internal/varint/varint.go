@@ -1,6 +1,8 @@
-// Package varint encodes and decodes numbers as git writes distances of deltas into packs, and lengths into index files of version 4
-// and untracked caches: gitformat-pack(5), "offset encoding", and git's varint.c. The bytes are big-endian groups of 7 bits; every byte
-// but the last has its highest bit set, and one is subtracted for each, so that every number has one encoding.
+// Package varint encodes and decodes numbers in the variable-length format that git uses for the distances of deltas in
+// packs, and for lengths in index files of version 4 and in untracked caches. The format is described in gitformat-pack(5),
+// "offset encoding", and in git's varint.c. A number consists of groups of 7 bits, the most significant first. Every byte but
+// the last has its highest bit set, and for each of these bytes one is subtracted, so that every number has exactly one
+// encoding.
 package varint
 
 import (
@@ -8,10 +10,10 @@ import (
 	"io"
 )
 
-// ErrOverflow reports a number of more than 63 bits.
+// ErrOverflow reports that a number has more than 63 bits.
 var ErrOverflow = errors.New("number of more than 63 bits")
 
-// Append appends the encoding of v, 10 bytes at most.
+// Append appends the encoding of v to b. The encoding has at most 10 bytes.
 func Append(b []byte, v uint64) []byte {
 	var groups [10]byte
 	at := len(groups) - 1
@@ -24,8 +26,8 @@ func Append(b []byte, v uint64) []byte {
 	return append(b, groups[at:]...)
 }
 
-// Decode decodes the number at the beginning of b and returns how many bytes it takes. n is 0 if b ends before the number, or if the
-// number has more than 63 bits.
+// Decode decodes the number at the beginning of b, and returns the number and the length n of its encoding in bytes. n is 0
+// if b ends before the number does, or if the number has more than 63 bits.
 func Decode(b []byte) (v uint64, n int) {
 	for n < len(b) && v < 1<<56 {
 		v = v<<7 | uint64(b[n]&0x7f)
@@ -38,7 +40,7 @@ func Decode(b []byte) (v uint64, n int) {
 	return 0, 0
 }
 
-// Read reads a number. The error is that of r, or ErrOverflow.
+// Read reads one encoded number. It returns an error of r unchanged, and ErrOverflow if the number has more than 63 bits.
 func Read(r io.ByteReader) (uint64, error) {
 	for v := uint64(0); v < 1<<56; v++ {
 		c, err := r.ReadByte()
