@@ -42,7 +42,7 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	}
 	// A checkpoint of the mount's own session is already in this repository.
 	if of == m.session && at == "" {
-		if a.checkpoint, err = findCheckpoint(ctx, repo, m, id); err == nil {
+		if a.checkpoint, err = findCheckpoint(ctx, repo, m.listed(), id); err == nil {
 			a.meta, _, err = session.ReadMeta(repo, m.session)
 		}
 		return a, err
@@ -123,11 +123,11 @@ func (m *mount) sawObjects(repo *session.Repo) error {
 // adoptFrom arranges for the contents.
 func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	d := m.daemon
-	far, err := d.mirrorOf(ctx, at, of)
+	far, err := d.Catalog.mirrorOf(ctx, at, of)
 	if err != nil {
 		return a, err
 	}
-	defer d.closeMirror(far)
+	defer d.Catalog.closeMirror(far)
 	o, err := openFar(ctx, far, of, false)
 	if err != nil {
 		return a, err

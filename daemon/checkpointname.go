@@ -10,10 +10,10 @@ import (
 // findCheckpoint returns the checkpoint that name stands for; "" is the newest. All names of checkpoints are resolved by this
 // function. m is the session's mount, or nil if it is not mounted. For HEAD, findCheckpoint creates a checkpoint of the
 // commit if there is none, because the automatic one follows a commit only a moment later.
-func findCheckpoint(ctx context.Context, repo *session.Repo, m *mount, name string) (session.Checkpoint, error) {
+func findCheckpoint(ctx context.Context, repo *session.Repo, m *Mounted, name string) (session.Checkpoint, error) {
 	// HEAD as a checkpoint name means the checkpoint of the current commit.
-	if name == "HEAD" && m != nil && m.writable() && m.agent.Active() {
-		if err := m.agent.CheckpointHead(ctx, repo); err != nil {
+	if name == "HEAD" && m != nil && m.Writable && m.Agent.Active() {
+		if err := m.Agent.CheckpointHead(ctx, repo); err != nil {
 			return session.Checkpoint{}, err
 		}
 	}

@@ -103,7 +103,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	}
 	w := m.newRestoring(git, repo, paths)
 	// Must precede the checkpoint that Apply creates, which is the newest from then on.
-	if w.Target, err = findCheckpoint(ctx, repo, m, r.ID); err != nil {
+	if w.Target, err = findCheckpoint(ctx, repo, m.listed(), r.ID); err != nil {
 		return reply, err
 	}
 	if err := w.Compare(ctx); err != nil {
@@ -134,7 +134,7 @@ func pathsInside(paths []string) (inside []string, err error) {
 
 // reply describes the changes to the paths of list. In a dry run, they were not applied.
 func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
-	o, err := w.m.openedSession()
+	o, err := w.m.daemon.Catalog.OpenMount(w.m.listed())
 	if err != nil {
 		return control.RestoreReply{}, err
 	}

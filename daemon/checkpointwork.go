@@ -177,7 +177,7 @@ func (h sessionHome) find(ctx context.Context, id string) (session.Checkpoint, e
 		return session.Checkpoint{}, err
 	}
 	defer repo.Close()
-	return findCheckpoint(ctx, repo, h.mount, id)
+	return findCheckpoint(ctx, repo, h.mount.listed(), id)
 }
 
 // open opens the session's repository for reading. The error matches fs.ErrNotExist if there is none.

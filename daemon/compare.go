@@ -33,7 +33,7 @@ type compareSide struct {
 
 // comparing is one comparison while it runs. It is used by one goroutine.
 type comparing struct {
-	d       *Daemon
+	all     *Catalog
 	sides   []*compareSide
 	mirrors map[string]*mirror.Mirror       // mirrors of mounted remotes, by URL
 	opened  map[control.CompareSide]*opened // open sessions; the key has no checkpoint id
@@ -44,9 +44,9 @@ type comparing struct {
 // SessionCompare returns the changes of two or more checkpoints, each relative to the tree it started from, and reports for
 // each path that several of them changed whether git can merge the changes. All sessions must be of the same mounted remote;
 // otherwise the error is fault.ErrOtherRemote.
-func (d *Daemon) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
+func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	reply := control.SessionCompareReply{Sides: []control.ComparedSide{}, Shared: []control.SharedPath{}}
-	c := &comparing{d: d, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
+	c := &comparing{all: all, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
 	defer c.close()
 	for _, side := range r.Sides {
 		if err := c.open(ctx, side, r.Dir); err != nil {
@@ -65,11 +65,11 @@ func (c *comparing) close() {
 		o.close()
 	}
 	for _, m := range c.mirrors {
-		c.d.closeMirror(m)
+		c.all.closeMirror(m)
 	}
 	if c.scratch != nil {
 		if err := errors.Join(c.scratch.Close(), os.RemoveAll(c.scratch.Dir())); err != nil {
-			c.d.log.Sugar().Warnf("remove the repository of a comparison: %v", err)
+			c.all.Log.Sugar().Warnf("remove the repository of a comparison: %v", err)
 		}
 	}
 }
@@ -80,10 +80,10 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	key := control.CompareSide{Of: r.Of, SessionRemote: r.SessionRemote}
 	o := c.opened[key]
 	if o == nil {
-		o, err = c.d.openAt(ctx, r.Of, r.SessionRemote, true)
+		o, err = c.all.openAt(ctx, r.Of, r.SessionRemote, true)
 		if errors.Is(err, statedir.ErrNoSession) && r.SessionRemote == "" && dir != "" {
-			if m, ok := c.d.find(dir); ok {
-				o, err = c.d.openBeside(ctx, m, r.Of, err)
+			if m, findErr := c.all.Mounts.Mounted(ctx, dir); m != nil && findErr == nil {
+				o, err = c.all.openBeside(ctx, m, r.Of, err)
 			}
 		}
 		if err != nil {
@@ -120,13 +120,13 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 }
 
 // openBeside opens the session name on the session remote of m. It returns the error missing if m has no session remote.
-func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing error) (*opened, error) {
-	r := m.requestNow()
-	r.Session, r.SessionOptions = name, m.agent.Options()
+func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, missing error) (*opened, error) {
+	r := m.Request()
+	r.Session, r.SessionOptions = name, m.Agent.Options()
 	if at, _ := remotes.SessionURL(r); at == "" {
 		return nil, missing
 	}
-	return d.openThere(ctx, r, true)
+	return all.openThere(ctx, r, true)
 }
 
 // compare fills in reply after all sides have been opened, in these steps:
@@ -137,7 +137,7 @@ func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing 
 //	provide        fetch the contents that git needs for the rest
 //	count, shared  count lines, and merge every pair
 func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareReply) error {
-	dir, err := os.MkdirTemp(c.d.state, "compare-*.tmp")
+	dir, err := os.MkdirTemp(c.all.State, "compare-*.tmp")
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 		key := control.CompareSide{Of: name, SessionRemote: remote}
 		o := c.opened[key]
 		if o == nil {
-			if o, err = c.d.openAt(ctx, name, remote, true); err != nil {
+			if o, err = c.all.openAt(ctx, name, remote, true); err != nil {
 				return p, false, ctx.Err() // the parent session may have been deleted
 			}
 			c.opened[key] = o
@@ -322,11 +322,11 @@ func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirro
 	// A mounted side has credentials for the mounted remote.
 	for _, s := range c.sides {
 		if s.o.mount != nil {
-			r = s.o.mount.requestNow()
+			r = s.o.mount.Request()
 			r.SessionOptions = control.SessionOptions{Remote: control.RemoteOrigin}
 		}
 	}
-	m, err := c.d.mirrorFor(ctx, r)
+	m, err := c.all.mirrorFor(ctx, r)
 	if err == nil {
 		c.mirrors[url] = m
 	}

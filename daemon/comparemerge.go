@@ -70,7 +70,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	case len(ids) == 0:
 		return nil
 	case s.o.mount != nil:
-		return s.o.mount.owned.Provide(ctx, ids, nil)
+		return s.o.mount.Owned.Provide(ctx, ids, nil)
 	case s.o.far != nil:
 		return s.o.provide(ctx, ids)
 	}
@@ -240,7 +240,7 @@ func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) (
 			add(o.repo.Dir())
 		}
 		if o.mount != nil {
-			add(o.mount.gitPath())
+			add(o.mount.GitDir)
 		}
 	}
 	// Mirrors of mounted remotes have the merge bases that no session has.

@@ -27,14 +27,14 @@ import (
 
 // mirrorOf opens a mirror of the session remote with the URL at, to read the session name. An empty name is for listing all
 // sessions.
-func (d *Daemon) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
-	return d.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
+func (all *Catalog) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
+	return all.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
 }
 
 // mirrorFor opens a mirror of the session remote of a request, with the credentials of the request. It returns
 // statedir.ErrNoSession if the request names no session remote.
-func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror.Mirror, error) {
-	remote, _, err := d.remotes.Session(r)
+func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror.Mirror, error) {
+	remote, _, err := all.Remotes.Session(r)
 	if err != nil {
 		return nil, err
 	}
@@ -43,10 +43,10 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 	}
 	// A session remote may refer to the mounted remote for the history that it does not store.
 	origin := func(url string) (mirror.Remote, error) {
-		o, _, err := d.remotes.Session(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
+		o, _, err := all.Remotes.Session(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
 		return o, err
 	}
-	m, err := mirror.Open(ctx, mirror.Options{Dir: d.state, Remote: remote, Origin: origin})
+	m, err := mirror.Open(ctx, mirror.Options{Dir: all.State, Remote: remote, Origin: origin})
 	if err != nil {
 		return nil, fault.SessionRemote(remote, err)
 	}
@@ -56,32 +56,32 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 // openAt opens the session named by of for reading: that of this host if at is empty, else that on the session remote with the
 // URL at. For the latter, withTrees selects whether the trees of the checkpoints are fetched, and not only their commits. The
 // caller closes the result.
-func (d *Daemon) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
+func (all *Catalog) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
 	if at == "" {
-		return d.openSession(ctx, of, false)
+		return all.openSession(ctx, of, false)
 	}
-	return d.openThere(ctx, control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, withTrees)
+	return all.openThere(ctx, control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, withTrees)
 }
 
 // openThere opens the session of a request on its session remote. The caller closes it, which removes the mirror.
-func (d *Daemon) openThere(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
-	m, err := d.mirrorFor(ctx, r)
+func (all *Catalog) openThere(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
+	m, err := all.mirrorFor(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	o, err := openFar(ctx, m, r.Session, withTrees)
 	if err != nil {
-		d.closeMirror(m)
+		all.closeMirror(m)
 		return nil, err
 	}
-	o.release = func() { d.closeMirror(m) }
+	o.release = func() { all.closeMirror(m) }
 	return o, nil
 }
 
 // closeMirror closes a mirror and removes its repository. An error is only logged.
-func (d *Daemon) closeMirror(m *mirror.Mirror) {
+func (all *Catalog) closeMirror(m *mirror.Mirror) {
 	if err := m.Close(); err != nil {
-		d.log.Warn("remove copy of a session", zap.Error(err))
+		all.Log.Warn("remove copy of a session", zap.Error(err))
 	}
 }
 
@@ -158,16 +158,16 @@ func (o *opened) farState(ctx context.Context, p session.Checkpoint) error {
 }
 
 // SessionsOn lists the sessions of a session remote, sorted by name.
-func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
+func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
 	reply := control.SessionsReply{Sessions: []control.SessionInfo{}}
 	explained := func(err error) error {
 		return fault.Subject{Area: fault.List, Verb: "list", Object: "sessions"}.Explain(err)
 	}
-	m, err := d.mirrorOf(ctx, r.SessionRemote, "")
+	m, err := all.mirrorOf(ctx, r.SessionRemote, "")
 	if err != nil {
 		return reply, explained(err)
 	}
-	defer d.closeMirror(m)
+	defer all.closeMirror(m)
 	err = m.Find(ctx)
 	if err == nil {
 		err = m.Checkpoints(ctx, m.Sessions()...)
@@ -178,7 +178,7 @@ func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (c
 	for _, name := range m.Sessions() {
 		o, err := farOpened(m, name)
 		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // its checkpoints are objects of a container, which openAt fetches
-			if o, err = d.openAt(ctx, name, r.SessionRemote, false); err == nil {
+			if o, err = all.openAt(ctx, name, r.SessionRemote, false); err == nil {
 				defer o.close()
 			}
 		}

@@ -214,7 +214,7 @@ func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, 
 // onlyFollowed reports whether the session can be deleted without loss at an unmount: it has no checkpoints, no session remote,
 // and no changes beside those that following made.
 func (m *mount) onlyFollowed(ctx context.Context) bool {
-	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.sessionStatus().Checkpoints == 0
+	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.listed().Status().Checkpoints == 0
 }
 
 // asFollowed reports whether a writable mount is exactly as following left it. Ignored files count as work of the user if

@@ -93,7 +93,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err := w.mergeTrees(ctx, name); err != nil {
 		return reply, err
 	}
-	o, err := m.openedSession()
+	o, err := m.daemon.Catalog.OpenMount(m.listed())
 	if err != nil {
 		return reply, err
 	}

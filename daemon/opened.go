@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"path/filepath"
 
 	"go.uber.org/zap"
 
@@ -18,7 +17,7 @@ type opened struct {
 	session string
 	record  statedir.Record
 	home    string
-	mount   *mount        // nil if the session is not mounted
+	mount   *Mounted      // nil if the session is not mounted
 	repo    *session.Repo // nil if the session has no checkpoint yet
 	// queue pushes the session of a mount that can be written to; nil for all others.
 	queue *writeback.Queue
@@ -68,23 +67,23 @@ func (o *opened) layout() (session.Layout, bool) {
 // mounted last. With write, the repository can be changed; the home of a session that is not mounted is then locked
 // until close. A home that only another command reads is waited for; one that a mount uses is reported as
 // statedir.ErrBusySession.
-func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opened, error) {
-	if m, err := d.mounted(ctx, of); err != nil {
+func (all *Catalog) openSession(ctx context.Context, of string, write bool) (*opened, error) {
+	if m, err := all.Mounts.Mounted(ctx, of); err != nil {
 		return nil, err
 	} else if m != nil {
 		// After a takeover the agent may not have opened the repository yet.
-		if m.agent.Active() && statedir.HasSessionRepo(m.home.Dir) {
-			if _, err := m.agent.Open(ctx); err != nil && write {
+		if m.Agent.Active() && statedir.HasSessionRepo(m.Home) {
+			if _, err := m.Agent.Open(ctx); err != nil && write {
 				return nil, err
 			}
 		}
-		return m.openedSession()
+		return all.OpenMount(m)
 	}
-	id, err := d.homes.IDOf(of)
+	id, err := all.Homes.IDOf(of)
 	if err != nil {
 		return nil, err
 	}
-	t, err := d.homes.WaitExisting(ctx, id)
+	t, err := all.Homes.WaitExisting(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -94,54 +93,6 @@ func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opene
 		return nil, err
 	}
 	return o, nil
-}
-
-// mounted returns the served mount of a session, found by name or directory; nil if there is none. It waits for a
-// takeover of the mount. It returns ErrNoSession if the mount has no session.
-func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
-	var m *mount
-	// A directory stands for the mount that contains it, a name for the writable mount of the session.
-	if filepath.IsAbs(of) {
-		m, _ = d.find(of)
-	} else {
-		for _, other := range d.list() {
-			if other.session == of && other.writable() {
-				m = other
-			}
-		}
-	}
-	if m == nil {
-		return nil, nil
-	}
-	if err := m.awaitTakeover(ctx); err != nil {
-		return nil, err
-	}
-	// The takeover may have failed, or the mount may have ended meanwhile.
-	if !m.served() || m.isGone() {
-		return nil, nil
-	}
-	if m.session == "" {
-		return nil, statedir.ErrNoSession
-	}
-	return m, nil
-}
-
-// openedSession returns the session of the mount. Its repository is the agent's, or opened for reading.
-func (m *mount) openedSession() (*opened, error) {
-	o := &opened{session: m.session, record: m.record, home: m.home.Dir, mount: m}
-	o.repo, o.queue = m.agent.Repo()
-	if o.repo == nil { // the mount is read-only, or the agent could not open the repository for writing
-		// A session without a checkpoint has no repository.
-		if !statedir.HasSessionRepo(o.home) {
-			return o, nil
-		}
-		repo, err := m.daemon.homes.OpenSessionRepo(o.home, o.record, false)
-		if err != nil {
-			return nil, err
-		}
-		o.repo, o.release = repo, func() { repo.Close() }
-	}
-	return o, o.read()
 }
 
 // openHome opens the session of a locked home that is not mounted. The lock passes to the returned session; if openHome

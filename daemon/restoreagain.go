@@ -49,7 +49,7 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err
 	}
-	if w.Target, err = findCheckpoint(ctx, repo, m, string(p.Restore.Checkpoint)); err != nil {
+	if w.Target, err = findCheckpoint(ctx, repo, m.listed(), string(p.Restore.Checkpoint)); err != nil {
 		return err
 	}
 	if err := w.Compare(ctx); err != nil {

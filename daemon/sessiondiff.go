@@ -18,9 +18,9 @@ import (
 
 // SessionDiff compares two checkpoints, of one session or of two sessions, or a checkpoint with the current working
 // tree.
-func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
+func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
 	reply := control.SessionDiffReply{Changes: []control.PathChange{}}
-	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
+	o, err := all.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("read session", r.Of, err)
 	}
@@ -28,7 +28,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	p := pair{a: o, b: o}
 	// The two checkpoints may belong to different sessions.
 	if r.AOf != "" && (r.AOf != r.Of || r.ARemote != r.SessionRemote) {
-		if p.a, err = d.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
+		if p.a, err = all.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
 			return reply, fault.ExplainSessionAt("read session", r.AOf, err)
 		}
 		defer p.a.close()
@@ -42,11 +42,11 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		from = a.Tree
 	}
 	// The working tree is compared in the form of a new checkpoint.
-	if r.B == "" && o.mount != nil && o.mount.agent.Active() {
-		if _, _, err := o.mount.agent.Checkpoint(ctx, session.Idle, ""); err != nil {
+	if r.B == "" && o.mount != nil && o.mount.Agent.Active() {
+		if _, _, err := o.mount.Agent.Checkpoint(ctx, session.Idle, ""); err != nil {
 			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
 		}
-		now, err := o.mount.openedSession()
+		now, err := all.OpenMount(o.mount)
 		if err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
@@ -184,7 +184,7 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	case len(ids) == 0:
 		return nil
 	case o.mount != nil:
-		return o.mount.store.Provide(ctx, ids, nil)
+		return o.mount.Store.Provide(ctx, ids, nil)
 	case o.far != nil:
 		if err := o.far.Contents(ctx, o.session, ids); err != nil {
 			return fault.SessionRemote(o.far.Remote(), err)

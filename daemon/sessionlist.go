@@ -24,9 +24,9 @@ import (
 func (o *opened) info() control.SessionInfo {
 	r := o.record
 	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
-	if o.mount != nil && o.mount.writable() {
-		i.SessionStatus = o.mount.sessionStatus()
-		i.Dir = o.mount.dir
+	if o.mount != nil && o.mount.Writable {
+		i.SessionStatus = o.mount.Status()
+		i.Dir = o.mount.Dir
 	} else {
 		i.SessionStatus = o.unmountedStatus()
 	}
@@ -160,13 +160,13 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 
 // sendLater pushes a change of a session that is not mounted, if its session remote can be reached within pushTime. If
 // not, the next mount pushes it. For a mounted session it does nothing, because the agent pushes the change.
-func (o *opened) sendLater(ctx context.Context, d *Daemon) {
+func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	remote := o.record.Carried.Remote
 	if o.mount != nil || o.repo == nil || remote == control.RemoteEmbedded || remote == "" {
 		return
 	}
 	r := control.MountRequest{Remote: o.record.Remote, Session: o.session, SessionOptions: o.record.Carried}
-	to, _, err := d.remotes.Session(r)
+	to, _, err := all.Remotes.Session(r)
 	if err != nil || to == nil {
 		return
 	}
@@ -175,12 +175,12 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pushTime, fault.ErrSlow)
 	defer cancel()
 	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to,
-		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: remotes.Readable(o.record.Remote), Log: d.log})
+		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: remotes.Readable(o.record.Remote), Log: all.Log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}
 	if err != nil {
-		d.log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.session), zap.Error(err))
+		all.Log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.session), zap.Error(err))
 	}
 }
 

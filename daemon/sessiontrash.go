@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,41 +24,38 @@ import (
 // SESSION.UNIXTIME in the directory trash of the state directory, and removed after trash.Keep. If the process dies
 // between the two steps, the deletion has to be repeated.
 
-// discardTime is how long an unmount with --discard waits for the session remote.
-const discardTime = 10 * time.Second
-
 var errRemoteNone = errors.New("it has no session remote")
 
 // expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. A session
 // that cannot be deleted on its session remote is tried again at the next call.
-func (d *Daemon) expire(ctx context.Context, now time.Time) {
-	d.homes.EmptyTrash(now)
-	ids, _, err := d.homes.IDs()
+func (all *Catalog) expire(ctx context.Context, now time.Time) {
+	all.Homes.EmptyTrash(now)
+	ids, _, err := all.Homes.IDs()
 	if err != nil {
-		d.log.Warn("look for sessions that expired", zap.Error(err))
+		all.Log.Warn("look for sessions that expired", zap.Error(err))
 		return
 	}
 	for _, id := range ids {
-		r, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), id))
+		r, err := statedir.ReadRecord(filepath.Join(all.Homes.Dir(), id))
 		// A damaged record is left to doctor.
 		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
 			continue
 		}
 		// A mounted session does not expire.
-		if m, err := d.mounted(ctx, r.Session); err != nil || m != nil {
+		if m, err := all.Mounts.Mounted(ctx, r.Session); err != nil || m != nil {
 			continue
 		}
-		if _, err := d.sessionDelete(ctx, control.SessionDeleteRequest{Of: r.Session}, now); err != nil {
-			d.log.Warn("put expired session into the trash", zap.String("session", r.Session), zap.Error(err))
+		if _, err := all.sessionDelete(ctx, control.SessionDeleteRequest{Of: r.Session}, now); err != nil {
+			all.Log.Warn("put expired session into the trash", zap.String("session", r.Session), zap.Error(err))
 			continue
 		}
-		d.log.Info("put expired session into the trash", zap.String("session", r.Session))
+		all.Log.Info("put expired session into the trash", zap.String("session", r.Session))
 	}
 }
 
 // SessionDelete moves a session to the trash on its session remote and on this host.
-func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
-	reply, err := d.sessionDelete(ctx, r, time.Now())
+func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+	reply, err := all.sessionDelete(ctx, r, time.Now())
 	if err != nil {
 		return reply, fault.ExplainDelete("delete session", r.Of, err)
 	}
@@ -67,22 +63,22 @@ func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteReque
 }
 
 // sessionDelete is SessionDelete at time now, with unexplained errors. The session must not be mounted for writing.
-func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
+func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
 	now time.Time) (reply control.SessionDeleteReply, err error) {
 	// The work of a mounted session could still change.
-	if m, err := d.mounted(ctx, r.Of); err != nil {
+	if m, err := all.Mounts.Mounted(ctx, r.Of); err != nil {
 		return reply, err
-	} else if m != nil && m.writable() {
-		return reply, fault.SessionMountedError{Dir: m.dir}
+	} else if m != nil && m.Writable {
+		return reply, fault.SessionMountedError{Dir: m.Dir}
 	}
-	d.homes.EmptyTrash(now)
-	name, err := d.homes.IDOf(r.Of)
+	all.Homes.EmptyTrash(now)
+	name, err := all.Homes.IDOf(r.Of)
 	if err != nil {
 		return reply, err
 	}
 	reply.Session, reply.Until = name, now.Add(trash.Keep)
 	// The home is locked until the end, so that no mount resumes the session meanwhile.
-	t, err := d.homes.WaitExisting(ctx, name)
+	t, err := all.Homes.WaitExisting(ctx, name)
 	var rec statedir.Record
 	switch {
 	case err == nil:
@@ -107,7 +103,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
 	// The session remote is first: if it fails, the home still exists, and the deletion can be repeated.
-	if reply.Refs, reply.Kept, err = d.deleteThere(ctx, req, r.TakeOver, now); err != nil {
+	if reply.Refs, reply.Kept, err = all.deleteThere(ctx, req, r.TakeOver, now); err != nil {
 		return reply, err
 	}
 	if t == nil {
@@ -124,9 +120,9 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 
 // deleteThere moves a session to the trash of its session remote, if it has another than the embedded one. It returns
 // the number of removed refs, and the refs that it kept. Without takeOver it fails if another machine holds a claim.
-func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool,
+func (all *Catalog) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool,
 	now time.Time) (refs int64, kept []string, err error) {
-	far, _, err := d.remotes.Session(r)
+	far, _, err := all.Remotes.Session(r)
 	if err != nil || far == nil {
 		return 0, nil, err
 	}
@@ -138,11 +134,11 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 	layout := session.Layout{Session: r.Session}
 	var owner object.ID
 	if id := there[session.MetaRef(r.Session)]; !id.IsZero() {
-		meta, err := resume.ReadMeta(ctx, d.state, far, id)
+		meta, err := resume.ReadMeta(ctx, all.State, far, id)
 		if err != nil {
 			return 0, nil, fault.SessionRemote(far, err)
 		}
-		writer, err := d.writer()
+		writer, err := all.Writer()
 		if err != nil {
 			return 0, nil, err
 		}
@@ -174,37 +170,15 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 	}
 	slices.Sort(kept)
 	if err := trash.Expire(ctx, far.Remote, there, now); err != nil {
-		d.log.Info("empty the trash", zap.String("remote", far.URL()), zap.Error(err))
+		all.Log.Info("empty the trash", zap.String("remote", far.URL()), zap.Error(err))
 	}
 	return int64(removed), kept, nil
 }
 
-// discardThere deletes a discarded session on its session remote within discardTime. It returns a warning about the
-// parts that remain there.
-func (m *mount) discardThere(ctx context.Context) (warning string) {
-	o := m.agent.Options()
-	repo, _ := m.agent.Repo()
-	if repo == nil || m.session == "" { // nothing was pushed
-		return ""
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
-	defer cancel()
-	r := m.requestNow()
-	r.Session, r.SessionOptions = m.session, o
-	_, kept, err := m.daemon.deleteThere(ctx, r, false, time.Now())
-	switch {
-	case err != nil:
-		return "the session remote still has it: " + control.AsError(err).Error()
-	case len(kept) > 0:
-		return "the session remote keeps " + strings.Join(kept, ", ")
-	}
-	return ""
-}
-
 // SessionUndelete restores a deleted session from the trash on its session remote and on this host.
-func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	reply := control.SessionDeleteReply{Session: r.Session}
-	err := d.sessionUndelete(ctx, r, &reply)
+	err := all.sessionUndelete(ctx, r, &reply)
 	if err != nil {
 		return reply, fault.ExplainDelete("undelete session", r.Session, err)
 	}
@@ -212,26 +186,26 @@ func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteR
 }
 
 // sessionUndelete is SessionUndelete with unexplained errors. It restores the session on the session remote first.
-func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
-	all, err := d.homes.Trash()
+func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
+	deleted, err := all.Homes.Trash()
 	if err != nil {
 		return err
 	}
 	var rec statedir.Record
-	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == r.Session })
+	i := slices.IndexFunc(deleted, func(t statedir.Trashed) bool { return t.Session == r.Session })
 	if i >= 0 {
 		// The record in the trash names the session remote.
-		if rec, err = statedir.ReadRecord(all[i].Dir); err != nil {
+		if rec, err = statedir.ReadRecord(deleted[i].Dir); err != nil {
 			return err
 		}
 		// A session with the same name may have been created meanwhile.
-		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Session)); err == nil {
+		if _, err := os.Lstat(filepath.Join(all.Homes.Dir(), r.Session)); err == nil {
 			return trash.ErrThere
 		}
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: r.Session, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
-	far, _, err := d.remotes.Session(req)
+	far, _, err := all.Remotes.Session(req)
 	if err != nil {
 		return err
 	}
@@ -256,11 +230,11 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 		return nil
 	}
 	reply.Local = true
-	return d.homes.FromTrash(r.Session)
+	return all.Homes.FromTrash(r.Session)
 }
 
 // SessionTrash returns the deleted sessions of this state directory, or of a session remote.
-func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
+func (all *Catalog) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
 	add := func(name, remote string, at time.Time) {
 		// Older sessions are removed by the next command that empties the trash.
@@ -269,18 +243,18 @@ func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest
 		}
 	}
 	if r.Remote == "" {
-		all, err := d.homes.Trash()
+		deleted, err := all.Homes.Trash()
 		if err != nil {
 			return reply, fault.ExplainDelete("list", "deleted sessions", err)
 		}
-		for _, t := range all {
+		for _, t := range deleted {
 			if rec, err := statedir.ReadRecord(t.Dir); err == nil {
 				add(t.Session, statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec), t.At)
 			}
 		}
 		return reply, nil
 	}
-	far, _, err := d.remotes.Session(control.MountRequest{SessionOptions: control.SessionOptions{Remote: r.Remote}})
+	far, _, err := all.Remotes.Session(control.MountRequest{SessionOptions: control.SessionOptions{Remote: r.Remote}})
 	if err == nil && far == nil {
 		err = errRemoteNone
 	}

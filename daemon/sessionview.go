@@ -13,10 +13,10 @@ import (
 )
 
 // SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records.
-func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
+func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
 	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{},
 		Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
-	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
+	o, err := all.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("read session", r.Of, err)
 	}
@@ -60,7 +60,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	reply.LeftOut = leftOut(state.Left)
 	// The agent may know excluded files that changed since the checkpoint was made.
 	if o.mount != nil {
-		if now, ok := o.mount.agent.LeftOut(p.ID); ok {
+		if now, ok := o.mount.Agent.LeftOut(p.ID); ok {
 			reply.LeftOut = leftOut(now)
 		}
 	}
@@ -134,7 +134,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 	entries, err := o.repo.Tree(id)
 	// The repository lacks trees of the mounted remote that are still being fetched.
 	if err != nil && o.mount != nil {
-		return o.mount.store.Tree(ctx, id)
+		return o.mount.Store.Tree(ctx, id)
 	}
 	return entries, err
 }

@@ -98,7 +98,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.shownCheckpoint()...)
-	s.Session = m.sessionStatus()
+	s.Session = m.listed().Status()
 	// The most recent failure of the remote takes precedence over refused objects.
 	for _, r := range stats.Refused {
 		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}

@@ -14,43 +14,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// SessionRecord appends records to a session's transcript. Before a prompt of the user it makes a checkpoint, so that
-// the files at the start of each turn can be restored.
-func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
-	m, err := d.carried("record", r.Dir)
-	if err != nil {
-		return control.SessionRecordReply{}, err
-	}
-	repo, err := m.agent.Open(ctx)
-	if err != nil {
-		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
-	}
-	// The checkpoint precedes the prompt, so that the user can return to the files as they were at that time.
-	if m.agent.Automatic() && transcript.HasPrompt(r.Lines) {
-		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
-			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
-		}
-	}
-	last, lane := m.agent.Newest()
-	n, err := transcript.Record(ctx, repo, transcript.Batch{
-		Session: m.session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
-		Provide: m.contents(ctx),
-	})
-	if err != nil {
-		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
-	}
-	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
-}
-
-// contents returns a function that fetches contents of the session that exist on its session remote alone; nil if the
-// mount has no session.
-func (m *mount) contents(ctx context.Context) func(ids []object.ID) error {
-	if m == nil || m.owned == nil {
-		return nil
-	}
-	return func(ids []object.ID) error { return m.owned.Provide(ctx, ids, nil) }
-}
-
 // contents returns a function that fetches missing contents of the session, through its mount or from the session
 // remote; nil if neither is possible.
 func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
@@ -62,9 +25,9 @@ func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 
 // SessionTranscript returns the transcript of a session, or one turn of it. It returns no records if the transcript is
 // still at the commit r.Head.
-func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
-	o, err := d.openSession(ctx, r.Of, false)
+	o, err := all.openSession(ctx, r.Of, false)
 	if err != nil {
 		return reply, fault.ExplainSession("read transcript", r.Of, err)
 	}
@@ -119,9 +82,9 @@ func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]in
 
 // SessionErase replaces records of a transcript by tombstones and removes their contents from the repository. The
 // erasure is recorded in the meta, so that forks of the session erase the records too.
-func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
 	reply := control.SessionEraseReply{Erased: []string{}}
-	o, err := d.openSession(ctx, r.Of, true)
+	o, err := all.openSession(ctx, r.Of, true)
 	if err != nil {
 		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
@@ -154,34 +117,34 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
 	}
 	// Sweep removes objects, which must not happen while a checkpoint is being made.
-	if o.mount != nil && o.mount.writable() {
-		if err := o.mount.agent.Lock(ctx); err != nil {
+	if o.mount != nil && o.mount.Writable {
+		if err := o.mount.Agent.Lock(ctx); err != nil {
 			return reply, fault.ExplainSession("erase from", r.Of, err)
 		}
-		defer o.mount.agent.Unlock()
+		defer o.mount.Agent.Unlock()
 	}
 	if reply.Bytes, err = o.repo.Sweep(ctx); err != nil {
 		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
-	o.sendLater(ctx, d)
+	o.sendLater(ctx, all)
 	return reply, nil
 }
 
 // SessionFacts changes the facts of a session, if the request says so, and returns them.
-func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	reply := control.SessionFactsReply{Facts: []control.Fact{}}
-	o, err := d.openSession(ctx, r.Of, r.Changes())
+	o, err := all.openSession(ctx, r.Of, r.Changes())
 	if err != nil {
 		return reply, fault.ExplainSession("read facts of", r.Of, err)
 	}
 	defer o.close()
 	reply.Session = o.session
 	// A session without a repository gets one, because facts are stored in it.
-	if r.Changes() && o.mount != nil && o.mount.agent.Active() && o.repo == nil {
-		if _, err := o.mount.agent.Open(ctx); err != nil {
+	if r.Changes() && o.mount != nil && o.mount.Agent.Active() && o.repo == nil {
+		if _, err := o.mount.Agent.Open(ctx); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
-		if o, err = o.mount.openedSession(); err != nil {
+		if o, err = all.OpenMount(o.mount); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
 	}
@@ -197,7 +160,7 @@ func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest
 			Session: o.session, By: cmp.Or(r.Actor, session.Actor()), Time: time.Now().UTC(), Add: r.Add, Remove: r.Remove, Handoff: r.Handoff,
 		}, o.mount.contents(ctx))
 		if err == nil {
-			o.sendLater(ctx, d)
+			o.sendLater(ctx, all)
 		}
 	} else {
 		facts, _, err = transcript.ReadFacts(o.repo, o.session, o.mount.contents(ctx))

@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// Catalog finds sessions and answers requests about them. Its methods are safe for concurrent use.
+type Catalog struct {
+	State   string // path of the state directory
+	Log     *zap.Logger
+	Homes   statedir.Homes   // directories of the sessions below the state directory
+	Remotes *remotes.Remotes // opens session remotes
+	Mounts  Mounts           // sessions that are mounted
+	// Writer returns the identity under which this daemon claims sessions.
+	Writer func() (session.Writer, error)
+}
+
+// Mounts finds the mounts of this process. Its methods are safe for concurrent use.
+type Mounts interface {
+	// Mounted returns the served mount of a session, found by name or directory; nil if there is none. It waits for a takeover
+	// of the mount. It returns statedir.ErrNoSession if the mount has no session.
+	Mounted(ctx context.Context, of string) (*Mounted, error)
+	// Writable returns all served mounts that can be written to.
+	Writable() []*Mounted
+}
+
+// Mounted is a mount as the requests on its session use it.
+type Mounted struct {
+	Session  string
+	Record   statedir.Record
+	Home     string // directory of the session below the state directory
+	Dir      string // root of the mount
+	GitDir   string // git directory of the mount
+	Writable bool   // the mount makes the checkpoints of the session
+	Agent    *agent.Agent
+	Store    *fetch.Store // objects of the mounted remote
+	Owned    *fetch.Local // objects in the repository of the session; nil if the mount has no session
+	// Request returns the request of the mount with its current credentials.
+	Request func() control.MountRequest
+}
+
+// Status returns the status of the session.
+func (m *Mounted) Status() control.SessionStatus {
+	s := m.Agent.Status()
+	if m.Agent.Active() {
+		s.SessionRemote = statedir.ShownRemote(m.Agent.Options().Remote, m.Home, m.Record)
+	}
+	return s
+}
+
+// contents returns a function that fetches contents of the session that exist on its session remote alone; nil if m is nil or
+// has no session.
+func (m *Mounted) contents(ctx context.Context) func(ids []object.ID) error {
+	if m == nil || m.Owned == nil {
+		return nil
+	}
+	return func(ids []object.ID) error { return m.Owned.Provide(ctx, ids, nil) }
+}
+
+// OpenMount opens the session of a mount. Its repository is the agent's, or opened for reading. The caller closes the result.
+func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
+	o := &opened{session: m.Session, record: m.Record, home: m.Home, mount: m}
+	o.repo, o.queue = m.Agent.Repo()
+	if o.repo == nil { // the mount is read-only, or the agent could not open the repository for writing
+		// A session without a checkpoint has no repository.
+		if !statedir.HasSessionRepo(o.home) {
+			return o, nil
+		}
+		repo, err := all.Homes.OpenSessionRepo(o.home, o.record, false)
+		if err != nil {
+			return nil, err
+		}
+		o.repo, o.release = repo, func() { repo.Close() }
+	}
+	return o, o.read()
+}

@@ -1,0 +1,316 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/transcript"
+	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+var _ control.Sessions = (*Daemon)(nil)
+
+// carried returns the mount at dir, if it has a session that makes checkpoints. verb is for the error.
+func (d *Daemon) carried(verb, dir string) (*mount, error) {
+	m, ok := d.find(dir)
+	if !ok || !m.served() {
+		return nil, fault.NotMounted(verb, dir)
+	}
+	if !m.agent.Active() {
+		return nil, fault.ExplainSession(verb, m.dir, fault.ErrNoSessionRemote)
+	}
+	return m, nil
+}
+
+// Checkpoint makes a checkpoint of a working tree, pins it and pushes it if the request says so.
+func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
+	progress func(control.Progress)) (control.CheckpointReply, error) {
+	var reply control.CheckpointReply
+	m, err := d.carried("checkpoint", r.Dir)
+	if err != nil {
+		return reply, err
+	}
+	// The name is checked before the checkpoint is made.
+	if r.Pin != "" {
+		if err := session.ValidPin(r.Pin); err != nil {
+			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
+		}
+	}
+	p, report, err := m.agent.Capture(ctx, session.Manual, r.Message)
+	if err != nil {
+		return reply, fault.ExplainSession("checkpoint", m.dir, err)
+	}
+	o, err := d.Catalog.OpenMount(m.listed())
+	if err != nil {
+		return reply, fault.ExplainSession("checkpoint", m.dir, err)
+	}
+	// The pin is set before the push, so that it is pushed with the checkpoint.
+	if r.Pin != "" {
+		if err := session.SetPin(ctx, o.repo, o.session, r.Pin, p); err != nil {
+			return reply, fault.ExplainSession("pin", r.Pin, err)
+		}
+	}
+	// Refs that git has moved are copied to the repository first, so that they are pushed too.
+	if r.Sync {
+		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
+		defer cancel()
+		if err := m.agent.Flush(ctx); err != nil { // git's object directory may be the only one that has the latest commit
+			return reply, fault.Unsynced("sync", m.dir, err)
+		}
+		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
+			return reply, fault.Unsynced("sync", m.dir, err)
+		}
+	}
+	if o, err = d.Catalog.OpenMount(m.listed()); err != nil {
+		return reply, fault.ExplainSession("checkpoint", m.dir, err)
+	}
+	return control.CheckpointReply{
+		Checkpoint: o.shown(p), Made: report.Made, LeftOut: leftOut(report.Left),
+		Paused: milliseconds(report.Paused), Took: milliseconds(report.Took), Steps: shownSteps(report.Steps),
+	}, nil
+}
+
+// shownSteps converts the timings of a capture for a reply.
+func shownSteps(all []capture.Step) []control.Step {
+	steps := []control.Step{}
+	for _, s := range all {
+		steps = append(steps, control.Step{Name: s.Name, Took: milliseconds(s.Took)})
+	}
+	return steps
+}
+
+// milliseconds returns d in milliseconds, with microseconds as fractions.
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// syncTries is the number of pushes for checkpoints that were made during an earlier push of the same request.
+const syncTries = 5
+
+// Sync makes a checkpoint and waits until the mount's work is pushed. Changes during the wait may be pending when it
+// returns.
+func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
+	var reply control.SyncReply
+	m, err := d.carried("sync", r.Dir)
+	if err != nil {
+		return reply, err
+	}
+	if r.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, fault.ErrSlow)
+		defer cancel()
+	}
+	// Branches and tags are part of the work, so the git directory must be complete.
+	if !m.triedGit(ctx) {
+		return reply, fault.Unsynced("sync", m.dir, agent.ErrEnded)
+	}
+	if err := m.agent.KeepAll(ctx, session.Manual); err != nil {
+		return reply, fault.ExplainSession("sync", m.dir, err)
+	}
+	// Refs may move while they are pushed, which a few repetitions catch up with.
+	for range syncTries {
+		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
+			return reply, fault.Unsynced("sync", m.dir, err)
+		}
+		if reply = (control.SyncReply{Dir: m.dir, Session: m.listed().Status()}); reply.Session.Pending == 0 {
+			break // otherwise something newer is pending, such as a checkpoint of merged notes
+		}
+	}
+	return reply, nil
+}
+
+// noteOn reports whether the argument COMMIT of session note names a checkpoint and not a revision of git: "@", "@~N", a
+// whole checkpoint ID or a turn. Git has names that begin with "@{".
+func noteOn(name string) bool {
+	_, err := session.ParseCheckpointID(name)
+	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
+}
+
+// SessionNote writes a git note on a commit or a checkpoint.
+func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
+	m, ok := d.find(r.Dir)
+	if !ok || !m.served() || !m.writable() {
+		return control.SessionNoteReply{}, fault.NotMounted("write note", r.Dir)
+	}
+	if !m.triedGit(ctx) {
+		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
+	}
+	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
+	// The repository of the session has the commits of checkpoints, and the mount's git directory does not.
+	if noteOn(r.Commit) {
+		repo, err := m.agent.Open(ctx)
+		if err != nil {
+			return control.SessionNoteReply{}, fault.ExplainSession("write note", m.dir, err)
+		}
+		p, err := findCheckpoint(ctx, repo, m.listed(), r.Commit)
+		if err != nil {
+			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
+		}
+		note.Commit, note.Also = p.Commit.String(), m.sessionObjects()
+	}
+	n, err := transcript.Note(ctx, note)
+	if err != nil {
+		return control.SessionNoteReply{}, fault.ExplainSession("write note", r.Commit, err)
+	}
+	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
+}
+
+// SessionRecord appends records to a session's transcript. Before a prompt of the user it makes a checkpoint, so that
+// the files at the start of each turn can be restored.
+func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+	m, err := d.carried("record", r.Dir)
+	if err != nil {
+		return control.SessionRecordReply{}, err
+	}
+	repo, err := m.agent.Open(ctx)
+	if err != nil {
+		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
+	}
+	// The checkpoint precedes the prompt, so that the user can return to the files as they were at that time.
+	if m.agent.Automatic() && transcript.HasPrompt(r.Lines) {
+		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
+			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
+		}
+	}
+	last, lane := m.agent.Newest()
+	n, err := transcript.Record(ctx, repo, transcript.Batch{
+		Session: m.session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
+		Provide: m.listed().contents(ctx),
+	})
+	if err != nil {
+		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
+	}
+	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
+}
+
+// progressOf returns a function that reports the status of a push as progress.
+func progressOf(progress func(control.Progress)) func(writeback.Status) {
+	return func(st writeback.Status) {
+		p := control.Progress{Phase: "sync", Total: int64(st.Pending), Unit: "refs"}
+		if st.Seeding {
+			p = control.Progress{Phase: "seed", Done: st.Seeded, Total: st.SeedSize, Unit: "bytes"}
+		}
+		progress(p)
+	}
+}
+
+// listed returns the mount as package catalog uses it.
+func (m *mount) listed() *Mounted {
+	c := &Mounted{Session: m.session, Record: m.record, Dir: m.dir, GitDir: m.gitPath(), Writable: m.writable(), Agent: m.agent,
+		Store: m.store, Owned: m.owned, Request: m.requestNow}
+	if m.home != nil {
+		c.Home = m.home.Dir
+	}
+	return c
+}
+
+// Mounted returns the mount that serves session of, found by name or directory, for the catalog.
+func (d *Daemon) Mounted(ctx context.Context, of string) (*Mounted, error) {
+	m, err := d.mounted(ctx, of)
+	if m == nil || err != nil {
+		return nil, err
+	}
+	return m.listed(), nil
+}
+
+// Writable returns all served mounts that can be written to, for the catalog.
+func (d *Daemon) Writable() []*Mounted {
+	var all []*Mounted
+	for _, m := range d.list() {
+		if m.served() && !m.isGone() && m.writable() {
+			all = append(all, m.listed())
+		}
+	}
+	return all
+}
+
+// reportLeft adds to the reply to an unmount the work that is not pushed, the reason, and the refs that were pushed
+// under another name because they diverged.
+func (m *mount) reportLeft(reply *control.UnmountReply) {
+	left := m.agent.Left()
+	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
+	if len(left.Diverged) > 0 {
+		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.record)
+	}
+}
+
+// lostText returns the note on a ref that was moved after the last checkpoint of a session whose mount died.
+func lostText(ref, id string) string {
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
+		statedir.ShortRef(ref), id, id)
+}
+
+// discardThere deletes a discarded session on its session remote within discardTime. It returns a warning about the
+// parts that remain there.
+func (m *mount) discardThere(ctx context.Context) (warning string) {
+	o := m.agent.Options()
+	repo, _ := m.agent.Repo()
+	if repo == nil || m.session == "" { // nothing was pushed
+		return ""
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
+	defer cancel()
+	r := m.requestNow()
+	r.Session, r.SessionOptions = m.session, o
+	_, kept, err := m.daemon.Catalog.deleteThere(ctx, r, false, time.Now())
+	switch {
+	case err != nil:
+		return "the session remote still has it: " + control.AsError(err).Error()
+	case len(kept) > 0:
+		return "the session remote keeps " + strings.Join(kept, ", ")
+	}
+	return ""
+}
+
+// mounted returns the served mount of a session, found by name or directory; nil if there is none. It waits for a
+// takeover of the mount. It returns ErrNoSession if the mount has no session.
+func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
+	var m *mount
+	// A directory stands for the mount that contains it, a name for the writable mount of the session.
+	if filepath.IsAbs(of) {
+		m, _ = d.find(of)
+	} else {
+		for _, other := range d.list() {
+			if other.session == of && other.writable() {
+				m = other
+			}
+		}
+	}
+	if m == nil {
+		return nil, nil
+	}
+	if err := m.awaitTakeover(ctx); err != nil {
+		return nil, err
+	}
+	// The takeover may have failed, or the mount may have ended meanwhile.
+	if !m.served() || m.isGone() {
+		return nil, nil
+	}
+	if m.session == "" {
+		return nil, statedir.ErrNoSession
+	}
+	return m, nil
+}
+
+// discardTime is how long an unmount with --discard waits for the session remote.
+const discardTime = 10 * time.Second
+
+// shown returns options in the form that is recorded: without secrets, and without settings that hold for one mount
+// only.
+func shown(o control.SessionOptions) control.SessionOptions {
+	// Names of kinds of session remotes contain no secrets.
+	switch o.Remote {
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
+	default:
+		o.Remote = statedir.WithoutSecrets(o.Remote)
+	}
+	o.TakeOver = false
+	return o
+}
