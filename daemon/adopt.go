@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/resume"
+	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -177,7 +178,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 		return err
 	}
 	var ids []object.ID
-	err = diffTrees(ctx, m.view.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, m.view.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
 		if to.Mode.IsBlob() {
 			ids = append(ids, to.ID)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -282,7 +283,7 @@ func (m *mount) expect(ctx context.Context) {
 		return
 	}
 	var ids []object.ID
-	err = diffTrees(ctx, m.store.Tree, base.Tree, base.Shown, func(_ string, _, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, m.store.Tree, base.Tree, base.Shown, func(_ string, _, to object.TreeEntry) error {
 		if to.Mode.IsBlob() {
 			ids = append(ids, to.ID)
 		}

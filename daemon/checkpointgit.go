@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -150,7 +151,7 @@ func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, e
 
 // stagedAgainst returns the differences between an index and a tree. size returns the size of a blob in bytes, if it is
 // known.
-func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *session.Index, f object.Format,
+func stagedAgainst(ctx context.Context, read treediff.Reader, tree object.ID, x *session.Index, f object.Format,
 	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
 	s := &gitdir.Staged{}
 	special := map[string]session.IndexEntry{}
@@ -174,7 +175,7 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true,
 			AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
 	}
-	err := diffTrees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
+	err := treediff.Trees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
 		if _, isSpecial := special[path]; isSpecial {
 			return nil
 		}
@@ -217,7 +218,7 @@ func special0(e session.IndexEntry) index.Entry {
 
 // treesOf returns a function that finds the trees of directories below root. It reports false for a directory that does
 // not exist or cannot be read. It remembers all trees that it has seen, and is not safe for concurrent use.
-func treesOf(ctx context.Context, read treeReader, root object.ID) func(dir string) (object.ID, bool) {
+func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir string) (object.ID, bool) {
 	trees := map[string]object.ID{"": root}
 	var find func(dir string) object.ID
 	find = func(dir string) object.ID {

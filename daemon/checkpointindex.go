@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/resume"
+	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // stagedIf returns stagedThen if the index is to be restored, otherwise nil.
@@ -115,7 +116,7 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 
 // entriesOf returns a function that finds the entry of a path in a tree. It returns a zero entry if the tree has no
 // entry at the path, or has a directory.
-func entriesOf(ctx context.Context, read treeReader, root object.ID) func(at string) (object.TreeEntry, error) {
+func entriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
 	tree := treesOf(ctx, read, root)
 	return func(at string) (object.TreeEntry, error) {
 		dir := parentOf(at)

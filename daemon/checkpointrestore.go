@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // restoring is a restore in progress, with the repository of the session that its checkpoints belong to.
@@ -34,13 +35,13 @@ func (m *mount) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string
 	return w
 }
 
-// dirDiffer compares trees with diffDirs.
-type dirDiffer treeReader
+// dirDiffer compares trees with WithDirs.
+type dirDiffer treediff.Reader
 
-// Differences returns the paths in which two trees differ, including empty directories, in the order in which diffDirs
+// Differences returns the paths in which two trees differ, including empty directories, in the order in which WithDirs
 // visits them.
 func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
-	err = diffDirs(ctx, treeReader(read), from, to, func(path string, from, to object.TreeEntry) error {
+	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
 		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
 		return nil
 	})

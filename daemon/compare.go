@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -132,7 +133,7 @@ func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, mis
 // compare fills in reply after all sides have been opened, in these steps:
 //
 //	forkCheckpoint      find the tree that each side started from
-//	diffTrees      list the changes of each side, by ids alone
+//	Trees      list the changes of each side, by ids alone
 //	pairs          find the merge base of every pair of sides
 //	provide        fetch the contents that git needs for the rest
 //	count, shared  count lines, and merge every pair
@@ -156,7 +157,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 			return err
 		}
 		s.reply.Changes = []control.PathChange{}
-		err := diffTrees(ctx, c.tree, s.base, s.checkpoint.Tree, func(path string, from, to object.TreeEntry) error {
+		err := treediff.Trees(ctx, c.tree, s.base, s.checkpoint.Tree, func(path string, from, to object.TreeEntry) error {
 			s.want(from, to)
 			s.reply.Changes = append(s.reply.Changes, pathChange(path, from, to))
 			return nil

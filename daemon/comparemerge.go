@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // comparedPair is a pair of sides that git merges.
@@ -28,7 +29,7 @@ func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 			if p.base, err = c.commonTree(ctx, b, a); err != nil {
 				return nil, err
 			}
-			ids, complete, err := contentsToMerge(ctx, c.tree, p.base, b.checkpoint.Tree, a.checkpoint.Tree)
+			ids, complete, err := treediff.ContentsToMerge(ctx, c.tree, p.base, b.checkpoint.Tree, a.checkpoint.Tree)
 			if err != nil {
 				return nil, err
 			}
@@ -117,7 +118,7 @@ func (c *comparing) count(ctx context.Context) error {
 		}
 		f := c.scratch.Format()
 		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv",
-			treeish(f, s.base), treeish(f, s.checkpoint.Tree))
+			treediff.Name(f, s.base), treediff.Name(f, s.checkpoint.Tree))
 		if err != nil {
 			return err
 		}
@@ -205,7 +206,7 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 		return nil, nil
 	}
 	// git merge-tree finds the merge base from commits, so the trees get temporary ones.
-	objects, us, them, err := commitsToMerge(c.scratch.Format(), p.base, ours, theirs)
+	objects, us, them, err := treediff.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
 	if err != nil {
 		return nil, err
 	}
@@ -218,8 +219,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err != nil && !gitcmd.Exited(err, 1) {
 		return nil, err
 	}
-	merged, err := parseMerged(out)
-	return merged.conflicted(), err
+	merged, err := treediff.ParseMerged(out)
+	return merged.Conflicted(), err
 }
 
 // git runs git in the repository dir with the objects of all sides as alternates, and returns its standard output.

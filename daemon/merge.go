@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // A merge applies the changes of another session to the working tree, in these steps:
@@ -37,7 +38,7 @@ type merging struct {
 	theirs adopted            // checkpoint that is merged
 	now    session.Checkpoint // checkpoint of the working tree before the merge
 	base   object.ID          // tree of the merge base; zero: the empty tree
-	mergedTrees
+	treediff.Merged
 	objects string // directory that git writes new objects to; "": that of its git directory
 }
 
@@ -98,8 +99,8 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	defer o.close()
-	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.checkpoint), Base: treeish(w.repo.Format(), w.base),
-		Changes: []control.PathChange{}, Conflicts: w.conflicted(), Kept: []string{}, Messages: append([]string{}, w.messages...)}
+	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.checkpoint), Base: treediff.Name(w.repo.Format(), w.base),
+		Changes: []control.PathChange{}, Conflicts: w.Conflicted(), Kept: []string{}, Messages: append([]string{}, w.Messages...)}
 	paths, merged, err := w.record(ctx, state)
 	if err != nil || len(paths) == 0 {
 		return reply, err
@@ -165,7 +166,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 
 // provide fetches the contents that git is going to compare, in one request.
 func (w *merging) provide(ctx context.Context) error {
-	ids, _, err := contentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
+	ids, _, err := treediff.ContentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
 	if err != nil || len(ids) == 0 {
 		return err
@@ -177,7 +178,7 @@ func (w *merging) provide(ctx context.Context) error {
 // to the repository of the session. name is the name of the other side in conflict markers.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
-	commits, ours, theirs, err := commitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
+	commits, ours, theirs, err := treediff.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	if err != nil {
 		return err
 	}
@@ -210,7 +211,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if err != nil && !gitcmd.Exited(err, 1) {
 		return err
 	}
-	if w.mergedTrees, err = parseMerged(out); err != nil {
+	if w.Merged, err = treediff.ParseMerged(out); err != nil {
 		return err
 	}
 	return w.take(ctx)
@@ -252,11 +253,11 @@ const maxMerged = 512 << 20
 // from the working tree. Only a local ref (session.AdoptedRef) names the checkpoint, so it is never pushed. Without such paths
 // it creates none.
 func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Checkpoint, err error) {
-	conflicted := w.conflicted()
+	conflicted := w.Conflicted()
 	var edits bytes.Buffer
-	zero := strings.Repeat("0", len(w.result.String()))
+	zero := strings.Repeat("0", len(w.Result.String()))
 	there := map[string]bool{}
-	err = diffTrees(ctx, w.m.view.Tree, w.now.Tree, w.result, func(path string, from, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, w.m.view.Tree, w.now.Tree, w.Result, func(path string, from, to object.TreeEntry) error {
 		paths = append(paths, path)
 		there[path] = true
 		switch {
@@ -271,7 +272,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	if err != nil {
 		return nil, p, err
 	}
-	entry := entriesOf(ctx, w.m.view.Tree, w.result)
+	entry := entriesOf(ctx, w.m.view.Tree, w.Result)
 	// A conflicted path leaves the tree of the index; its stages are in Special. It is restored even if its contents are equal.
 	for _, path := range conflicted {
 		fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
@@ -292,7 +293,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	}
 	state.Index.Special = slices.DeleteFunc(slices.Clone(state.Index.Special),
 		func(e session.IndexEntry) bool { return slices.Contains(paths, e.Path) })
-	state.Index.Special = append(state.Index.Special, w.conflicts...)
+	state.Index.Special = append(state.Index.Special, w.Conflicts...)
 	p = w.now
 	info, err := w.repo.Commit(w.now.State)
 	if err != nil {
@@ -304,7 +305,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	p.ID, p.Tree, p.State, p.Prev, p.Reason, p.Time =
-		session.NewCheckpointIDAfter(now, w.now.ID), w.result, id, w.now.ID, session.Merging, now.Truncate(time.Second)
+		session.NewCheckpointIDAfter(now, w.now.ID), w.Result, id, w.now.ID, session.Merging, now.Truncate(time.Second)
 	p.Message = "merge of " + w.theirs.checkpoint.Session + "@" + string(w.theirs.checkpoint.ID)
 	commit, err := session.Outgoing(f, object.Commit, p.Encode(object.ID{}))
 	if err != nil {
@@ -331,7 +332,7 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 		return tree, err
 	}
 	env := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, "index")}
-	if _, err := w.git(ctx, w.repo.Dir(), env, nil, "read-tree", treeish(w.repo.Format(), tree)); err != nil {
+	if _, err := w.git(ctx, w.repo.Dir(), env, nil, "read-tree", treediff.Name(w.repo.Format(), tree)); err != nil {
 		return tree, err
 	}
 	if _, err := w.git(ctx, w.repo.Dir(), env, edits, "update-index", "-z", "--index-info"); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // SessionDiff compares two checkpoints, of one session or of two sessions, or a checkpoint with the current working
@@ -103,7 +104,7 @@ func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error
 // changes returns the paths in which two trees differ.
 func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
-	err := diffDirs(ctx, p.tree, from, to, func(path string, from, to object.TreeEntry) error {
+	err := treediff.WithDirs(ctx, p.tree, from, to, func(path string, from, to object.TreeEntry) error {
 		changes = append(changes, pathChange(path, from, to))
 		return nil
 	})
@@ -122,7 +123,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	f := p.b.repo.Format()
 	if patch {
 		out, err := p.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff",
-			"--no-textconv", treeish(f, from), treeish(f, to))
+			"--no-textconv", treediff.Name(f, from), treediff.Name(f, to))
 		if err != nil {
 			return err
 		}
@@ -130,22 +131,13 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	}
 	if stat {
 		out, err := p.git(ctx, "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff",
-			"--no-textconv", treeish(f, from), treeish(f, to))
+			"--no-textconv", treediff.Name(f, from), treediff.Name(f, to))
 		if err != nil {
 			return err
 		}
 		addLines(reply.Changes, out)
 	}
 	return nil
-}
-
-// treeish returns the ID of a tree for git's command line. A zero tree is the empty tree.
-func treeish(f object.Format, tree object.ID) string {
-	if tree.IsZero() {
-		empty, _ := object.Hash(f, object.Tree, nil)
-		return empty.String()
-	}
-	return tree.String()
 }
 
 // provide fetches the contents of changed paths in few requests. Git alone would send a request for each of them.

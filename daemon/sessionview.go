@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
+	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // SessionShow returns the details of a checkpoint: its changes, staged paths, links and transcript records.
@@ -142,7 +143,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 // changes returns the paths in which two trees differ.
 func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
-	err := diffDirs(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
+	err := treediff.WithDirs(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
 		changes = append(changes, pathChange(path, from, to))
 		return nil
 	})

@@ -1,4 +1,4 @@
-package daemon
+package treediff
 
 import (
 	"context"
@@ -18,13 +18,13 @@ import (
 // git compares them with files that this side removed and the other side changed.
 const mostRenames = 200
 
-// contentsToMerge returns the contents that git merge-tree reads when it merges two trees: those of paths that both
+// ContentsToMerge returns the contents that git merge-tree reads when it merges two trees: those of paths that both
 // sides changed, and those needed to detect renames. complete is false if more than mostRenames files would be needed.
-func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
+func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}
 	for i, tree := range []object.ID{ours, theirs} {
-		err := diffTrees(ctx, read, base, tree, func(path string, from, to object.TreeEntry) error {
+		err := Trees(ctx, read, base, tree, func(path string, from, to object.TreeEntry) error {
 			changes[i][path] = side{from, to}
 			return nil
 		})
@@ -68,11 +68,11 @@ func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs ob
 	return ids, complete, nil
 }
 
-// commitsToMerge returns the objects that git merge-tree needs: a root commit of the base, a commit of each tree with
+// CommitsToMerge returns the objects that git merge-tree needs: a root commit of the base, a commit of each tree with
 // that parent, and the empty tree.
-func commitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
+func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
 	commit := func(tree, parent object.ID) (object.ID, error) {
-		id, err := object.ParseID(treeish(f, tree))
+		id, err := object.ParseID(Name(f, tree))
 		if err != nil {
 			return id, err
 		}
@@ -91,18 +91,18 @@ func commitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
 }
 
-// mergedTrees is the result of git merge-tree for two trees.
-type mergedTrees struct {
-	result    object.ID
-	conflicts []session.IndexEntry
-	messages  []string
+// Merged is the result of git merge-tree for two trees.
+type Merged struct {
+	Result    object.ID
+	Conflicts []session.IndexEntry
+	Messages  []string
 }
 
-// parseMerged parses the output of `git merge-tree --write-tree -z`: the tree, "MODE ID STAGE\tPATH" for each conflict,
+// ParseMerged parses the output of `git merge-tree --write-tree -z`: the tree, "MODE ID STAGE\tPATH" for each conflict,
 // an empty string, and messages. A message is the number of its paths, the paths, a kind and a text.
-func parseMerged(out []byte) (m mergedTrees, err error) {
+func ParseMerged(out []byte) (m Merged, err error) {
 	fields := strings.Split(string(out), "\x00")
-	if m.result, err = object.ParseID(fields[0]); err != nil {
+	if m.Result, err = object.ParseID(fields[0]); err != nil {
 		return m, fmt.Errorf("read what git merge-tree prints: %w", err)
 	}
 	rest := fields[1:]
@@ -118,7 +118,7 @@ func parseMerged(out []byte) (m mergedTrees, err error) {
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return m, fmt.Errorf("read what git merge-tree prints: %w", err)
 		}
-		m.conflicts = append(m.conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
+		m.Conflicts = append(m.Conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
 		rest = rest[1:]
 	}
 	// Messages follow an empty string. Those of a merge without conflicts are left out.
@@ -127,21 +127,30 @@ func parseMerged(out []byte) (m mergedTrees, err error) {
 		if err != nil || n < 0 || n+2 >= len(rest) {
 			break
 		}
-		if text := strings.TrimSpace(rest[n+2]); len(m.conflicts) > 0 && text != "" {
-			m.messages = append(m.messages, text)
+		if text := strings.TrimSpace(rest[n+2]); len(m.Conflicts) > 0 && text != "" {
+			m.Messages = append(m.Messages, text)
 		}
 		rest = rest[n+3:]
 	}
 	return m, nil
 }
 
-// conflicted returns the paths that git could not merge.
-func (m mergedTrees) conflicted() []string {
+// Conflicted returns the paths that git could not merge.
+func (m Merged) Conflicted() []string {
 	paths := []string{}
-	for _, e := range m.conflicts {
+	for _, e := range m.Conflicts {
 		if !slices.Contains(paths, e.Path) {
 			paths = append(paths, e.Path)
 		}
 	}
 	return paths
+}
+
+// Name returns the ID of a tree for git's command line. A zero tree is the empty tree.
+func Name(f object.Format, tree object.ID) string {
+	if tree.IsZero() {
+		empty, _ := object.Hash(f, object.Tree, nil)
+		return empty.String()
+	}
+	return tree.String()
 }

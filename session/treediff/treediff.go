@@ -1,4 +1,5 @@
-package daemon
+// Package treediff compares trees by their ids, and prepares and reads the merges of trees that git makes.
+package treediff
 
 import (
 	"context"
@@ -7,25 +8,25 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// treeReader returns the entries of a tree. A zero ID stands for the empty tree.
-type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
+// Reader returns the entries of a tree. A zero ID stands for the empty tree.
+type Reader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// diffTrees calls each for every path in which two trees differ. It reads only directories that differ. The entry of a
+// Trees calls each for every path in which two trees differ. It reads only directories that differ. The entry of a
 // path that a tree does not have has mode 0. A directory that replaces a file is reported as the removed file and the
 // added files.
-func diffTrees(ctx context.Context, read treeReader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return treeDiff{read, each, false}.below(ctx, "", from, to)
+func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
+	return comparison{read, each, false}.below(ctx, "", from, to)
 }
 
-// diffDirs is diffTrees with empty directories, which have object.ModeDir: those that replace another entry or are new,
+// WithDirs is Trees with empty directories, which have object.ModeDir: those that replace another entry or are new,
 // and those that were removed.
-func diffDirs(ctx context.Context, read treeReader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return treeDiff{read, each, true}.below(ctx, "", from, to)
+func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
+	return comparison{read, each, true}.below(ctx, "", from, to)
 }
 
-// treeDiff is a comparison of two trees.
-type treeDiff struct {
-	read treeReader
+// comparison is a comparison of two trees.
+type comparison struct {
+	read Reader
 	each func(path string, from, to object.TreeEntry) error
 	dirs bool // report empty directories too
 }
@@ -36,7 +37,7 @@ func isEmptyDir(e object.TreeEntry) bool {
 }
 
 // below compares the directory at in both trees. A zero ID means that a tree does not have the directory.
-func (d treeDiff) below(ctx context.Context, at string, from, to object.ID) error {
+func (d comparison) below(ctx context.Context, at string, from, to object.ID) error {
 	if from == to {
 		return nil
 	}
@@ -74,7 +75,7 @@ func (d treeDiff) below(ctx context.Context, at string, from, to object.ID) erro
 }
 
 // entry compares one entry of both trees, and everything below it.
-func (d treeDiff) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
+func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
 	}
