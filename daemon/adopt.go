@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/treediff"
@@ -43,7 +44,7 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	}
 	// A checkpoint of the mount's own session is already in this repository.
 	if of == m.session && at == "" {
-		if a.checkpoint, err = findCheckpoint(ctx, repo, m.listed(), id); err == nil {
+		if a.checkpoint, err = catalog.Find(ctx, repo, m.listed(), id); err == nil {
 			a.meta, _, err = session.ReadMeta(repo, m.session)
 		}
 		return a, err
@@ -124,19 +125,19 @@ func (m *mount) sawObjects(repo *session.Repo) error {
 // adoptFrom arranges for the contents.
 func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	d := m.daemon
-	far, err := d.Catalog.mirrorOf(ctx, at, of)
+	far, err := d.Catalog.MirrorOf(ctx, at, of)
 	if err != nil {
 		return a, err
 	}
-	defer d.Catalog.closeMirror(far)
-	o, err := openFar(ctx, far, of, false)
+	defer d.Catalog.CloseMirror(far)
+	o, err := catalog.OpenFar(ctx, far, of, false)
 	if err != nil {
 		return a, err
 	}
 	if a.meta, _ = far.Meta(of); a.meta.Remote != m.record.Remote {
 		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, a.meta.Remote)
 	}
-	if a.checkpoint, err = o.find(ctx, id); err != nil {
+	if a.checkpoint, err = o.Find(ctx, id); err != nil {
 		return a, err
 	}
 	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.checkpoint.Commit}}

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/treediff"
@@ -102,7 +103,7 @@ func (m *mount) lend() error {
 		}
 	}
 	if remote != nil {
-		remote.Keep(thinDir(m.sessionRepoDir()))
+		remote.Keep(catalog.ThinDir(m.sessionRepoDir()))
 		m.sessionRemote = remote
 		m.owned.SetSessionRemote(remote)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -138,7 +139,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if err != nil || len(all.Sessions) != 1 || all.Sessions[0].Mounted || all.Sessions[0].State != "paused" || all.Sessions[0].Checkpoints < 2 || len(all.Sessions[0].History) < 3 {
 		t.Errorf("%v, %+v", err, all)
 	}
-	if kept, err := Unmounted(k.state); err != nil || len(kept) != 1 || kept[0].Session.LastCheckpoint != log.Checkpoints[0].ID {
+	if kept, err := catalog.Unmounted(k.state); err != nil || len(kept) != 1 || kept[0].Session.LastCheckpoint != log.Checkpoints[0].ID {
 		t.Errorf("kept: %v, %+v", err, kept)
 	}
 	again := k.mount(k.request(remote, dir))

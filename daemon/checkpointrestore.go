@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
@@ -104,7 +105,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	}
 	w := m.newRestoring(git, repo, paths)
 	// Must precede the checkpoint that Apply creates, which is the newest from then on.
-	if w.Target, err = findCheckpoint(ctx, repo, m.listed(), r.ID); err != nil {
+	if w.Target, err = catalog.Find(ctx, repo, m.listed(), r.ID); err != nil {
 		return reply, err
 	}
 	if err := w.Compare(ctx); err != nil {
@@ -139,19 +140,19 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreRe
 	if err != nil {
 		return control.RestoreReply{}, err
 	}
-	defer o.close()
+	defer o.Close()
 	changes := make([]control.PathChange, 0, len(list))
 	for _, d := range list {
 		// Paths that were left unchanged are listed in Kept instead.
 		if dry || !slices.Contains(w.Kept, d.Path) {
-			changes = append(changes, pathChange(d.Path, object.TreeEntry{Mode: d.OldMode, ID: d.Old}, object.TreeEntry{Mode: d.NewMode, ID: d.New}))
+			changes = append(changes, catalog.PathChange(d.Path, object.TreeEntry{Mode: d.OldMode, ID: d.Old}, object.TreeEntry{Mode: d.NewMode, ID: d.New}))
 		}
 	}
-	reply := control.RestoreReply{Dir: w.m.dir, Checkpoint: o.shown(w.Target), DryRun: dry, Changes: changes, Kept: []string{}}
+	reply := control.RestoreReply{Dir: w.m.dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes, Kept: []string{}}
 	if dry {
 		return reply, nil
 	}
-	before := o.shown(w.Before)
+	before := o.Shown(w.Before)
 	reply.Before, reply.Kept = &before, append(reply.Kept, w.Kept...)
 	return reply, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -177,7 +178,7 @@ func (h sessionHome) find(ctx context.Context, id string) (session.Checkpoint, e
 		return session.Checkpoint{}, err
 	}
 	defer repo.Close()
-	return findCheckpoint(ctx, repo, h.mount.listed(), id)
+	return catalog.Find(ctx, repo, h.mount.listed(), id)
 }
 
 // open opens the session's repository for reading. The error matches fs.ErrNotExist if there is none.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
 // A lane has one writer: of two that come at the same time one is refused, and so is one whose own copy of the session says
@@ -43,7 +44,7 @@ func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	if errs[has] != nil || !refused(errs[not]) {
 		t.Fatalf("two at the same time: %v, %v", errs[1], errs[2])
 	}
-	if kept, err := Unmounted(hosts[not].state); err != nil || len(kept) != 0 {
+	if kept, err := catalog.Unmounted(hosts[not].state); err != nil || len(kept) != 0 {
 		t.Errorf("who was refused keeps %v, %+v", err, kept)
 	}
 	// Here nobody is known to be at work, since that was the last that was heard.

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
 // workedIn is a session that was worked in on another host, and the servers of what was mounted and of its session remote.
@@ -184,7 +185,7 @@ func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	}
 	w.host.unmount(w.request.Dir)
 	other.until("nothing is left", func() bool {
-		kept, err := Unmounted(other.state)
+		kept, err := catalog.Unmounted(other.state)
 		return err == nil && len(kept) == 0
 	})
 }

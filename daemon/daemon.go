@@ -30,6 +30,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/mount/watch"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -89,10 +90,10 @@ type Daemon struct {
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	*Catalog                   // answers requests on sessions, mounted or not
-	remotes   *remotes.Remotes // stores, session remotes and logins of all mounts
-	latencies fuse.Latencies   // durations of the kernel requests of all mounts
-	taken     int              // number of predecessors whose mounts were taken over; see Config.Takeovers
+	*catalog.Catalog                  // answers requests on sessions, mounted or not
+	remotes          *remotes.Remotes // stores, session remotes and logins of all mounts
+	latencies        fuse.Latencies   // durations of the kernel requests of all mounts
+	taken            int              // number of predecessors whose mounts were taken over; see Config.Takeovers
 
 	backgroundTurns backgroundTurns // schedules background work around the start of mounts
 	memoryLimit     int64           // soft memory limit of the Go runtime without any mount, in bytes
@@ -133,7 +134,7 @@ func New(c Config) (*Daemon, error) {
 		served: make(chan struct{}), mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		backgroundTurns: backgroundTurns{token: make(chan struct{}, 1)}, remotes: remotes.New(c.State, c.Log, memory, blobs),
 	}
-	d.Catalog = &Catalog{State: c.State, Log: c.Log, Homes: d.homes, Remotes: d.remotes, Mounts: d, Writer: d.writer}
+	d.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: d.homes, Remotes: d.remotes, Mounts: d, Writer: d.writer}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Descriptors) > 0 {
@@ -150,7 +151,7 @@ func New(c Config) (*Daemon, error) {
 	if err := d.homes.RemoveLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
 	}
-	d.behind.Go(func() { d.Catalog.expire(d.ctx, time.Now()) })
+	d.behind.Go(func() { d.Catalog.Expire(d.ctx, time.Now()) })
 	return d, nil
 }
 

@@ -98,8 +98,8 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil {
 		return reply, err
 	}
-	defer o.close()
-	reply = control.MergeReply{Dir: m.dir, Theirs: o.shown(w.theirs.checkpoint), Base: treediff.Name(w.repo.Format(), w.base),
+	defer o.Close()
+	reply = control.MergeReply{Dir: m.dir, Theirs: o.Shown(w.theirs.checkpoint), Base: treediff.Name(w.repo.Format(), w.base),
 		Changes: []control.PathChange{}, Conflicts: w.Conflicted(), Kept: []string{}, Messages: append([]string{}, w.Messages...)}
 	paths, merged, err := w.record(ctx, state)
 	if err != nil || len(paths) == 0 {
@@ -110,7 +110,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil {
 		return reply, err
 	}
-	before := o.shown(w.now)
+	before := o.Shown(w.now)
 	reply.Before, reply.Changes, reply.Kept = &before, done.Changes, done.Kept
 	return reply, nil
 }

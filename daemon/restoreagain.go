@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
 // finishRestore finishes an interrupted restore and adds a note to status. If the restore cannot be finished, it
@@ -49,7 +50,7 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err
 	}
-	if w.Target, err = findCheckpoint(ctx, repo, m.listed(), string(p.Restore.Checkpoint)); err != nil {
+	if w.Target, err = catalog.Find(ctx, repo, m.listed(), string(p.Restore.Checkpoint)); err != nil {
 		return err
 	}
 	if err := w.Compare(ctx); err != nil {

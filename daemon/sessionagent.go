@@ -278,7 +278,7 @@ func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id o
 
 // Contents returns a function that fetches contents of the session, or nil if none can be missing.
 func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
-	return a.listed().contents(ctx)
+	return a.listed().Contents(ctx)
 }
 
 // wasServed reports whether the kernel ever had the mount attached to this process.

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -55,7 +56,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	}
 	// The pin is set before the push, so that it is pushed with the checkpoint.
 	if r.Pin != "" {
-		if err := session.SetPin(ctx, o.repo, o.session, r.Pin, p); err != nil {
+		if err := session.SetPin(ctx, o.Repo, o.Session, r.Pin, p); err != nil {
 			return reply, fault.ExplainSession("pin", r.Pin, err)
 		}
 	}
@@ -74,7 +75,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
 	return control.CheckpointReply{
-		Checkpoint: o.shown(p), Made: report.Made, LeftOut: leftOut(report.Left),
+		Checkpoint: o.Shown(p), Made: report.Made, LeftOut: catalog.LeftOut(report.Left),
 		Paused: milliseconds(report.Paused), Took: milliseconds(report.Took), Steps: shownSteps(report.Steps),
 	}, nil
 }
@@ -149,7 +150,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", m.dir, err)
 		}
-		p, err := findCheckpoint(ctx, repo, m.listed(), r.Commit)
+		p, err := catalog.Find(ctx, repo, m.listed(), r.Commit)
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
 		}
@@ -182,7 +183,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	last, lane := m.agent.Newest()
 	n, err := transcript.Record(ctx, repo, transcript.Batch{
 		Session: m.session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
-		Provide: m.listed().contents(ctx),
+		Provide: m.listed().Contents(ctx),
 	})
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
@@ -201,9 +202,12 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	}
 }
 
-// listed returns the mount as package catalog uses it.
-func (m *mount) listed() *Mounted {
-	c := &Mounted{Session: m.session, Record: m.record, Dir: m.dir, GitDir: m.gitPath(), Writable: m.writable(), Agent: m.agent,
+// listed returns the mount as package catalog uses it; nil if m is nil.
+func (m *mount) listed() *catalog.Mounted {
+	if m == nil {
+		return nil
+	}
+	c := &catalog.Mounted{Session: m.session, Record: m.record, Dir: m.dir, GitDir: m.gitPath(), Writable: m.writable(), Agent: m.agent,
 		Store: m.store, Owned: m.owned, Request: m.requestNow}
 	if m.home != nil {
 		c.Home = m.home.Dir
@@ -212,7 +216,7 @@ func (m *mount) listed() *Mounted {
 }
 
 // Mounted returns the mount that serves session of, found by name or directory, for the catalog.
-func (d *Daemon) Mounted(ctx context.Context, of string) (*Mounted, error) {
+func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, error) {
 	m, err := d.mounted(ctx, of)
 	if m == nil || err != nil {
 		return nil, err
@@ -221,8 +225,8 @@ func (d *Daemon) Mounted(ctx context.Context, of string) (*Mounted, error) {
 }
 
 // Writable returns all served mounts that can be written to, for the catalog.
-func (d *Daemon) Writable() []*Mounted {
-	var all []*Mounted
+func (d *Daemon) Writable() []*catalog.Mounted {
+	var all []*catalog.Mounted
 	for _, m := range d.list() {
 		if m.served() && !m.isGone() && m.writable() {
 			all = append(all, m.listed())
@@ -259,7 +263,7 @@ func (m *mount) discardThere(ctx context.Context) (warning string) {
 	defer cancel()
 	r := m.requestNow()
 	r.Session, r.SessionOptions = m.session, o
-	_, kept, err := m.daemon.Catalog.deleteThere(ctx, r, false, time.Now())
+	_, kept, err := m.daemon.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
 	switch {
 	case err != nil:
 		return "the session remote still has it: " + control.AsError(err).Error()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
@@ -227,8 +227,8 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 // discardUnmounted moves a session that is not mounted to the trash, and returns when the trash is emptied. If the session
 // has a remote, the daemon does it. A session without a remote is discarded directly in the state directory.
 func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
-	if !daemon.Elsewhere(a.State, name) {
-		return time.Now().Add(trash.Keep), daemon.Discard(a.State, name)
+	if !catalog.Elsewhere(a.State, name) {
+		return time.Now().Add(trash.Keep), catalog.Discard(a.State, name)
 	}
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {

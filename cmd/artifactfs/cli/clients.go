@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -136,7 +137,7 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 	if guest, ok := a.guest(ctx, s.Mounts, question); ok {
 		s.Mounts = append(s.Mounts, guest)
 	}
-	unmounted, err := daemon.Unmounted(a.State)
+	unmounted, err := catalog.Unmounted(a.State)
 	s.Add(unmounted, daemon.Failed(a.State))
 	errs = append(errs, err)
 	sort.SliceStable(s.Mounts, func(i, j int) bool { return s.Mounts[i].Dir < s.Mounts[j].Dir })

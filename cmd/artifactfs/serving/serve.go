@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
 const (
@@ -99,7 +100,7 @@ func (p alone) Status(ctx context.Context) (control.Status, error) {
 
 // reportChanges prints which session has the changes of a mount in the foreground.
 func reportChanges(a *cli.App, dir string) {
-	kept, _ := daemon.Unmounted(a.State)
+	kept, _ := catalog.Unmounted(a.State)
 	for _, k := range kept {
 		if k.Dir == dir && k.Overlay.Changed >= 0 {
 			cli.ReportChanges(a, k, k.Overlay.Changed)

@@ -17,13 +17,13 @@ const (
 // is met.
 var (
 	overLines = map[string]int{
-		"daemon":   11400,
+		"daemon":   8230,
 		"fetch":    5120,
 		"worktree": 5270,
 	}
 	overFields = map[string]int{
 		"control.MountRequest":    34,
-		"daemon.Daemon":           28,
+		"daemon.Daemon":           27,
 		"fetch.Store":             30,
 		"fetch/pipeline.Pipeline": 27,
 		"overlay.Layer":           26,
@@ -32,8 +32,8 @@ var (
 	}
 	overMethods = map[string]int{
 		"cache.Blobs":             64,
-		"daemon.Daemon":           87,
-		"daemon.mount":            173,
+		"daemon.Daemon":           58,
+		"daemon.mount":            171,
 		"fetch.Store":             123,
 		"fetch/pipeline.Pipeline": 67,
 		"gitdir.Dir":              41,

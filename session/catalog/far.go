@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -25,9 +25,9 @@ import (
 // A session that exists only on a session remote is read through a mirror: a temporary repository that holds the objects
 // fetched from there. It is represented as an opened, so that the same code reads it as a session of this host.
 
-// mirrorOf opens a mirror of the session remote with the URL at, to read the session name. An empty name is for listing all
+// MirrorOf opens a mirror of the session remote with the URL at, to read the session name. An empty name is for listing all
 // sessions.
-func (all *Catalog) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
+func (all *Catalog) MirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
 	return all.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
 }
 
@@ -69,25 +69,25 @@ func (all *Catalog) openThere(ctx context.Context, r control.MountRequest, withT
 	if err != nil {
 		return nil, err
 	}
-	o, err := openFar(ctx, m, r.Session, withTrees)
+	o, err := OpenFar(ctx, m, r.Session, withTrees)
 	if err != nil {
-		all.closeMirror(m)
+		all.CloseMirror(m)
 		return nil, err
 	}
-	o.release = func() { all.closeMirror(m) }
+	o.release = func() { all.CloseMirror(m) }
 	return o, nil
 }
 
-// closeMirror closes a mirror and removes its repository. An error is only logged.
-func (all *Catalog) closeMirror(m *mirror.Mirror) {
+// CloseMirror closes a mirror and removes its repository. An error is only logged.
+func (all *Catalog) CloseMirror(m *mirror.Mirror) {
 	if err := m.Close(); err != nil {
 		all.Log.Warn("remove copy of a session", zap.Error(err))
 	}
 }
 
-// openFar fetches the metadata and checkpoints of the session name into a mirror and opens the session. It returns
+// OpenFar fetches the metadata and checkpoints of the session name into a mirror and opens the session. It returns
 // fault.NoSuchSessionError if the session remote does not have the session.
-func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool) (*opened, error) {
+func OpenFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool) (*opened, error) {
 	err := m.Find(ctx, name)
 	if _, ok := m.Meta(name); err == nil && !ok {
 		return nil, fault.NoSuchSessionError{Remote: m.Remote().URL()}
@@ -113,7 +113,7 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{session: name, repo: repo, far: m, acknowledged: func(session.Checkpoint) bool { return true }, record: statedir.Record{
+	o := &opened{Session: name, Repo: repo, far: m, acknowledged: func(session.Checkpoint) bool { return true }, record: statedir.Record{
 		Session: name, Remote: meta.Remote, Ref: meta.Ref, Commit: meta.Base, Format: meta.Format, Began: meta.Began,
 		Carried: control.SessionOptions{Remote: m.Remote().URL()},
 	}}
@@ -123,19 +123,19 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 
 // farTree reads a tree of a mirror. A tree that the mirror does not have is one of the base commit, which farTree then fetches.
 func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-	entries, err := o.repo.Tree(id)
+	entries, err := o.Repo.Tree(id)
 	if !errors.Is(err, odb.ErrNotFound) {
 		return entries, err
 	}
 	if err := o.farBase(ctx); err != nil {
 		return nil, err
 	}
-	return o.repo.Tree(id)
+	return o.Repo.Tree(id)
 }
 
 // farBase fetches the base commit of the session with all of its trees.
 func (o *opened) farBase(ctx context.Context) error {
-	if err := o.far.Base(ctx, o.session); err != nil {
+	if err := o.far.Base(ctx, o.Session); err != nil {
 		return fault.SessionRemote(o.far.Remote(), err)
 	}
 	return nil
@@ -143,15 +143,15 @@ func (o *opened) farBase(ctx context.Context) error {
 
 // farState fetches the contents of the checkpoint state of p and of the transcript files that belong to p, in one request.
 func (o *opened) farState(ctx context.Context, p session.Checkpoint) error {
-	blobs, err := resume.StateBlobs(o.repo, p)
+	blobs, err := resume.StateBlobs(o.Repo, p)
 	if err != nil {
 		return err
 	}
-	records, err := transcript.Files(o.repo, o.session, p.ID)
+	records, err := transcript.Files(o.Repo, o.Session, p.ID)
 	if err != nil {
 		return err
 	}
-	if err := o.far.Contents(ctx, o.session, append(blobs, records...)); err != nil {
+	if err := o.far.Contents(ctx, o.Session, append(blobs, records...)); err != nil {
 		return fault.SessionRemote(o.far.Remote(), err)
 	}
 	return nil
@@ -163,11 +163,11 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	explained := func(err error) error {
 		return fault.Subject{Area: fault.List, Verb: "list", Object: "sessions"}.Explain(err)
 	}
-	m, err := all.mirrorOf(ctx, r.SessionRemote, "")
+	m, err := all.MirrorOf(ctx, r.SessionRemote, "")
 	if err != nil {
 		return reply, explained(err)
 	}
-	defer all.closeMirror(m)
+	defer all.CloseMirror(m)
 	err = m.Find(ctx)
 	if err == nil {
 		err = m.Checkpoints(ctx, m.Sessions()...)
@@ -179,7 +179,7 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 		o, err := farOpened(m, name)
 		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // its checkpoints are objects of a container, which openAt fetches
 			if o, err = all.openAt(ctx, name, r.SessionRemote, false); err == nil {
-				defer o.close()
+				defer o.Close()
 			}
 		}
 		if err != nil {
@@ -194,9 +194,9 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 // farInfo returns the description of a session that is read from its session remote. A session whose mount died is reported as
 // paused.
 func (o *opened) farInfo() control.SessionInfo {
-	meta, _ := o.far.Meta(o.session)
+	meta, _ := o.far.Meta(o.Session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}
-	i.SessionStatus = control.SessionStatus{Name: o.session, SessionRemote: o.far.Remote().URL(), State: string(meta.State)}
+	i.SessionStatus = control.SessionStatus{Name: o.Session, SessionRemote: o.far.Remote().URL(), State: string(meta.State)}
 	if meta.Interrupted() {
 		i.State = string(session.Paused)
 	}
@@ -209,13 +209,13 @@ func (o *opened) farInfo() control.SessionInfo {
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
-	checkpoints, err := o.repo.Checkpoints(0)
+	checkpoints, err := o.Repo.Checkpoints(0)
 	if err != nil || len(checkpoints) == 0 {
 		return i
 	}
 	i.Checkpoints = int64(len(checkpoints))
 	// The newest checkpoint is the first.
-	last := o.shown(checkpoints[0])
+	last := o.Shown(checkpoints[0])
 	i.Last = &last
 	agent.ShowNewest(&i.SessionStatus, checkpoints[0])
 	at := checkpoints[0].Time.In(time.UTC)

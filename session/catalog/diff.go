@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -25,18 +25,18 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	if err != nil {
 		return reply, fault.ExplainSessionAt("read session", r.Of, err)
 	}
-	defer func() { o.close() }()
+	defer func() { o.Close() }()
 	p := pair{a: o, b: o}
 	// The two checkpoints may belong to different sessions.
 	if r.AOf != "" && (r.AOf != r.Of || r.ARemote != r.SessionRemote) {
 		if p.a, err = all.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
 			return reply, fault.ExplainSessionAt("read session", r.AOf, err)
 		}
-		defer p.a.close()
+		defer p.a.Close()
 	}
 	var from object.ID
 	if r.A != "" { // before a checkpoint of the current state is made, so that "@" is the newest one until now
-		a, err := p.a.find(ctx, r.A)
+		a, err := p.a.Find(ctx, r.A)
 		if err != nil {
 			return reply, fault.ExplainSession("compare checkpoint", r.A, err)
 		}
@@ -52,12 +52,12 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
 		// The new checkpoint is visible only to a session that is read after it.
-		o.close()
+		o.Close()
 		if o, p.b = now, now; r.AOf == "" {
 			p.a = now
 		}
 	}
-	if o.repo == nil || p.a.repo == nil {
+	if o.Repo == nil || p.a.Repo == nil {
 		return reply, fault.ExplainSession("compare checkpoints of", r.Of, fault.ErrNoCheckpoint)
 	}
 	if r.A == "" {
@@ -65,7 +65,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 			return reply, fault.ExplainSessionAt("read session", r.Of, err)
 		}
 	}
-	b, err := o.find(ctx, r.B)
+	b, err := o.Find(ctx, r.B)
 	if errors.Is(err, session.ErrNoCheckpoint) && r.B == "" { // the session has no change yet
 		return reply, nil
 	}
@@ -88,7 +88,7 @@ type pair struct{ a, b *opened }
 // tree.
 func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, o := range []*opened{p.a, p.b} {
-		if entries, err := o.repo.Tree(id); err == nil {
+		if entries, err := o.Repo.Tree(id); err == nil {
 			return entries, nil
 		}
 	}
@@ -105,7 +105,7 @@ func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error
 func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
 	err := treediff.WithDirs(ctx, p.tree, from, to, func(path string, from, to object.TreeEntry) error {
-		changes = append(changes, pathChange(path, from, to))
+		changes = append(changes, PathChange(path, from, to))
 		return nil
 	})
 	return changes, err
@@ -120,7 +120,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	if err := p.provide(ctx, reply.Changes); err != nil {
 		return fmt.Errorf("fetch contents: %w", err)
 	}
-	f := p.b.repo.Format()
+	f := p.b.Repo.Format()
 	if patch {
 		out, err := p.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff",
 			"--no-textconv", treediff.Name(f, from), treediff.Name(f, to))
@@ -147,7 +147,7 @@ func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 		old, now = appendBlob(old, c.OldMode, c.Old), appendBlob(now, c.NewMode, c.New)
 	}
 	// Contents that the sessions own are in their repositories already.
-	here := func(id object.ID) bool { return p.a.repo.Owned(id) || p.b.repo.Owned(id) }
+	here := func(id object.ID) bool { return p.a.Repo.Owned(id) || p.b.Repo.Owned(id) }
 	old, now = slices.DeleteFunc(old, here), slices.DeleteFunc(now, here)
 	// One request suffices if both trees belong to the same session.
 	if p.a == p.b {
@@ -178,7 +178,7 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	case o.mount != nil:
 		return o.mount.Store.Provide(ctx, ids, nil)
 	case o.far != nil:
-		if err := o.far.Contents(ctx, o.session, ids); err != nil {
+		if err := o.far.Contents(ctx, o.Session, ids); err != nil {
 			return fault.SessionRemote(o.far.Remote(), err)
 		}
 	}
@@ -188,11 +188,11 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 // git runs git in the repository of b, with the objects of a as alternates.
 func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = p.b.repo.Dir()
-	cmd.Env = append(cmd.Env, "GIT_DIR="+p.b.repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText)
+	cmd.Dir = p.b.Repo.Dir()
+	cmd.Env = append(cmd.Env, "GIT_DIR="+p.b.Repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText)
 	// Trees and contents of the other session are read through an alternate.
 	if p.a != p.b {
-		cmd.Env = append(cmd.Env, gitcmd.Alternates(filepath.Join(p.a.repo.Dir(), "objects")))
+		cmd.Env = append(cmd.Env, gitcmd.Alternates(filepath.Join(p.a.Repo.Dir(), "objects")))
 	}
 	out, err := gitcmd.Output(cmd)
 	if err != nil {

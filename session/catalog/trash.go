@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"cmp"
@@ -26,9 +26,9 @@ import (
 
 var errRemoteNone = errors.New("it has no session remote")
 
-// expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. A session
+// Expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. A session
 // that cannot be deleted on its session remote is tried again at the next call.
-func (all *Catalog) expire(ctx context.Context, now time.Time) {
+func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 	all.Homes.EmptyTrash(now)
 	ids, _, err := all.Homes.IDs()
 	if err != nil {
@@ -103,7 +103,7 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
 	// The session remote is first: if it fails, the home still exists, and the deletion can be repeated.
-	if reply.Refs, reply.Kept, err = all.deleteThere(ctx, req, r.TakeOver, now); err != nil {
+	if reply.Refs, reply.Kept, err = all.DeleteOnRemote(ctx, req, r.TakeOver, now); err != nil {
 		return reply, err
 	}
 	if t == nil {
@@ -118,9 +118,9 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, err
 }
 
-// deleteThere moves a session to the trash of its session remote, if it has another than the embedded one. It returns
+// DeleteOnRemote moves a session to the trash of its session remote, if it has another than the embedded one. It returns
 // the number of removed refs, and the refs that it kept. Without takeOver it fails if another machine holds a claim.
-func (all *Catalog) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool,
+func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, takeOver bool,
 	now time.Time) (refs int64, kept []string, err error) {
 	far, _, err := all.Remotes.Session(r)
 	if err != nil || far == nil {

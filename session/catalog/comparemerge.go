@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	if err != nil {
 		return err
 	}
-	if err := m.Contents(ctx, s.o.session, ids); err != nil {
+	if err := m.Contents(ctx, s.o.Session, ids); err != nil {
 		return fault.SessionRemote(m.Remote(), err)
 	}
 	return nil
@@ -237,8 +237,8 @@ func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) (
 		}
 	}
 	for _, o := range c.opened {
-		if o.repo != nil {
-			add(o.repo.Dir())
+		if o.Repo != nil {
+			add(o.Repo.Dir())
 		}
 		if o.mount != nil {
 			add(o.mount.GitDir)

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"cmp"
@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// leftOut converts the paths that a checkpoint excludes for a reply.
-func leftOut(all []capture.LeftOut) []control.LeftOut {
+// LeftOut converts the paths that a checkpoint excludes for a reply.
+func LeftOut(all []capture.LeftOut) []control.LeftOut {
 	left := []control.LeftOut{}
 	for _, l := range all {
 		left = append(left, control.LeftOut{Path: l.Path, Why: string(l.Why), Size: l.Size})
@@ -37,7 +37,7 @@ func (all *Catalog) Sessions(ctx context.Context) (control.SessionsReply, error)
 		}
 		reply.Sessions = append(reply.Sessions, o.info())
 	}
-	unmounted, err := sessionsOf(ctx, all.Homes, there)
+	unmounted, err := ListUnmounted(ctx, all.Homes, there)
 	reply.Sessions = append(reply.Sessions, unmounted...)
 	slices.SortFunc(reply.Sessions, func(a, b control.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
 	return reply, err
@@ -49,12 +49,12 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	if err != nil {
 		return control.SessionLogReply{}, fault.ExplainSessionAt("read session", r.Of, err)
 	}
-	defer o.close()
-	reply := control.SessionLogReply{Session: o.session, Checkpoints: []control.Checkpoint{}}
-	if o.repo == nil {
+	defer o.Close()
+	reply := control.SessionLogReply{Session: o.Session, Checkpoints: []control.Checkpoint{}}
+	if o.Repo == nil {
 		return reply, nil
 	}
-	checkpoints, err := o.repo.Checkpoints(r.Limit)
+	checkpoints, err := o.Repo.Checkpoints(r.Limit)
 	if err != nil {
 		return reply, fault.ExplainSession("read session", r.Of, err)
 	}
@@ -63,10 +63,10 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	// A record is stored with the checkpoint that precedes it.
 	recorded, err := o.recordsBefore(ctx)
 	if err != nil { // without the transcript, the checkpoints are still listed
-		all.Log.Warn("read transcript", zap.String("session", o.session), zap.Error(err))
+		all.Log.Warn("read transcript", zap.String("session", o.Session), zap.Error(err))
 	}
 	for _, p := range checkpoints {
-		shown := o.shown(p)
+		shown := o.Shown(p)
 		shown.Recorded = recorded[p.Prev]
 		reply.Checkpoints = append(reply.Checkpoints, shown)
 	}
@@ -80,7 +80,7 @@ func (all *Catalog) SessionSet(ctx context.Context, r control.SessionSetRequest)
 	if err != nil {
 		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
-	defer o.close()
+	defer o.Close()
 	if err := o.change(ctx, r); err != nil {
 		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
@@ -111,18 +111,18 @@ func changeVerb(r control.SessionSetRequest) string {
 
 // change applies a request to the session. The state of a mounted session cannot be changed.
 func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error {
-	if o.repo == nil {
+	if o.Repo == nil {
 		return fault.ErrNoCheckpoint
 	}
 	if r.Pin != "" {
 		if r.Unpin {
-			return session.RemovePin(ctx, o.repo, o.session, r.Pin)
+			return session.RemovePin(ctx, o.Repo, o.Session, r.Pin)
 		}
-		p, err := o.find(ctx, r.ID)
+		p, err := o.Find(ctx, r.ID)
 		if err != nil {
 			return err
 		}
-		return session.SetPin(ctx, o.repo, o.session, r.Pin, p)
+		return session.SetPin(ctx, o.Repo, o.Session, r.Pin, p)
 	}
 	if r.State == "" {
 		return nil
@@ -135,7 +135,7 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	if actor == "" {
 		actor = session.Actor()
 	}
-	_, err := session.Transit(ctx, o.repo, o.session, session.Transition{
+	_, err := session.Transit(ctx, o.Repo, o.Session, session.Transition{
 		State: session.LifeState(r.State), Time: time.Now().UTC(), Actor: actor, Reason: r.Reason,
 	})
 	return err
@@ -145,14 +145,14 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Checkpoint{}}
-	all.expire(ctx, time.Now())
+	all.Expire(ctx, time.Now())
 	o, err := all.openSession(ctx, r.Of, !r.DryRun)
 	if err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
-	defer o.close()
-	reply.Session = o.session
-	if o.repo == nil {
+	defer o.Close()
+	reply.Session = o.Session
+	if o.Repo == nil {
 		return reply, nil
 	}
 	// The agent must not make a checkpoint while gc removes others.
@@ -176,8 +176,8 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	if err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
-	n, err := session.GC(ctx, o.repo, session.GCOptions{
-		Session: o.session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
+	n, err := session.GC(ctx, o.Repo, session.GCOptions{
+		Session: o.Session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
 	})
 	if err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
@@ -187,7 +187,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	}
 	// The contents of expired records are not reachable any more, and are removed from the repository.
 	if reply.Records > 0 && !r.DryRun {
-		swept, err := o.repo.Sweep(ctx)
+		swept, err := o.Repo.Sweep(ctx)
 		if err != nil {
 			return reply, fault.ExplainSession("collect", r.Of, err)
 		}
@@ -198,7 +198,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	}
 	reply.Kept, reply.Bytes = int64(n.Kept), n.Bytes
 	for _, p := range n.Dropped {
-		reply.Dropped = append(reply.Dropped, o.shown(p))
+		reply.Dropped = append(reply.Dropped, o.Shown(p))
 	}
 	// The number of checkpoints in the status, and the session remote, are brought up to date.
 	if !r.DryRun {
@@ -214,7 +214,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 // checkpoints that gc keeps. dropped are the checkpoints that this gc drops. expire returns the number of records.
 func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Checkpoint) (int64, error) {
 	there := map[session.CheckpointID]bool{}
-	err := o.repo.EachCheckpoint(func(p session.Checkpoint) bool {
+	err := o.Repo.EachCheckpoint(func(p session.Checkpoint) bool {
 		there[p.ID] = true
 		return true
 	})
@@ -228,16 +228,16 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	for _, p := range dropped {
 		delete(there, p.ID)
 	}
-	return transcript.Expire(ctx, o.repo, transcript.ExpireRequest{
-		Session: o.session, Now: time.Now(), Keep: cmp.Or(r.Daily, session.DefaultDaily), DryRun: r.DryRun,
+	return transcript.Expire(ctx, o.Repo, transcript.ExpireRequest{
+		Session: o.Session, Now: time.Now(), Keep: cmp.Or(r.Daily, session.DefaultDaily), DryRun: r.DryRun,
 		There: func(id session.CheckpointID) bool { return there[id] },
-	}, o.mount.contents(ctx))
+	}, o.mount.Contents(ctx))
 }
 
-// find returns the checkpoint of the session that name stands for; "" is the newest.
-func (o *opened) find(ctx context.Context, name string) (session.Checkpoint, error) {
-	if o.repo == nil {
+// Find returns the checkpoint of the session that name stands for; "" is the newest.
+func (o *opened) Find(ctx context.Context, name string) (session.Checkpoint, error) {
+	if o.Repo == nil {
 		return session.Checkpoint{}, fault.ErrNoCheckpoint
 	}
-	return findCheckpoint(ctx, o.repo, o.mount, name)
+	return Find(ctx, o.Repo, o.mount, name)
 }

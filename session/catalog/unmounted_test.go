@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"encoding/json"
@@ -28,7 +28,7 @@ func TestListWaitsForLooking(t *testing.T) {
 			return len(all)
 		},
 		"sessions": func() int {
-			all, err := sessionsOf(t.Context(), h, nil)
+			all, err := ListUnmounted(t.Context(), h, nil)
 			if err != nil {
 				t.Error(err)
 			}

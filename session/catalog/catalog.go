@@ -1,4 +1,8 @@
-package daemon
+// Package catalog finds sessions and answers requests about them: sessions that are mounted, sessions of the state directory, and
+// sessions of session remotes. Requests on a mounted session use its mount through the struct Mounted.
+//
+// Lock order: the home of a session that is not mounted, then its repository. The agent of a mounted session has its own locks.
+package catalog
 
 import (
 	"context"
@@ -58,9 +62,9 @@ func (m *Mounted) Status() control.SessionStatus {
 	return s
 }
 
-// contents returns a function that fetches contents of the session that exist on its session remote alone; nil if m is nil or
+// Contents returns a function that fetches contents of the session that exist on its session remote alone; nil if m is nil or
 // has no session.
-func (m *Mounted) contents(ctx context.Context) func(ids []object.ID) error {
+func (m *Mounted) Contents(ctx context.Context) func(ids []object.ID) error {
 	if m == nil || m.Owned == nil {
 		return nil
 	}
@@ -69,9 +73,9 @@ func (m *Mounted) contents(ctx context.Context) func(ids []object.ID) error {
 
 // OpenMount opens the session of a mount. Its repository is the agent's, or opened for reading. The caller closes the result.
 func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
-	o := &opened{session: m.Session, record: m.Record, home: m.Home, mount: m}
-	o.repo, o.queue = m.Agent.Repo()
-	if o.repo == nil { // the mount is read-only, or the agent could not open the repository for writing
+	o := &opened{Session: m.Session, record: m.Record, home: m.Home, mount: m}
+	o.Repo, o.queue = m.Agent.Repo()
+	if o.Repo == nil { // the mount is read-only, or the agent could not open the repository for writing
 		// A session without a checkpoint has no repository.
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil
@@ -80,7 +84,7 @@ func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.repo, o.release = repo, func() { repo.Close() }
+		o.Repo, o.release = repo, func() { repo.Close() }
 	}
 	return o, o.read()
 }

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -21,12 +21,12 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSessionAt("read session", r.Of, err)
 	}
-	defer o.close()
-	p, err := o.find(ctx, r.ID)
+	defer o.Close()
+	p, err := o.Find(ctx, r.ID)
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", r.ID, err)
 	}
-	reply.Checkpoint = o.shown(p)
+	reply.Checkpoint = o.Shown(p)
 	if o.far == nil {
 		reply.Status = o.info().SessionStatus
 	} else {
@@ -49,7 +49,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 			return reply, fault.ExplainSessionAt("show checkpoint", string(p.ID), err)
 		}
 	}
-	state, err := o.repo.State(p)
+	state, err := o.Repo.State(p)
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
@@ -58,14 +58,14 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 			return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 		}
 	}
-	reply.LeftOut = leftOut(state.Left)
+	reply.LeftOut = LeftOut(state.Left)
 	// The agent may know excluded files that changed since the checkpoint was made.
 	if o.mount != nil {
 		if now, ok := o.mount.Agent.LeftOut(p.ID); ok {
-			reply.LeftOut = leftOut(now)
+			reply.LeftOut = LeftOut(now)
 		}
 	}
-	lines, _, err := transcript.Read(o.repo, o.session, o.contents(ctx))
+	lines, _, err := transcript.Read(o.Repo, o.Session, o.contents(ctx))
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
@@ -87,7 +87,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.ID, error) {
 	// The previous checkpoint may be in another segment.
 	if p.Prev != "" {
-		before, err := o.repo.Find(string(p.Prev))
+		before, err := o.Repo.Find(string(p.Prev))
 		if err == nil {
 			return before.Tree, nil
 		}
@@ -123,7 +123,7 @@ func (o *opened) treeOf(commit object.ID) (object.ID, error) {
 	if commit.IsZero() {
 		return object.ID{}, nil
 	}
-	c, err := o.repo.Commit(commit)
+	c, err := o.Repo.Commit(commit)
 	return c.Tree, err
 }
 
@@ -132,7 +132,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 	if o.far != nil {
 		return o.farTree(ctx, id)
 	}
-	entries, err := o.repo.Tree(id)
+	entries, err := o.Repo.Tree(id)
 	// The repository lacks trees of the mounted remote that are still being fetched.
 	if err != nil && o.mount != nil {
 		return o.mount.Store.Tree(ctx, id)
@@ -144,14 +144,14 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
 	err := treediff.WithDirs(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
-		changes = append(changes, pathChange(path, from, to))
+		changes = append(changes, PathChange(path, from, to))
 		return nil
 	})
 	return changes, err
 }
 
-// pathChange converts a difference into the fields of git diff --raw.
-func pathChange(path string, from, to object.TreeEntry) control.PathChange {
+// PathChange converts a difference into the fields of git diff --raw.
+func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 	c := control.PathChange{Path: path, Status: "M"}
 	if from.Mode != 0 {
 		c.OldMode, c.Old = modeText(from.Mode), from.ID.String()

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"github.com/artifactfs/artifactfs/control"
@@ -7,12 +7,12 @@ import (
 
 // tellWays adds the link of a checkpoint and the commands that fork and resume it.
 func (o *opened) tellWays(reply *control.SessionShowReply) {
-	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.session+"@"+reply.ID) + " DIR"
-	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.session) + " DIR"
+	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.Session+"@"+reply.ID) + " DIR"
+	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.Session) + " DIR"
 	if reply.SessionRemote = statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {
 		return
 	}
-	link := control.Link{Remote: reply.SessionRemote, Session: o.session, Checkpoint: reply.ID}
+	link := control.Link{Remote: reply.SessionRemote, Session: o.Session, Checkpoint: reply.ID}
 	reply.Link = link.String()
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(reply.Link) + " DIR"
 	link.Checkpoint = ""

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -63,10 +63,10 @@ func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompare
 // close closes the sessions and mirrors, and removes the scratch repository.
 func (c *comparing) close() {
 	for _, o := range c.opened {
-		o.close()
+		o.Close()
 	}
 	for _, m := range c.mirrors {
-		c.all.closeMirror(m)
+		c.all.CloseMirror(m)
 	}
 	if c.scratch != nil {
 		if err := errors.Join(c.scratch.Close(), os.RemoveAll(c.scratch.Dir())); err != nil {
@@ -93,23 +93,23 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 		c.opened[key] = o
 	}
 	s := &compareSide{o: o}
-	if o.repo == nil {
+	if o.Repo == nil {
 		return fault.ErrNoCheckpoint
 	}
-	if s.checkpoint, err = o.find(ctx, r.ID); err != nil {
+	if s.checkpoint, err = o.Find(ctx, r.ID); err != nil {
 		return err
 	}
 	if o.far != nil {
-		s.meta, _ = o.far.Meta(o.session)
+		s.meta, _ = o.far.Meta(o.Session)
 		s.reply.SessionRemote = o.far.Remote().URL()
-	} else if s.meta, _, err = session.ReadMeta(o.repo, o.session); err != nil {
+	} else if s.meta, _, err = session.ReadMeta(o.Repo, o.Session); err != nil {
 		return err
 	}
 	// Trees of different repositories have no common base to compare with.
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, s.meta.Remote)
 	}
-	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shown(s.checkpoint), s.meta.Base, []string{}
+	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.Shown(s.checkpoint), s.meta.Base, []string{}
 	// Users lists the distinct actors of the session's transitions, each once.
 	for _, t := range s.meta.Transitions {
 		if t.Actor != "" && !slices.Contains(s.reply.Users, t.Actor) {
@@ -142,7 +142,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	if err != nil {
 		return err
 	}
-	if c.scratch, err = session.OpenRepo(dir, session.RepoOptions{Format: c.sides[0].o.repo.Format()}); err != nil {
+	if c.scratch, err = session.OpenRepo(dir, session.RepoOptions{Format: c.sides[0].o.Repo.Format()}); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	fork, all, err := c.forkCheckpoint(ctx, c.sides)
@@ -159,7 +159,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 		s.reply.Changes = []control.PathChange{}
 		err := treediff.Trees(ctx, c.tree, s.base, s.checkpoint.Tree, func(path string, from, to object.TreeEntry) error {
 			s.want(from, to)
-			s.reply.Changes = append(s.reply.Changes, pathChange(path, from, to))
+			s.reply.Changes = append(s.reply.Changes, PathChange(path, from, to))
 			return nil
 		})
 		if err != nil {
@@ -201,7 +201,7 @@ func (s *compareSide) want(entries ...object.TreeEntry) {
 // session remote.
 func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, s := range c.sides {
-		if entries, err := s.o.repo.Tree(id); err == nil {
+		if entries, err := s.o.Repo.Tree(id); err == nil {
 			return entries, nil
 		}
 	}
@@ -246,14 +246,14 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 	}
 	// A forked session keeps the checkpoint it started from; its parent keeps it only until gc drops it.
 	for _, s := range sides {
-		if base, err := s.o.repo.Ref(session.BaseRef(s.o.session)); err == nil && !base.IsZero() && s != parent {
-			if p, err := s.o.repo.CheckpointAt(base); err == nil && string(p.ID) == id {
+		if base, err := s.o.Repo.Ref(session.BaseRef(s.o.Session)); err == nil && !base.IsZero() && s != parent {
+			if p, err := s.o.Repo.CheckpointAt(base); err == nil && string(p.ID) == id {
 				return p, true, nil
 			}
 		}
 	}
 	if parent != nil {
-		p, err = parent.o.find(ctx, id)
+		p, err = parent.o.Find(ctx, id)
 	} else if remote := sides[0].reply.SessionRemote; remote != "" {
 		key := control.CompareSide{Of: name, SessionRemote: remote}
 		o := c.opened[key]
@@ -263,7 +263,7 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 			}
 			c.opened[key] = o
 		}
-		p, err = o.find(ctx, id)
+		p, err = o.Find(ctx, id)
 	} else {
 		return p, false, nil
 	}
@@ -312,7 +312,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// mirrorOf returns a mirror of the mounted remote of a side, to read objects that no session has. It uses the credentials of a
+// MirrorOf returns a mirror of the mounted remote of a side, to read objects that no session has. It uses the credentials of a
 // mount of a compared session, if one is mounted.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"errors"
@@ -9,15 +9,15 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// thinDir returns the directory, in the repository of a session, that stores what is known of the session's container on its
+// ThinDir returns the directory, in the repository of a session, that stores what is known of the session's container on its
 // session remote (thin.Remote.Keep). It is only valid together with the objects of that repository.
-func thinDir(repo string) string { return filepath.Join(repo, "artifactfs.thin") }
+func ThinDir(repo string) string { return filepath.Join(repo, "artifactfs.thin") }
 
 // rewrite makes the next push write the session's container on the session remote anew, so that it leaves out objects that the
 // caller is about to drop. The caller calls neverMind if it drops nothing after all. With dryRun, or if the session has no
 // container, rewrite changes nothing.
 func (o *opened) rewrite(dryRun bool) (neverMind func(), err error) {
-	dir := thinDir(o.repo.Dir())
+	dir := ThinDir(o.Repo.Dir())
 	if _, err := os.Lstat(dir); dryRun || errors.Is(err, fs.ErrNotExist) {
 		return func() {}, nil
 	}

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"time"
@@ -16,8 +16,8 @@ func (o *opened) synced(p session.Checkpoint) bool {
 	return o.acknowledged(p)
 }
 
-// shown converts a checkpoint for a reply.
-func (o *opened) shown(p session.Checkpoint) control.Checkpoint {
+// Shown converts a checkpoint for a reply.
+func (o *opened) Shown(p session.Checkpoint) control.Checkpoint {
 	s := control.Checkpoint{
 		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),
 		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev),

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 
 // opened is a session that a request works on, mounted or not. The caller must close it.
 type opened struct {
-	session string
+	Session string
 	record  statedir.Record
 	home    string
 	mount   *Mounted      // nil if the session is not mounted
-	repo    *session.Repo // nil if the session has no checkpoint yet
+	Repo    *session.Repo // nil if the session has no checkpoint yet
 	// queue pushes the session of a mount that can be written to; nil for all others.
 	queue *writeback.Queue
 	far   *mirror.Mirror // session remote that repo was fetched from; nil if repo belongs to this host
@@ -32,8 +32,8 @@ type opened struct {
 	acknowledged func(session.Checkpoint) bool
 }
 
-// close closes the session's repository and unlocks its home, if they were opened for this request.
-func (o *opened) close() {
+// Close closes the session's repository and unlocks its home, if they were opened for this request.
+func (o *opened) Close() {
 	if o.release != nil {
 		o.release()
 	}
@@ -44,22 +44,22 @@ func (o *opened) close() {
 func (o *opened) layout() (session.Layout, bool) {
 	if o.far != nil {
 		// The refs of a session remote that was fetched are known without another request.
-		m, ok := o.far.Meta(o.session)
+		m, ok := o.far.Meta(o.Session)
 		layout, err := session.LayoutOf(m, o.far.Refs())
 		return layout, ok && err == nil
 	}
 	far := o.record.SessionRemoteURL()
 	switch {
-	case o.repo == nil || o.record.Carried.Remote == control.RemoteNone:
+	case o.Repo == nil || o.record.Carried.Remote == control.RemoteNone:
 		return session.Layout{}, false
 	case far == "":
 		// The embedded session remote is the session's repository, where branches keep their names.
-		return session.Layout{Session: o.session, Own: true}, true
+		return session.Layout{Session: o.Session, Own: true}, true
 	case o.queue != nil:
 		return o.queue.Status().Layout, true
 	}
 	// Without a queue, the recorded result of the last push decides.
-	st, err := writeback.Look(o.repo, far)
+	st, err := writeback.Look(o.Repo, far)
 	return st.Layout, err == nil
 }
 
@@ -102,7 +102,7 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{session: r.Session, record: r, home: t.Dir, release: t.Unlock}
+	o := &opened{Session: r.Session, record: r, home: t.Dir, release: t.Unlock}
 	if !statedir.HasSessionRepo(t.Dir) {
 		return o, nil
 	}
@@ -110,7 +110,7 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.repo, o.release = repo, func() {
+	o.Repo, o.release = repo, func() {
 		if err := repo.Close(); err != nil {
 			t.Homes.Log.Warn("close session", zap.String("home", t.Dir), zap.Error(err))
 		}
@@ -125,10 +125,10 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 
 // read reads the pins, and sets acknowledged as far as this host knows what was pushed.
 func (o *opened) read() (err error) {
-	if o.repo == nil {
+	if o.Repo == nil {
 		return nil
 	}
-	o.pins, err = o.repo.Pins()
+	o.pins, err = o.Repo.Pins()
 	// The embedded session remote is the session's repository itself, so every checkpoint in it counts as pushed.
 	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
 	switch {

@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"cmp"
@@ -18,9 +18,9 @@ import (
 // remote; nil if neither is possible.
 func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	if o.far == nil {
-		return o.mount.contents(ctx)
+		return o.mount.Contents(ctx)
 	}
-	return func(ids []object.ID) error { return o.far.Contents(ctx, o.session, ids) }
+	return func(ids []object.ID) error { return o.far.Contents(ctx, o.Session, ids) }
 }
 
 // SessionTranscript returns the transcript of a session, or one turn of it. It returns no records if the transcript is
@@ -31,18 +31,18 @@ func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTran
 	if err != nil {
 		return reply, fault.ExplainSession("read transcript", r.Of, err)
 	}
-	defer o.close()
-	reply.Session = o.session
-	if o.repo == nil {
+	defer o.Close()
+	reply.Session = o.Session
+	if o.Repo == nil {
 		return reply, nil
 	}
-	head, err := transcript.Head(o.repo, o.session)
+	head, err := transcript.Head(o.Repo, o.Session)
 	// The caller has this version of the transcript already.
 	if err == nil && !head.IsZero() && head.String() == r.Head {
 		reply.Head = r.Head
 		return reply, nil
 	}
-	lines, head, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
+	lines, head, err := transcript.Read(o.Repo, o.Session, o.mount.Contents(ctx))
 	if err != nil {
 		return reply, fault.ExplainSession("read transcript", r.Of, err)
 	}
@@ -72,7 +72,7 @@ func shownRecord(l transcript.Line) control.TranscriptRecord {
 
 // recordsBefore returns for each checkpoint the number of records that were written after it and before the next one.
 func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]int64, error) {
-	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
+	lines, _, err := transcript.Read(o.Repo, o.Session, o.mount.Contents(ctx))
 	after := map[session.CheckpointID]int64{}
 	for _, l := range lines {
 		after[l.Checkpoint]++
@@ -88,19 +88,19 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 	if err != nil {
 		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
-	defer o.close()
-	reply.Session = o.session
-	if o.repo == nil {
+	defer o.Close()
+	reply.Session = o.Session
+	if o.Repo == nil {
 		return reply, nil
 	}
 	ids := map[string]bool{}
 	for _, id := range r.Records {
 		ids[id] = true
 	}
-	erased, err := transcript.Erase(ctx, o.repo, transcript.EraseRequest{
-		Session: o.session, Before: r.Before, IDs: ids,
+	erased, err := transcript.Erase(ctx, o.Repo, transcript.EraseRequest{
+		Session: o.Session, Before: r.Before, IDs: ids,
 		Stone: transcript.Tombstone{Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why},
-	}, o.mount.contents(ctx))
+	}, o.mount.Contents(ctx))
 	if err != nil || len(erased) == 0 {
 		if err != nil {
 			err = fault.ExplainSession("erase from", r.Of, err)
@@ -113,7 +113,7 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 	if !r.Before.IsZero() {
 		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
 	}
-	if err := session.NoteErased(ctx, o.repo, o.session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
+	if err := session.NoteErased(ctx, o.Repo, o.Session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
 		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
 	}
 	// Sweep removes objects, which must not happen while a checkpoint is being made.
@@ -123,7 +123,7 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 		}
 		defer o.mount.Agent.Unlock()
 	}
-	if reply.Bytes, err = o.repo.Sweep(ctx); err != nil {
+	if reply.Bytes, err = o.Repo.Sweep(ctx); err != nil {
 		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
 	o.sendLater(ctx, all)
@@ -137,10 +137,10 @@ func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequ
 	if err != nil {
 		return reply, fault.ExplainSession("read facts of", r.Of, err)
 	}
-	defer o.close()
-	reply.Session = o.session
+	defer o.Close()
+	reply.Session = o.Session
 	// A session without a repository gets one, because facts are stored in it.
-	if r.Changes() && o.mount != nil && o.mount.Agent.Active() && o.repo == nil {
+	if r.Changes() && o.mount != nil && o.mount.Agent.Active() && o.Repo == nil {
 		if _, err := o.mount.Agent.Open(ctx); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
@@ -148,7 +148,7 @@ func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequ
 			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
 	}
-	if o.repo == nil {
+	if o.Repo == nil {
 		if r.Changes() {
 			err = fault.ExplainSession("change facts of", r.Of, fault.ErrNoCheckpoint)
 		}
@@ -156,14 +156,14 @@ func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequ
 	}
 	var facts transcript.Facts
 	if r.Changes() {
-		facts, reply.Redacted, err = transcript.ChangeFacts(ctx, o.repo, transcript.FactsChange{
-			Session: o.session, By: cmp.Or(r.Actor, session.Actor()), Time: time.Now().UTC(), Add: r.Add, Remove: r.Remove, Handoff: r.Handoff,
-		}, o.mount.contents(ctx))
+		facts, reply.Redacted, err = transcript.ChangeFacts(ctx, o.Repo, transcript.FactsChange{
+			Session: o.Session, By: cmp.Or(r.Actor, session.Actor()), Time: time.Now().UTC(), Add: r.Add, Remove: r.Remove, Handoff: r.Handoff,
+		}, o.mount.Contents(ctx))
 		if err == nil {
 			o.sendLater(ctx, all)
 		}
 	} else {
-		facts, _, err = transcript.ReadFacts(o.repo, o.session, o.mount.contents(ctx))
+		facts, _, err = transcript.ReadFacts(o.Repo, o.Session, o.mount.Contents(ctx))
 	}
 	if err != nil {
 		return reply, fault.ExplainSession("read facts of", r.Of, err)

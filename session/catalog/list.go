@@ -1,4 +1,4 @@
-package daemon
+package catalog
 
 import (
 	"context"
@@ -30,14 +30,14 @@ func (o *opened) info() control.SessionInfo {
 	} else {
 		i.SessionStatus = o.unmountedStatus()
 	}
-	if o.repo == nil {
+	if o.Repo == nil {
 		return i
 	}
-	if p, err := o.repo.Find("@"); err == nil {
-		last := o.shown(p)
+	if p, err := o.Repo.Find("@"); err == nil {
+		last := o.Shown(p)
 		i.Last = &last
 	}
-	meta, _, err := session.ReadMeta(o.repo, o.session)
+	meta, _, err := session.ReadMeta(o.Repo, o.Session)
 	if err != nil {
 		return i
 	}
@@ -64,7 +64,7 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	if n := len(meta.Transitions); n > 0 && meta.Transitions[n-1].Time.After(last) {
 		last = meta.Transitions[n-1].Time
 	}
-	if p, err := o.repo.Find("@"); err == nil && p.Time.After(last) {
+	if p, err := o.Repo.Find("@"); err == nil && p.Time.After(last) {
 		last = p.Time
 	}
 	return o.mount == nil && now.Sub(last) > staleAfter
@@ -72,7 +72,7 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 
 // carriedStatus returns the push status of the session in a home that the caller has locked.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
-	o := &opened{session: r.Session, record: r, home: t.Dir}
+	o := &opened{Session: r.Session, record: r, home: t.Dir}
 	if !statedir.HasSessionRepo(t.Dir) { // no checkpoint was made
 		return control.SessionStatus{Name: r.Session}
 	}
@@ -82,13 +82,13 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 		return control.SessionStatus{Name: r.Session}
 	}
 	defer repo.Close()
-	o.repo = repo
+	o.Repo = repo
 	return o.unmountedStatus()
 }
 
 // unmountedStatus returns the status of a session that is not mounted for writing on this host.
 func (o *opened) unmountedStatus() control.SessionStatus {
-	s := control.SessionStatus{Name: o.session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record),
+	s := control.SessionStatus{Name: o.Session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record),
 		Policy: o.record.Carried.Policy}
 	switch o.record.Carried.Remote {
 	case "", control.RemoteEmbedded:
@@ -97,22 +97,22 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 		s.Mode = agent.ModeNone
 	}
 	s.State = string(session.Paused)
-	if o.repo == nil {
+	if o.Repo == nil {
 		return s
 	}
 	if far := o.record.SessionRemoteURL(); far != "" {
-		if st, err := writeback.Look(o.repo, far); err == nil {
+		if st, err := writeback.Look(o.Repo, far); err == nil {
 			agent.ShowQueue(&s, st)
 		}
 	}
-	if checkpoints, err := o.repo.Checkpoints(0); err == nil {
+	if checkpoints, err := o.Repo.Checkpoints(0); err == nil {
 		s.Checkpoints = int64(len(checkpoints))
 		// Points returns the newest checkpoint first.
 		if len(checkpoints) > 0 {
 			agent.ShowNewest(&s, checkpoints[0])
 		}
 	}
-	if meta, _, err := session.ReadMeta(o.repo, o.session); err == nil {
+	if meta, _, err := session.ReadMeta(o.Repo, o.Session); err == nil {
 		s.State = string(meta.State)
 		if meta.Interrupted() {
 			s.State = string(session.Paused)
@@ -121,9 +121,9 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// sessionsOf returns the sessions that are not mounted, except those in but. It skips homes that stay locked for
+// ListUnmounted returns the sessions that are not mounted, except those in but. It skips homes that stay locked for
 // ListTime.
-func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
+func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 			continue
 		}
 		all = append(all, o.info())
-		o.close()
+		o.Close()
 	}
 	return all, nil
 }
@@ -162,25 +162,25 @@ func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]c
 // not, the next mount pushes it. For a mounted session it does nothing, because the agent pushes the change.
 func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	remote := o.record.Carried.Remote
-	if o.mount != nil || o.repo == nil || remote == control.RemoteEmbedded || remote == "" {
+	if o.mount != nil || o.Repo == nil || remote == control.RemoteEmbedded || remote == "" {
 		return
 	}
-	r := control.MountRequest{Remote: o.record.Remote, Session: o.session, SessionOptions: o.record.Carried}
+	r := control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried}
 	to, _, err := all.Remotes.Session(r)
 	if err != nil || to == nil {
 		return
 	}
 	defer to.Close()
-	to.Keep(thinDir(o.repo.Dir()))
+	to.Keep(ThinDir(o.Repo.Dir()))
 	ctx, cancel := context.WithTimeoutCause(ctx, pushTime, fault.ErrSlow)
 	defer cancel()
-	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to,
+	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.Repo, Session: o.Session, Dir: o.home, Remote: to,
 		Base: agent.BaseMode(o.record.Carried.Base), BaseURL: remotes.Readable(o.record.Remote), Log: all.Log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}
 	if err != nil {
-		all.Log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.session), zap.Error(err))
+		all.Log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.Session), zap.Error(err))
 	}
 }
 
