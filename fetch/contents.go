@@ -113,7 +113,7 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 
 // copyVerified copies a blob into f and compares the hash: a pack may have been damaged since it
 // was indexed.
-func copyVerified(from objects, id object.ID, size int64, f *os.File) error {
+func copyVerified(from odb.Source, id object.ID, size int64, f *os.File) error {
 	h := object.NewHasher(id.Format(), object.Blob, size)
 	if err := from.WriteTo(id, io.MultiWriter(f, h)); err != nil {
 		return err

@@ -3,7 +3,6 @@ package fetch
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -11,22 +10,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
-)
-
-// objects is a source of verified objects.
-type objects interface {
-	// Get returns an object's type and contents. It fails if the contents are larger than limit, in
-	// bytes.
-	Get(id object.ID, limit int64) (object.Type, []byte, error)
-	// Size returns an object's type and its size in bytes.
-	Size(id object.ID) (object.Type, int64, error)
-	// WriteTo writes an object's contents to w, without holding them in memory.
-	WriteTo(id object.ID, w io.Writer) error
-}
-
-var (
-	_ objects = (*odb.Store)(nil)
-	_ objects = (*odb.Loose)(nil)
 )
 
 // Local is the object directory of one mount's git directory: commits, trees and blobs that were
@@ -39,8 +22,7 @@ type Local struct {
 
 	mu            sync.Mutex
 	closed        bool
-	packs         *odb.Store // nil until there is a directory of packs
-	loose         *odb.Loose
+	own           *odb.Dir           // nil until there is a directory of packs
 	sessionRemote SessionRemote      // has what the store's remote does not have; nil: none
 	expected      map[object.ID]bool // blobs that are requested from sessionRemote first
 }
@@ -73,41 +55,41 @@ func (l *Local) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	if l.packs == nil {
+	if l.own == nil {
 		return nil
 	}
-	return l.packs.Close()
+	return l.own.Packs.Close()
 }
 
-// open returns the sources of objects, if there are any. The store may not know its object format
-// yet; git creates the directory of packs first of all.
-func (l *Local) open() (packs *odb.Store, loose *odb.Loose, ok bool) {
+// open returns the directory, if it exists. The store may not know its object format yet; git
+// creates the directory of packs first of all.
+func (l *Local) open() (own *odb.Dir, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.packs != nil || l.closed {
-		return l.packs, l.loose, l.packs != nil
+	if l.own != nil || l.closed {
+		return l.own, l.own != nil
 	}
 	l.store.mu.Lock()
-	own := l.store.objects
+	shared := l.store.objects
 	l.store.mu.Unlock()
-	if _, err := os.Stat(filepath.Join(l.dir, "pack")); err != nil || own == nil {
-		return nil, nil, false
+	if _, err := os.Stat(filepath.Join(l.dir, "pack")); err != nil || shared == nil {
+		return nil, false
 	}
-	p, err := odb.Open(l.dir, own.Format())
+	packs, err := odb.Open(l.dir, shared.Format())
 	if err != nil {
-		return nil, nil, false
+		return nil, false
 	}
-	l.packs, l.loose = p, odb.NewLoose(l.dir, own.Format())
-	return l.packs, l.loose, true
+	l.own = odb.OpenDir(l.dir, packs)
+	return l.own, true
 }
 
 // Join joins packs that git has fetched, as odb.Store.Join does.
 func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
-	packs, _, ok := l.open()
+	own, ok := l.open()
 	if !ok {
 		return odb.JoinResult{}, nil
 	}
-	return packs.Join(ctx, o)
+	return own.Packs.Join(ctx, o)
 }
 
 // Join joins packs of the store. Meanwhile Provide waits a little if there are too many packs.
@@ -160,7 +142,7 @@ func (s *Store) Busy() bool { return s.blobPipe.Busy() }
 
 // find returns a source of an object, with its type and its size in bytes. An object that cannot be
 // read from a Local counts as missing in it, since the remote may have the object too.
-func (s *Store) find(id object.ID) (from objects, t object.Type, size int64, err error) {
+func (s *Store) find(id object.ID) (from odb.Source, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err
 	}
@@ -187,14 +169,14 @@ func (s *Store) get(id object.ID, limit int64) (object.Type, []byte, error) {
 }
 
 // localSources returns the sources of all open Locals.
-func (s *Store) localSources() []objects {
+func (s *Store) localSources() []odb.Source {
 	s.mu.Lock()
 	lent := s.locals
 	s.mu.Unlock()
-	var all []objects
+	var all []odb.Source
 	for _, l := range lent {
-		if packs, loose, ok := l.open(); ok {
-			all = append(all, packs, loose)
+		if own, ok := l.open(); ok {
+			all = append(all, own)
 		}
 	}
 	return all

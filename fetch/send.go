@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
 	"go.uber.org/zap"
@@ -125,7 +126,7 @@ func (s *Store) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []
 }
 
 // hasBlob reports whether one of the sources has the blob.
-func hasBlob(locals []objects, id object.ID) bool {
+func hasBlob(locals []odb.Source, id object.ID) bool {
 	for _, from := range locals {
 		if t, _, err := from.Size(id); err == nil && t == object.Blob {
 			return true

@@ -120,17 +120,17 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 	switch {
 	case l.closed:
 		return nil, ErrClosed
-	case l.packs != nil && l.packs.Format() != f:
-		return nil, fmt.Errorf("open objects of session: object format is %s, the remote's is %s", l.packs.Format(), f)
-	case l.packs != nil:
-		return l.packs, nil
+	case l.own != nil && l.own.Packs.Format() != f:
+		return nil, fmt.Errorf("open objects of session: object format is %s, the remote's is %s", l.own.Packs.Format(), f)
+	case l.own != nil:
+		return l.own.Packs, nil
 	}
-	p, err := odb.Open(l.dir, f)
+	packs, err := odb.Open(l.dir, f)
 	if err != nil {
 		return nil, fmt.Errorf("open objects of session: %w", err)
 	}
-	l.packs, l.loose = p, odb.NewLoose(l.dir, f)
-	return l.packs, nil
+	l.own = odb.OpenDir(l.dir, packs)
+	return packs, nil
 }
 
 // sessionLocals returns the Locals that have a session remote.
@@ -261,21 +261,17 @@ func (l *Local) Format() object.Format { return l.store.Format() }
 
 // Refresh finds packs that other processes have added to the Store or the Local.
 func (l *Local) Refresh() error {
-	packs, _, ok := l.open()
+	own, ok := l.open()
 	if !ok {
 		return l.store.Refresh()
 	}
-	return errors.Join(l.store.Refresh(), packs.Refresh())
+	return errors.Join(l.store.Refresh(), own.Packs.Refresh())
 }
 
 // Size returns an object's type and its size in bytes, if the Store or the Local has it.
 func (l *Local) Size(id object.ID) (object.Type, int64, error) {
-	packs, loose, ok := l.open()
-	if ok {
-		if t, n, err := packs.Size(id); err == nil {
-			return t, n, nil
-		}
-		if t, n, err := loose.Size(id); err == nil {
+	if own, ok := l.open(); ok {
+		if t, n, err := own.Size(id); err == nil {
 			return t, n, nil
 		}
 	}
@@ -290,20 +286,11 @@ func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 // Missing returns those of ids that neither the Store nor the Local has.
 func (l *Local) Missing(ids []object.ID) []object.ID {
 	missing := l.store.Missing(ids)
-	packs, loose, ok := l.open()
+	own, ok := l.open()
 	if !ok {
 		return missing
 	}
-	var lacks []object.ID
-	for _, id := range missing {
-		if packs.Has(id) {
-			continue
-		}
-		if _, _, err := loose.Size(id); err != nil {
-			lacks = append(lacks, id)
-		}
-	}
-	return lacks
+	return slices.DeleteFunc(missing, own.Has)
 }
 
 // Provide is Store.Provide, and also fetches objects that only the session remote has.
