@@ -199,7 +199,7 @@ func (b *Blobs) Spool(size int64) (*os.File, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("spool blob: %w", err)
+		return nil, fmt.Errorf("write blob to a temporary file: %w", err)
 	}
 	return f, nil
 }
@@ -219,7 +219,7 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	used := b.bytes
 	b.mu.RUnlock()
 	if size-free > used || !b.makeRoom(size-free) {
-		return fmt.Errorf("%d bytes wanted, %d free: %w", size, free, unix.ENOSPC)
+		return fmt.Errorf("reserve %d bytes: only %d are free: %w", size, free, unix.ENOSPC)
 	}
 	return nil
 }
@@ -279,7 +279,7 @@ func (b *Blobs) probeUnnamed() bool {
 func link(f *os.File, path string) error {
 	err := unix.Linkat(unix.AT_FDCWD, proc.FDPath(f), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {
-		return fmt.Errorf("link %s: %w", filepath.Base(path), err)
+		return fmt.Errorf("link cache file %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }
@@ -331,7 +331,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	}
 	// If the file were shorter than the size in the header, its contents would look damaged later.
 	if have, _ := linked(f); have < size {
-		return fmt.Errorf("file has %d bytes, want %d", have, size)
+		return fmt.Errorf("file has %d bytes, want at least %d", have, size)
 	}
 	buf := checkBuffers.Get().(*[64 << 10]byte)
 	defer checkBuffers.Put(buf)

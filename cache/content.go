@@ -24,7 +24,7 @@ var _ io.ReaderAt = (*Content)(nil)
 // program has truncated the file.
 func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, fmt.Errorf("read content: offset %d", off)
+		return 0, fmt.Errorf("read cached contents: negative offset %d", off)
 	}
 	if off >= c.size {
 		return 0, io.EOF
@@ -42,7 +42,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 		return n, io.EOF
 	}
 	if err != nil {
-		return n, fmt.Errorf("read content: %w", err)
+		return n, fmt.Errorf("read cached contents: %w", err)
 	}
 	return n, nil
 }

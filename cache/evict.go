@@ -30,7 +30,7 @@ func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	}
 	b.look.Unlock()
 	if err != nil {
-		return 0, fmt.Errorf("collect blobs: %w", err)
+		return 0, fmt.Errorf("remove unused blobs from the cache: %w", err)
 	}
 	freed = b.evictTo(keep, object.ID{})
 	b.append.Lock()

@@ -42,7 +42,7 @@ func NewMemory(maxBytes int64) (*Memory, error) {
 		BufferItems: 64,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make memory cache of %d bytes: %w", maxBytes, err)
+		return nil, fmt.Errorf("allocate memory cache of %d bytes: %w", maxBytes, err)
 	}
 	return &Memory{max: maxBytes, cache: c}, nil
 }

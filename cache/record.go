@@ -136,7 +136,7 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 				if err == io.EOF {
 					return off, torn, nil
 				}
-				return off, broken, fmt.Errorf("read record at %d: %w", off, err)
+				return off, broken, fmt.Errorf("read cache record at offset %d: %w", off, err)
 			}
 			have = buf[:n]
 		}
@@ -161,7 +161,7 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	n := min(int64(len(buf)), headerSize+size)
 	if _, err := r.ReadAt(buf[:n], off); err != nil {
-		return false, fmt.Errorf("read record: %w", err)
+		return false, fmt.Errorf("read cache record: %w", err)
 	}
 	h, ok := parseHeader(buf[:n])
 	if !ok || h.id != id || h.size != size {
@@ -177,7 +177,7 @@ func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, erro
 	for n > 0 {
 		part := buf[:min(int64(len(buf)), n)]
 		if _, err := r.ReadAt(part, off); err != nil {
-			return 0, fmt.Errorf("read content: %w", err)
+			return 0, fmt.Errorf("read cached contents: %w", err)
 		}
 		crc = crc32.Update(crc, castagnoli, part)
 		off, n = off+int64(len(part)), n-int64(len(part))

@@ -132,7 +132,7 @@ func lock(f *os.File) (bool, error) {
 		case errors.Is(err, unix.EWOULDBLOCK):
 			return false, nil
 		case !errors.Is(err, unix.EINTR):
-			return false, fmt.Errorf("lock %s: %w", filepath.Base(f.Name()), err)
+			return false, fmt.Errorf("lock file %s: %w", filepath.Base(f.Name()), err)
 		}
 	}
 }

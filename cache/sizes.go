@@ -77,13 +77,13 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s.index.hash = func(ref uint32) uint64 { return hashSum(s.row(ref)[:s.format.Size()]) }
 	file, err := openSizesFile(path, f)
 	if err != nil {
-		return nil, fmt.Errorf("open sizes: %w", err)
+		return nil, fmt.Errorf("open table of sizes: %w", err)
 	}
 	s.io.file, s.io.read = file, sizesHead
 	// This reads the whole table; later calls of readNew read only what was appended.
 	if err := s.readNew(); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("open sizes: %w", err)
+		return nil, fmt.Errorf("open table of sizes: %w", err)
 	}
 	s.wg.Go(s.flushLoop)
 	return s, nil
@@ -117,7 +117,7 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 			return nil, err
 		}
 		if try == 3 {
-			return nil, fmt.Errorf("%s is not a table of sizes", path)
+			return nil, fmt.Errorf("file %s is not a table of sizes", path)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func lockWait(f *os.File) error {
 			return nil
 		}
 		if !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
+			return fmt.Errorf("lock file %s: %w", f.Name(), err)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (s *Sizes) Close() error {
 	s.io.Lock()
 	defer s.io.Unlock()
 	if err = errors.Join(err, s.io.file.Close()); err != nil {
-		return fmt.Errorf("close sizes: %w", err)
+		return fmt.Errorf("close table of sizes: %w", err)
 	}
 	return nil
 }
@@ -320,7 +320,7 @@ func (s *Sizes) flush() error {
 		return nil
 	}
 	if err := s.appendRecords(buf); err != nil {
-		return fmt.Errorf("append sizes: %w", err)
+		return fmt.Errorf("append to table of sizes: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,7 +347,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	}
 	end := info.Size()
 	if end < sizesHead {
-		return fmt.Errorf("%s was cut to %d bytes by others", f.Name(), end)
+		return fmt.Errorf("file %s was truncated to %d bytes by another process", f.Name(), end)
 	}
 	// An incomplete record at the end was left by a process that died while it wrote.
 	if rest := (end - sizesHead) % int64(s.recordSize()); rest != 0 {

@@ -17,7 +17,7 @@ import (
 )
 
 // errNoID is the error for the zero id, which never identifies a blob.
-var errNoID = errors.New("the id is null")
+var errNoID = errors.New("object ID is empty")
 
 // Put stores the contents of blob id, which the caller has verified. If the disk is full, Put evicts other contents
 // and tries once more. If that fails too, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing is stored.
@@ -90,7 +90,7 @@ func writeFull(f *os.File, off int64, head, data []byte) error {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
 		// A signal may interrupt the call before it has written a byte; n is then -1.
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("append to %s: %w", filepath.Base(f.Name()), err)
+			return fmt.Errorf("append to cache file %s: %w", filepath.Base(f.Name()), err)
 		}
 		off += int64(max(n, 0))
 		for len(parts) > 0 && n >= len(parts[0]) {
@@ -146,7 +146,7 @@ func (b *Blobs) create() error {
 		name := newSegmentName()
 		f, err := os.OpenFile(filepath.Join(b.segDir(), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
-			return fmt.Errorf("create segment: %w", err)
+			return fmt.Errorf("create cache file: %w", err)
 		}
 		locked, err := lock(f)
 		if err != nil {
@@ -166,7 +166,7 @@ func (b *Blobs) create() error {
 		if !ok {
 			os.Remove(f.Name())
 			f.Close()
-			return fmt.Errorf("create segment: there are %d already", maxSegments-1)
+			return fmt.Errorf("create cache file: the limit of %d files is reached", maxSegments-1)
 		}
 		b.append.active, b.append.file, b.append.end, b.append.noted = s, f, 0, 0
 		return nil

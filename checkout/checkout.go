@@ -144,7 +144,7 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 // end ends the intent of a change that was carried out. It logs a failure: the change is then repeated later, without effect.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
-		c.Log.Warn("end the intent of a checkout", zap.String("dir", c.Dir), zap.Error(err))
+		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))
 	}
 }
 

@@ -86,7 +86,7 @@ func OpenJournal(home string) *Journal {
 	var all journalText
 	_, err := readJSON(filepath.Join(home, journalFile), &all)
 	if err == nil && all.Version > journalVersion {
-		err = fmt.Errorf("read %s: its version %d is not known", journalFile, all.Version)
+		err = fmt.Errorf("read %s: unknown version %d", journalFile, all.Version)
 	}
 	if err != nil {
 		j.open = append(j.open, &Pending{Err: err, journal: j})
@@ -102,7 +102,7 @@ func OpenJournal(home string) *Journal {
 // check returns an error unless exactly one field is set.
 func (in Intent) check() error {
 	if (in.Switch == nil) == (in.Restore == nil) {
-		return fmt.Errorf("read %s: an intent is neither a switch nor a restore", journalFile)
+		return fmt.Errorf("read %s: entry is neither a switch nor a restore", journalFile)
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (j *Journal) write(open []*Pending) error {
 		err = disk.WriteFile(name, append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("record intent: %w", err)
+		return fmt.Errorf("write checkout journal: %w", err)
 	}
 	return nil
 }

@@ -46,7 +46,8 @@ func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index
 		}
 	}
 	if unmerged := unmergedPaths(x); len(unmerged) > 0 {
-		return nil, fault.RefusalError{Why: "the index has conflicts", Hint: "resolve them first, and git add the files", Paths: unmerged}
+		return nil, fault.RefusalError{Why: "index has conflicts", Hint: "resolve the conflicts first, and run git add on the files",
+			Paths: unmerged}
 	}
 	for _, d := range list {
 		at, ok := slices.BinarySearchFunc(x.Entries, d.Path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })

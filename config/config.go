@@ -45,7 +45,7 @@ type File struct {
 func Parse(text []byte) (File, error) {
 	var f File
 	if len(text) > maxFile {
-		return f, fmt.Errorf("%d bytes, limit is %d", len(text), maxFile)
+		return f, fmt.Errorf("file has %d bytes, limit is %d", len(text), maxFile)
 	}
 	meta, err := toml.Decode(string(text), &f)
 	var bad toml.ParseError
@@ -59,7 +59,7 @@ func Parse(text []byte) (File, error) {
 		return File{}, fmt.Errorf("unknown key %.60q", unknown[0].String())
 	}
 	if f.Redirect, err = Paths(f.Redirect); err != nil {
-		return File{}, fmt.Errorf("redirect: %w", err)
+		return File{}, fmt.Errorf("setting redirect: %w", err)
 	}
 	return f, nil
 }
@@ -78,11 +78,11 @@ func Paths(raw []string) ([]string, error) {
 		}
 		for _, other := range clean {
 			if strings.HasPrefix(p, other+"/") || strings.HasPrefix(other, p+"/") {
-				return nil, fmt.Errorf("%q and %q: one lies inside the other", other, p)
+				return nil, fmt.Errorf("redirects %q and %q: one is inside the other", other, p)
 			}
 		}
 		if clean = append(clean, p); len(clean) > maxRedirects {
-			return nil, fmt.Errorf("more than %d paths", maxRedirects)
+			return nil, fmt.Errorf("more than %d redirects", maxRedirects)
 		}
 	}
 	return clean, nil
@@ -94,20 +94,20 @@ func Path(raw string) (string, error) {
 	p := path.Clean(raw)
 	switch {
 	case raw == "":
-		return "", errors.New("a path is empty")
+		return "", errors.New("path is empty")
 	case len(raw) > maxPath || !utf8.ValidString(raw) || strings.ContainsFunc(raw, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return "", fmt.Errorf("%.40q is no path", raw)
+		return "", fmt.Errorf("invalid path %.40q", raw)
 	case path.IsAbs(raw):
-		return "", fmt.Errorf("%q is not relative to the root of the mount", raw)
+		return "", fmt.Errorf("path %q is absolute, want one relative to the root of the mount", raw)
 	case p == "." || !filepath.IsLocal(p):
-		return "", fmt.Errorf("%q does not lie inside of the mount", raw)
+		return "", fmt.Errorf("path %q is not inside the mount", raw)
 	}
 	for name := range strings.SplitSeq(p, "/") {
 		switch {
 		case len(name) > 255:
-			return "", fmt.Errorf("%.40q is too long for a name", name)
+			return "", fmt.Errorf("file name %.40q is longer than 255 bytes", name)
 		case strings.EqualFold(name, ".git"):
-			return "", fmt.Errorf("%q belongs to git", raw)
+			return "", fmt.Errorf("path %q is reserved for git", raw)
 		}
 	}
 	return p, nil

@@ -107,7 +107,7 @@ const (
 )
 
 // errBroken means that a server ended after it was reached and before it answered.
-var errBroken = fmt.Errorf("%w any more: it ended before it was done", ErrNoServer)
+var errBroken = fmt.Errorf("%w: daemon exited before the request was complete", ErrNoServer)
 
 // call sends a request and returns the reply. If the server dies before it replies, and repeating the request has no further effect,
 // call repeats the request, so that the server's successor answers it.
@@ -125,7 +125,7 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 				answer.Result = fromNames5(answer.Result, reflect.TypeFor[R]())
 			}
 			if err := json.Unmarshal(answer.Result, &reply); err != nil {
-				return reply, fmt.Errorf("read answer to %s: %w", o, err)
+				return reply, fmt.Errorf("read reply to %s: %w", o, err)
 			}
 			if c.root != "" {
 				named(c.root, &reply)
@@ -211,7 +211,7 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	if errors.As(err, &e) {
 		return message{}, e
 	}
-	return message{}, fmt.Errorf("ask %s: %w", c.name(), err)
+	return message{}, fmt.Errorf("send request %s: %w", c.name(), err)
 }
 
 // exchange sends the request and returns the message that contains the result. It passes messages of progress to progress.
@@ -230,7 +230,7 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 			return message{}, errBroken
 		case err != nil:
-			return message{}, fmt.Errorf("read answer: %w", err)
+			return message{}, fmt.Errorf("read reply: %w", err)
 		}
 		m, err := decodeMessage(line)
 		switch {
@@ -243,7 +243,7 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 		case m.Result != nil:
 			if progress != nil && len(m.Ignored) > 0 {
 				progress(Progress{Message: "the daemon is older than this program and ignored " + strings.Join(m.Ignored, ", ") +
-					": artifactfs daemon --upgrade replaces it by a newer one"})
+					"; run artifactfs daemon --upgrade to replace the daemon"})
 			}
 			return m, nil
 		case progress != nil && m.Progress != nil:
@@ -259,12 +259,12 @@ func readable(version int) bool { return version >= Oldest && version <= Protoco
 // how to replace or stop the daemon.
 func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
-		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),
-		Hint:  "use the artifactfs that started it, or stop it"}
+		Cause: fmt.Sprintf("daemon uses protocol %d, but this command uses protocol %d", version, Protocol),
+		Hint:  "use the artifactfs version that started the daemon, or stop the daemon"}
 	if version >= firstTimeless {
-		e.Hint = "`artifactfs daemon --upgrade` replaces it by this command's version; its mounts continue"
+		e.Hint = "run artifactfs daemon --upgrade to replace the daemon by this version; its mounts continue"
 	} else if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
-		e.Hint += fmt.Sprintf(": `kill %d` unmounts all it serves first", peer.Pid)
+		e.Hint += fmt.Sprintf(": run kill %d to stop the daemon, which unmounts all its mounts", peer.Pid)
 	}
 	return e
 }

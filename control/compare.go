@@ -74,7 +74,7 @@ type SharedPair struct {
 // validate returns an error if the number of sides is wrong, or if a side or the directory is invalid.
 func (r SessionCompareRequest) validate() error {
 	if len(r.Sides) < 2 || len(r.Sides) > maxCompared {
-		return badRequest("%d checkpoints to compare: between 2 and %d are compared at once", len(r.Sides), maxCompared)
+		return badRequest("got %d checkpoints to compare, want 2 to %d", len(r.Sides), maxCompared)
 	}
 	for _, s := range r.Sides {
 		if err := needAt(s.Of, s.SessionRemote); err != nil {

@@ -71,7 +71,7 @@ type Upgrader interface {
 
 var (
 	// ErrNoServer means that no process serves the socket, or that the server ended before it answered.
-	ErrNoServer = errors.New("no daemon answers")
+	ErrNoServer = errors.New("no daemon is running")
 	// ErrInUse means that another process serves the socket.
-	ErrInUse = errors.New("another daemon serves this socket")
+	ErrInUse = errors.New("another daemon uses this socket")
 )

@@ -281,16 +281,16 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	serve(t, socket, newFake())
 	for line, want := range map[string]string{
 		`hello`:                                  "not a JSON object",
-		`{"version":1}`:                          "protocol 1, this daemon speaks 5 to 6",
+		`{"version":1}`:                          "request uses protocol 1, but this daemon supports 5 to 6",
 		`{"version":5,"op":1}`:                   `field "op" has the wrong type`,
 		`{"version":5,"op":"explode","args":{}}`: `unknown operation "explode"`,
 		`{"version":5,"op":"unmount","args":{"dir":"here"}}`:                              `not absolute`,
-		`{"version":5,"op":"mount","args":{"remote":"r","dir":"/m","wait":"x"}}`:          `unknown wait "x"`,
-		`{"version":5,"op":"unmount","args":{"dir":"/m","force":true},"needs":["force"]}`: `does not know the field "force" of unmount`,
-		`{"version":5,"op":"mount","args":{"remote":"r","session":"../x"}}`:               `no name for a session`,
-		`{"version":5,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:                  "not UTF-8",
-		`{"version":5,"op":"unmount","args":` + strings.Repeat(" ", maxRequest):           "line of more than",
-		`{"version":5,"op":"status","args":{}}` + "\n" + `{}`:                             "bytes behind the end",
+		`{"version":5,"op":"mount","args":{"remote":"r","dir":"/m","wait":"x"}}`:          `unknown state "x" to wait for`,
+		`{"version":5,"op":"unmount","args":{"dir":"/m","force":true},"needs":["force"]}`: `needs field "force" of unmount, which this daemon does not know`,
+		`{"version":5,"op":"mount","args":{"remote":"r","session":"../x"}}`:               `invalid session name`,
+		`{"version":5,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:                  "not valid UTF-8",
+		`{"version":5,"op":"unmount","args":` + strings.Repeat(" ", maxRequest):           "line is longer than",
+		`{"version":5,"op":"status","args":{}}` + "\n" + `{}`:                             "unexpected bytes after the request",
 		`{"version":5,"op":"status","args":{}} {}`:                                        "not a JSON object",
 	} {
 		conn, err := dial(t.Context(), socket)
@@ -336,7 +336,7 @@ func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
 	for line, hint := range map[string]string{`{"version":2,"news":[]}`: fmt.Sprint(os.Getpid()), `{"version":9,"error":{"cause":"no"}}`: "daemon --upgrade"} {
 		_, err := answering(t, line).Unmount(t.Context(), UnmountRequest{Dir: "/m"})
 		var e *Error
-		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", this command speaks 6") || !strings.Contains(e.Hint, hint) {
+		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", but this command uses protocol 6") || !strings.Contains(e.Hint, hint) {
 			t.Errorf("%s: got %#v", line, err)
 		}
 	}

@@ -44,11 +44,11 @@ func (c *Client) SetCredential(ctx context.Context, r CredentialRequest) (Creden
 func (r CredentialRequest) validate() error {
 	switch {
 	case r.Token == "" && r.TokenFile == "":
-		return badRequest("no token")
+		return badRequest("token is missing")
 	case r.Token != "" && r.TokenFile != "":
-		return badRequest("a token and a token file")
+		return badRequest("token and token file exclude each other")
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
-		return badRequest("the token file is no absolute path")
+		return badRequest("path of the token file is not absolute")
 	}
 	return needDir(r.Dir)
 }

@@ -48,7 +48,7 @@ func ExampleAsError() {
 	fmt.Println(e.ErrorCode(), e.ErrorCode().Retryable(), e.Hint)
 	// Output:
 	// unmount /srv/other: nothing is mounted there
-	// not-mounted false artifactfs list shows what is
+	// not-mounted false run artifactfs list to see the mounted directories
 }
 
 func ExampleClient_Mount() {

@@ -55,7 +55,7 @@ func (daemon) Mount(_ context.Context, r control.MountRequest, _ report) (contro
 func (daemon) Unmount(_ context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	if r.Dir != theMount.Dir {
 		return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: "unmount", Object: r.Dir,
-			Cause: "nothing is mounted there", Hint: "artifactfs list shows what is"}
+			Cause: "nothing is mounted there", Hint: "run artifactfs list to see the mounted directories"}
 	}
 	return control.UnmountReply{Dir: r.Dir, Session: "fix-login"}, nil
 }

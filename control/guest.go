@@ -45,7 +45,7 @@ type Guests struct {
 func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log *zap.Logger) (*Guests, error) {
 	l, err := gitsocket.Listen(gitDir, guestSocket, o)
 	if err != nil {
-		return nil, fmt.Errorf("serve guests of %s: %w", dir, err)
+		return nil, fmt.Errorf("serve requests from inside mount %s: %w", dir, err)
 	}
 	s := newServer("", l.UnixListener, nil, h, log)
 	s.guests = &guests{dir: dir, room: make(chan struct{}, maxGuests), close: l.Close}
@@ -73,7 +73,7 @@ type guests struct {
 // error if guests may not send this request.
 func (g *guests) enter(a *asked) (called string, err error) {
 	refused := &Error{Code: ExitFailed, Kind: CodePermission, Verb: string(a.op),
-		Cause: "from inside of a mount only its own session can be worked with", Hint: "ask the daemon from outside of the container"}
+		Cause: "a request from inside a mount can only name the mount's own session", Hint: "run the command outside the container"}
 	if !slices.Contains(guestOps, a.op) {
 		return "", refused
 	}
@@ -235,7 +235,7 @@ func (g *guests) failed(called string, err error) *Error {
 // full refuses a connection because the mount has maxGuests connections already.
 func (g *guests) full(out *sender) {
 	out.sendBy(message{Error: &Error{Code: ExitFailed, Kind: CodeBusy, Verb: "talk to", Object: "daemon",
-		Cause: fmt.Sprintf("%d programs in this mount talk to it already", maxGuests)}}, time.Now().Add(guestPause))
+		Cause: fmt.Sprintf("limit of %d connections from this mount is reached", maxGuests)}}, time.Now().Add(guestPause))
 	out.conn.Close()
 }
 
@@ -284,9 +284,9 @@ func dialGuest(ctx context.Context, root string) (*net.UnixConn, error) {
 	c, err := gitsocket.Dial(ctx, filepath.Join(root, ".git"), guestSocket)
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
-		return nil, fmt.Errorf("connect from inside of %s: %w", root, ErrNoServer)
+		return nil, fmt.Errorf("connect from inside mount %s: %w", root, ErrNoServer)
 	case err != nil:
-		return nil, fmt.Errorf("connect from inside of %s: %w", root, err)
+		return nil, fmt.Errorf("connect from inside mount %s: %w", root, err)
 	}
 	return c.(*net.UnixConn), nil
 }

@@ -97,7 +97,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 		var err error
 		if executable, err = exec.LookPath(defaultExecutable); err != nil {
 			return nil, &Error{Code: ExitFailed, Kind: CodeNotFound, Verb: "start", Object: "daemon", Cause: err.Error(),
-				Hint: "install artifactfs, or name the program in Launch.Executable"}
+				Hint: "install artifactfs, or set Launch.Executable to the path of the program"}
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(l.LogFile), 0o700); err != nil {
@@ -131,13 +131,13 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 		}
 		select {
 		case err := <-ended:
-			return nil, fmt.Errorf("start daemon: it ended at once (%v): %s", err, lastLine(l.LogFile, from))
+			return nil, fmt.Errorf("start daemon: daemon exited at once (%v): %s", err, lastLine(l.LogFile, from))
 		case <-ctx.Done():
 			if client, err := Dial(context.WithoutCancel(ctx), l.Socket); err == nil {
 				return client, nil // it answers now, and other processes may use it already, so do not kill it
 			}
 			endChild(cmd.Process, ended)
-			return nil, fmt.Errorf("start daemon: no answer: %w", ctx.Err())
+			return nil, fmt.Errorf("start daemon: daemon did not answer: %w", ctx.Err())
 		case <-time.After(launchPoll):
 		}
 	}

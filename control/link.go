@@ -49,8 +49,8 @@ func ParseLink(word string) (l Link, ok bool, err error) {
 	l.Remote = word[:at]
 	name, known := strings.CutPrefix(word[at+1:], sessionFragment)
 	if !known || l.Remote == "" {
-		return Link{}, false, &Error{Code: ExitUsage, Verb: "read", Object: "#" + word[at+1:], Cause: "unknown fragment of a URL",
-			Hint: "URL#session=NAME names a session on a session remote, URL#session=NAME@CHECKPOINT a checkpoint of it"}
+		return Link{}, false, &Error{Code: ExitUsage, Verb: "read", Object: "#" + word[at+1:], Cause: "unknown fragment in the URL",
+			Hint: "type URL#session=NAME for a session on a session remote, or URL#session=NAME@CHECKPOINT for one of its checkpoints"}
 	}
 	if l.Session, l.Checkpoint = SplitCheckpoint(name); l.Session == "" {
 		l.Session, l.Checkpoint = l.Checkpoint, ""

@@ -262,7 +262,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	} else {
 		out.send(message{Error: AsError(err)})
 	}
-	s.log.Debug("answered", zap.String("op", string(o)), zap.Duration("took", time.Since(start)), zap.Error(err))
+	s.log.Debug("answered request", zap.String("op", string(o)), zap.Duration("took", time.Since(start)), zap.Error(err))
 	conn.SetReadDeadline(time.Now()) // makes the read in watch return
 	watch.Wait()
 	cancel()
@@ -335,9 +335,9 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 	// The mode of the socket permits only its owner and root to connect. The check is needed if the mode of the socket or of its
 	// directory was changed.
 	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
-		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
+		s.log.Warn("refuse control connection", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
-			Cause: fmt.Sprintf("it belongs to user %d and serves no other user", os.Geteuid())}
+			Cause: fmt.Sprintf("daemon belongs to user %d and does not serve other users", os.Geteuid())}
 	}
 	line, err := readLine(r, maxRequest)
 	if errors.Is(err, io.EOF) {
@@ -348,7 +348,7 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 	a, err := decodeRequest(line)
 	// More bytes after the request would never be read, so they are an error of the client.
 	if err == nil && r.Buffered() > 0 {
-		err = badRequest("bytes behind the end")
+		err = badRequest("unexpected bytes after the request")
 	}
 	return a, err
 }
@@ -357,8 +357,8 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("handler panicked", zap.String("op", string(o)), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
-			err = &Error{Code: ExitFailed, Verb: string(o), Cause: "the daemon failed inside; its log says where"}
+			s.log.Error("recover from panic in handler", zap.String("op", string(o)), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			err = &Error{Code: ExitFailed, Verb: string(o), Cause: "internal error; the daemon's log has the details"}
 		}
 	}()
 	switch o {
@@ -380,7 +380,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	case opRefresh:
 		h, ok := s.handler.(Refresher)
 		if !ok {
-			return nil, unsupported("this process does not refresh mounts")
+			return nil, unsupported("this process cannot refresh mounts")
 		}
 		return h.Refresh(ctx, args.(RefreshRequest), out.progress)
 	case opTrace:
@@ -390,14 +390,14 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	case opCredentialSet:
 		c, ok := s.handler.(CredentialHolder)
 		if !ok {
-			return nil, unsupported("this server takes no new tokens")
+			return nil, unsupported("this server does not accept new tokens")
 		}
 		return c.SetCredential(ctx, args.(CredentialRequest))
 	case opUpgrade:
 		u, ok := s.handler.(Upgrader)
 		if !ok {
-			return nil, &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "upgrade", Object: "daemon", Cause: "this one has no supervisor",
-				Hint: "unmount what it serves, and mount again"}
+			return nil, &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "upgrade", Object: "daemon", Cause: "daemon runs without a supervisor",
+				Hint: "unmount all mounts of the daemon, and mount again"}
 		}
 		return empty{}, u.Upgrade(ctx, args.(UpgradeRequest))
 	}
@@ -410,5 +410,5 @@ func (s *Server) undo(ctx context.Context, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	_, err := s.handler.Unmount(ctx, UnmountRequest{Dir: dir})
-	s.log.Info("unmounted again, the asker left", zap.String("dir", dir), zap.Error(err))
+	s.log.Info("unmounted because the client disconnected", zap.String("dir", dir), zap.Error(err))
 }

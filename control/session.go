@@ -69,11 +69,11 @@ func (p Policy) Split() (kind Policy, every time.Duration, err error) {
 	}
 	text, ok := strings.CutPrefix(string(p), string(PolicyInterval))
 	if !ok {
-		return "", 0, badRequest("unknown policy %.40q for checkpoints: off, idle, before-risk or interval=DURATION", p)
+		return "", 0, badRequest("unknown checkpoint policy %.40q: want off, idle, before-risk or interval=DURATION", p)
 	}
 	every, parseErr := time.ParseDuration(text)
 	if parseErr != nil || every < minInterval || every > maxInterval {
-		return "", 0, badRequest("%.40q is no interval for checkpoints: a duration between %v and %v is, such as 5m", text, minInterval, maxInterval)
+		return "", 0, badRequest("invalid checkpoint interval %.40q: want a duration from %v to %v, such as 5m", text, minInterval, maxInterval)
 	}
 	return PolicyInterval, every, nil
 }
@@ -85,10 +85,10 @@ func (o SessionOptions) validate() error {
 		}
 	}
 	if o.Base != "" && !slices.Contains(BaseModes, o.Base) {
-		return badRequest("unknown base %.40q for a session: auto, thin, shared or seed", o.Base)
+		return badRequest("unknown base %.40q of a session: want auto, thin, shared or seed", o.Base)
 	}
 	if o.MaxFileSize < 0 {
-		return badRequest("a size is negative")
+		return badRequest("size is negative")
 	}
 	return nil
 }
@@ -434,7 +434,7 @@ func needAt(of, remote string) error {
 		return needOf(of)
 	}
 	if !(SessionOptions{Remote: remote}).elsewhere() {
-		return badRequest("%s is no repository that has sessions", remote)
+		return badRequest("want the URL or path of a git repository, got %s", remote)
 	}
 	if err := ValidSession(of); err != nil {
 		return err

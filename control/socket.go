@@ -126,7 +126,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	conn := c.(*net.UnixConn)
 	peer, err := peerOf(conn)
 	if err == nil && peer.Uid != 0 && os.Geteuid() != 0 && int(peer.Uid) != os.Geteuid() {
-		err = fmt.Errorf("served by user %d: %w", peer.Uid, os.ErrPermission)
+		err = fmt.Errorf("connect to daemon of user %d: %w", peer.Uid, os.ErrPermission)
 	}
 	if err != nil {
 		conn.Close()
@@ -140,7 +140,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("ask for peer: %w", err)
+		return nil, fmt.Errorf("read peer credentials of the socket: %w", err)
 	}
 	var cred *unix.Ucred
 	var credErr error
@@ -149,7 +149,7 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, credErr); err != nil {
-		return nil, fmt.Errorf("ask for peer: %w", err)
+		return nil, fmt.Errorf("read peer credentials of the socket: %w", err)
 	}
 	return cred, nil
 }
@@ -180,7 +180,7 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	}
 	// If another user may write to the directory, that user could replace the socket.
 	if info.Mode()&0o022 != 0 && info.Mode()&os.ModeSticky == 0 {
-		return nil, nil, fmt.Errorf("listen on %s: others may write to the directory: %w", socket, os.ErrPermission)
+		return nil, nil, fmt.Errorf("listen on %s: other users may write to the directory: %w", socket, os.ErrPermission)
 	}
 	lock, err := takeLock(socket)
 	if err != nil {
@@ -238,7 +238,7 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	// The descriptor is not a unix socket, so it is not the one of a server.
 	if !ok {
 		l.Close()
-		return nil, errors.New("the inherited descriptor is no unix socket")
+		return nil, errors.New("inherited descriptor is not a unix socket")
 	}
 	u.SetUnlinkOnClose(false)
 	// SO_PEERCRED shows clients the process that called listen last (unix(7)). That process is dead, so call listen again.

@@ -79,7 +79,7 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	case err == nil, errors.As(err, &e), errors.Is(err, ErrNoServer):
 		return err
 	}
-	return fmt.Errorf("ask %s: %w", c.name(), err)
+	return fmt.Errorf("trace %s: %w", c.name(), err)
 }
 
 // readTrace sends the request line and calls each for every message. It returns when the stream ends or when each returns an error.
@@ -95,7 +95,7 @@ func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 			return ErrNoServer
 		case err != nil:
-			return fmt.Errorf("read answer: %w", err)
+			return fmt.Errorf("read reply: %w", err)
 		}
 		m, err := decodeMessage(line)
 		switch {

@@ -88,7 +88,7 @@ func (r SessionTranscriptRequest) validate() error { return needOf(r.Of) }
 // validate returns an error if the session is invalid, or if the request selects no records.
 func (r SessionEraseRequest) validate() error {
 	if r.Before.IsZero() && len(r.Records) == 0 {
-		return badRequest("nothing is named that is to be erased")
+		return badRequest("records to erase are missing: want a time or record IDs")
 	}
 	return needOf(r.Of)
 }

@@ -385,21 +385,21 @@ func (r MountRequest) validate() error {
 	}
 	switch {
 	case r.Remote == "" && (r.Session == "" || !r.SessionOptions.elsewhere()):
-		return badRequest("no remote given")
+		return badRequest("remote is missing")
 	case !filepath.IsAbs(r.Dir):
 		return badRequest("directory %q is not absolute", r.Dir)
 	case r.Through != "" && !strings.HasPrefix(r.Through, proc.Root):
-		return badRequest("%q is no way to a directory of another process", r.Through)
+		return badRequest("invalid path %q to a directory of another process", r.Through)
 	case r.GitDir != "" && r.GitDir != GitDirOutside && r.GitDir != GitDirInside:
-		return badRequest("unknown place %q of the git directory", r.GitDir)
+		return badRequest("unknown location %q of the git directory", r.GitDir)
 	case r.History != HistoryBackground && r.History != HistoryFull && r.History != HistoryNone:
 		return badRequest("unknown history %q", r.History)
 	case r.Prefetch != PrefetchAuto && r.Prefetch != PrefetchAll && r.Prefetch != PrefetchNone:
 		return badRequest("unknown prefetch %q", r.Prefetch)
 	case r.Wait != WaitTree && r.Wait != WaitGit && r.Wait != WaitAll:
-		return badRequest("unknown wait %q", r.Wait)
+		return badRequest("unknown state %q to wait for", r.Wait)
 	case r.PrefetchBudget < 0 || r.CacheSize < 0 || r.Timeout < 0:
-		return badRequest("a size or time is negative")
+		return badRequest("size or time is negative")
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
 	}
@@ -416,11 +416,11 @@ func ValidSession(name string) *Error {
 	}
 	switch {
 	case name == "":
-		return badRequest("the name of a session is empty")
+		return badRequest("session name is empty")
 	case len(name) > maxSession:
-		return badRequest("the name of a session has %d bytes, limit is %d", len(name), maxSession)
+		return badRequest("session name has %d bytes, limit is %d", len(name), maxSession)
 	case strings.ContainsFunc(name, bad) || strings.ContainsRune("._-", rune(name[0])):
-		return badRequest("%q is no name for a session: letters, digits, dots, dashes and underscores are, a letter or digit first", name)
+		return badRequest("invalid session name %q: want letters, digits, dots, dashes and underscores, with a letter or digit first", name)
 	}
 	return nil
 }
@@ -444,9 +444,9 @@ func (r SwitchRequest) validate() error {
 	case !filepath.IsAbs(r.Dir):
 		return badRequest("directory %q is not absolute", r.Dir)
 	case r.Ref == "" && r.Create == "" && !r.Detach:
-		return badRequest("nothing to switch to")
+		return badRequest("branch or commit is missing")
 	case r.Create != "" && r.Detach:
-		return badRequest("a new branch and no branch at the same time")
+		return badRequest("new branch and detached HEAD exclude each other")
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 		return nil, fmt.Errorf("encode %s request: %w", o, err)
 	}
 	if len(line) >= maxRequest {
-		return nil, badRequest("%d bytes, limit is %d", len(line), maxRequest)
+		return nil, badRequest("request has %d bytes, limit is %d", len(line), maxRequest)
 	}
 	return append(line, '\n'), nil
 }
@@ -202,7 +202,7 @@ func decodeRequest(line []byte) (asked, error) {
 	// The server answers in the client's version if it supports that version.
 	a.version, a.op = min(max(r.Version, firstTimeless), Protocol), r.Op
 	if r.Version < Oldest && !(r.Version >= firstTimeless && r.Op.timeless()) {
-		return a, unsupported("protocol %d, this daemon speaks %d to %d", r.Version, Oldest, Protocol)
+		return a, unsupported("request uses protocol %d, but this daemon supports %d to %d", r.Version, Oldest, Protocol)
 	}
 	read, ok := decoders[r.Op]
 	if !ok {
@@ -217,7 +217,7 @@ func decodeRequest(line []byte) (asked, error) {
 	}
 	for _, field := range r.Needs {
 		if slices.Contains(a.ignored, field) {
-			return a, unsupported("this daemon does not know the field %.40q of %s, which the request needs", field, r.Op)
+			return a, unsupported("request needs field %.40q of %s, which this daemon does not know", field, r.Op)
 		}
 	}
 	return a, nil
@@ -272,7 +272,7 @@ func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, err
 // decode decodes one JSON value. Its error describes the problem without quoting values, because one of them may be a token.
 func decode(raw []byte, v any) error {
 	if !utf8.Valid(raw) {
-		return badRequest("not UTF-8")
+		return badRequest("request is not valid UTF-8")
 	}
 	err := json.Unmarshal(raw, v)
 	var wrongType *json.UnmarshalTypeError
@@ -280,7 +280,7 @@ func decode(raw []byte, v any) error {
 	case errors.As(err, &wrongType) && wrongType.Field != "":
 		return badRequest("field %q has the wrong type", wrongType.Field)
 	case err != nil:
-		return badRequest("not a JSON object of this protocol")
+		return badRequest("request is not a JSON object of this protocol")
 	}
 	return nil
 }
@@ -313,7 +313,7 @@ func unknownFields(raw []byte, t reflect.Type, prefix string) (names []string) {
 func decodeMessage(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
-		return m, fmt.Errorf("read answer: %w", err)
+		return m, fmt.Errorf("read reply: %w", err)
 	}
 	n := 0
 	for _, there := range []bool{m.Progress != nil, m.Trace != nil, m.Result != nil, m.Error != nil} {
@@ -323,7 +323,7 @@ func decodeMessage(line []byte) (message, error) {
 	}
 	// A message of an older version may have another form. The caller reports an unsupported version.
 	if m.Version >= firstTimeless && n != 1 {
-		return m, errors.New("read answer: not exactly one of progress, trace, result, error")
+		return m, errors.New("read reply: want exactly one of progress, trace, result and error")
 	}
 	return m, nil
 }
@@ -337,7 +337,7 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 		line = append(line, part...)
 		switch {
 		case len(line) > limit:
-			return nil, fmt.Errorf("line of more than %d bytes", limit)
+			return nil, fmt.Errorf("line is longer than %d bytes", limit)
 		case err == nil:
 			return line[:len(line)-1], nil
 		case errors.Is(err, bufio.ErrBufferFull):

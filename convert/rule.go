@@ -43,16 +43,16 @@ type Rule struct {
 func (r Rule) IsZero() bool { return r == Rule{} }
 
 // ErrRefused means that git refuses to check out a file, so that a mount cannot show its contents.
-var ErrRefused = errors.New("git refuses to check it out")
+var ErrRefused = errors.New("git refuses to check out the file")
 
 // Check returns an error that wraps ErrRefused if git does not check out files with this rule, and nil otherwise. The
 // possible causes are a working-tree-encoding without a value, and a required driver without a command.
 func (r Rule) Check() error {
 	switch {
 	case r.encoding == badEncoding:
-		return fmt.Errorf("%w: its working-tree-encoding has no value", ErrRefused)
+		return fmt.Errorf("%w: attribute working-tree-encoding has no value", ErrRefused)
 	case r.driver.Required && r.driver.Smudge == "" && r.driver.Process == "":
-		return fmt.Errorf("%w: filter %s is required and has no command for it", ErrRefused, r.driver.Name)
+		return fmt.Errorf("%w: filter %s is required but has no smudge command", ErrRefused, r.driver.Name)
 	}
 	return nil
 }

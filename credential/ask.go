@@ -38,7 +38,7 @@ func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) er
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("ask the daemon of this mount for a login: %w", err)
+		return fmt.Errorf("request a login from the mount's daemon: %w", err)
 	}
 	if answer.failure != "" {
 		return errors.New(answer.failure)

@@ -75,7 +75,7 @@ func (s *Server) accept(ctx context.Context) {
 		conn, err := s.listener.AcceptUnix()
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.Error("git's questions for credentials are no longer answered", zap.Error(err))
+				s.log.Error("accept credential requests of git", zap.Error(err))
 			}
 			return
 		}
@@ -85,7 +85,7 @@ func (s *Server) accept(ctx context.Context) {
 			// Closing the connection makes a blocked read return when the Server is closed.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			if err := s.answer(ctx, conn); err != nil && ctx.Err() == nil {
-				s.log.Warn("answer git's question for credentials", zap.String("git", s.gitDir), zap.Error(err))
+				s.log.Warn("answer credential request of git", zap.String("git", s.gitDir), zap.Error(err))
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 		return err
 	}
 	if !s.lets(uid) {
-		return fmt.Errorf("user %d asked", uid)
+		return fmt.Errorf("refuse login: user %d may not use the credentials of this mount", uid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -40,7 +40,7 @@ func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	if errs[1] != nil {
 		has, not = 2, 1
 	}
-	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "is at work in session hour") }
+	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "holds session hour") }
 	if errs[has] != nil || !refused(errs[not]) {
 		t.Fatalf("two at the same time: %v, %v", errs[1], errs[2])
 	}

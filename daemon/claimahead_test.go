@@ -149,7 +149,7 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	if st := other.status(r.Dir).Session; st.Lane != session.MainLane || st.Pending != 0 || st.State != "active" {
 		t.Errorf("%+v", st)
 	}
-	if _, err := w.host.client.Mount(t.Context(), w.request, nil); err == nil || !strings.Contains(err.Error(), "is at work in session hour") {
+	if _, err := w.host.client.Mount(t.Context(), w.request, nil); err == nil || !strings.Contains(err.Error(), "holds session hour") {
 		t.Errorf("somebody else gets the lane: %v", err)
 	}
 	other.unmount(r.Dir)

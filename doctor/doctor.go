@@ -80,7 +80,7 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 		err := try()
 		f.Mended, f.Mend = err == nil, ""
 		if err != nil {
-			f.What += ", and it cannot be repaired: " + err.Error()
+			f.What += "; repair failed: " + err.Error()
 		}
 	}
 	d.findings = append(d.findings, f)
@@ -101,7 +101,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	}
 	for _, dir := range removed {
 		// The killed process had already renamed the home for its removal, so nothing in it is needed.
-		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
+		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory", func() error { return os.RemoveAll(dir) })
 	}
 	for _, id := range ids {
 		if ctx.Err() != nil {
@@ -120,7 +120,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	}
 	for _, m := range mounts {
 		if m.Type == mountpoint.FUSEType && mountpoint.IsDead(m.Point) {
-			d.mend(m.Point, "a dead mount is there: the process that served it is gone", "takes it away",
+			d.mend(m.Point, "directory has a dead mount, whose process has exited", "removes the dead mount",
 				func() error { return mountpoint.Detach(ctx, m.Point) })
 		}
 	}
@@ -134,7 +134,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	// A locked home belongs to a mount or to another command.
 	case errors.Is(err, disk.ErrLocked):
 		if holder, ok := d.homes.Holder(id); ok {
-			d.ok(id, "mounted at %s by process %s: its files are not checked", holder.Dir, holder.PID)
+			d.ok(id, "session is mounted at %s by process %s; its files were not checked", holder.Dir, holder.PID)
 			home := filepath.Join(d.homes.Dir(), id)
 			if r, err := statedir.ReadRecord(home); err == nil {
 				d.carried(ctx, id, home, r, true)
@@ -144,7 +144,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	case errors.Is(err, fs.ErrNotExist):
 		return
 	case err != nil:
-		d.wrong(id, "", "it cannot be looked at: %v", err)
+		d.wrong(id, "", "session cannot be read: %v", err)
 		return
 	}
 	// Remove unlocks the home, so it must not be unlocked again.
@@ -158,13 +158,13 @@ func (d *doctor) home(ctx context.Context, id string) {
 	switch {
 	// A process that was killed before its first change leaves a home without a record.
 	case errors.Is(err, fs.ErrNotExist) && !statedir.HasOverlay(t.Dir):
-		d.mend(t.Dir, "a killed mount left it", "removes it", func() error { removed = true; return t.Remove() })
+		d.mend(t.Dir, "leftover of a process that was killed while it mounted", "removes the directory", func() error { removed = true; return t.Remove() })
 		return
 	case errors.Is(err, statedir.ErrNewer):
-		d.wrong(id, "use the artifactfs that made it", "%v", err)
+		d.wrong(id, "use the artifactfs version that created the session", "%v", err)
 		return
 	case err != nil:
-		d.wrong(id, "what was changed is in "+filepath.Join(t.Dir, "overlay", "contents"), "%v", err)
+		d.wrong(id, "the changed files are in "+filepath.Join(t.Dir, "overlay", "contents"), "%v", err)
 	}
 	if err == nil {
 		d.carried(ctx, id, t.Dir, r, false)
@@ -174,7 +174,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}
 	// A home that contains no changes and no damage can be removed.
 	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
-		d.mend(t.Dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.Remove() })
+		d.mend(t.Dir, "leftover of a process that was killed, without any changes", "removes the directory", func() error { removed = true; return t.Remove() })
 	} else if err == nil && lookErr == nil && w.Any() {
 		d.ok(id, "%s, last mounted at %s", w, r.Dir)
 	}
@@ -197,7 +197,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
 		// If Check repaired the overlay, the findings describe what was done, and no repair is left to describe.
-		how := "repairs what can be repaired; files without a place are moved to lost+found"
+		how := "repairs the overlay; files without a directory are moved to lost+found"
 		if d.repair {
 			how = ""
 		}
@@ -205,11 +205,11 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	}
 	switch {
 	case errors.Is(err, overlay.ErrVersion):
-		d.wrong(id, "use the artifactfs that made it", "%v", err)
+		d.wrong(id, "use the artifactfs version that created the session", "%v", err)
 	case errors.Is(err, overlay.ErrDamaged) && !d.repair:
-		d.wrong(id, "artifactfs doctor --fix repairs what can be repaired", "%v", err)
+		d.wrong(id, "run artifactfs doctor --fix to repair the overlay", "%v", err)
 	case err != nil:
-		d.wrong(id, "what was changed is in "+filepath.Join(dir, "contents"), "%v", err)
+		d.wrong(id, "the changed files are in "+filepath.Join(dir, "contents"), "%v", err)
 	}
 	if d.repair && len(report.Findings) > 0 {
 		// The repair may have changed the number of changed paths, which the record contains.

@@ -47,7 +47,7 @@ func TestExamine(t *testing.T) {
 			what          string
 		}{
 			"sound": {false, false, "2 changed paths"}, "killed": {false, false, "1 changed path"}, "mounted": {false, false, "not checked"},
-			"newer": {true, false, "newer"}, "empty": {true, repair, "without any changes"}, "_left": {true, repair, "a killed mount left it"},
+			"newer": {true, false, "newer"}, "empty": {true, repair, "without any changes"}, "_left": {true, repair, "leftover of a process that was killed while it mounted"},
 		} {
 			if f := all[name]; f.Wrong != want.wrong || f.Mended != want.mended || !strings.Contains(f.What, want.what) {
 				t.Errorf("repair %v: %s: %+v", repair, name, f)

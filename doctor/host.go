@@ -47,15 +47,15 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 // kernel makes a short-lived mount to find out whether this process can mount, and which FUSE features the kernel supports.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
-		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
+		d.wrong("/dev/fuse", "load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN", "%v", err)
 		return
 	}
 	// Root can open the device whatever its mode is, but other users need read and write permission.
 	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
-		d.warn("/dev/fuse", "chmod 666 /dev/fuse, as it is on most systems", "users may not open it, so they cannot mount (mode %03o)",
+		d.warn("/dev/fuse", "run chmod 666 /dev/fuse, the mode on most systems", "users cannot mount, because they may not open the device (mode %03o)",
 			info.Mode().Perm())
 	} else if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
-		d.wrong("/dev/fuse", "root does: chmod 666 /dev/fuse, as it is on most systems", "user %d may not open it", os.Geteuid())
+		d.wrong("/dev/fuse", "run chmod 666 /dev/fuse as root, the mode on most systems", "user %d may not open the device", os.Geteuid())
 		return
 	}
 	var name unix.Utsname
@@ -64,11 +64,11 @@ func (d *doctor) kernel() {
 	k, err := fuse.Probe(os.TempDir())
 	switch {
 	case err != nil:
-		d.wrong("fuse", "in a container: SYS_ADMIN and /dev/fuse, or a descriptor that was opened outside", "nothing can be mounted: %v", err)
+		d.wrong("fuse", "a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside", "test mount failed: %v", err)
 	// Without this feature, the kernel does not send requests again that a dead process has read but not answered.
 	case !k.Resend:
-		d.warn("kernel", "Linux 6.9 or later lets mounts outlive their process",
-			"Linux %s, fuse %s; a daemon that is killed takes its mounts with it", release, k)
+		d.warn("kernel", "with Linux 6.9 or later, mounts outlive their process",
+			"Linux %s, fuse %s; mounts fail if the daemon is killed", release, k)
 	case len(k.Lacks) > 0:
 		d.warn("kernel", "", "Linux %s, fuse %s", release, k)
 	default:
@@ -82,10 +82,10 @@ func (d *doctor) users() {
 	path, err := exec.LookPath("fusermount3")
 	switch {
 	case err != nil && root:
-		d.warn("fusermount3", "install fuse3", "it is not installed: only root can mount")
+		d.warn("fusermount3", "install fuse3", "fusermount3 is not installed: only root can mount")
 		return
 	case err != nil:
-		d.wrong("fusermount3", "install fuse3, or mount as root", "only root can mount without it")
+		d.wrong("fusermount3", "install fuse3, or mount as root", "fusermount3 is not installed: only root can mount")
 		return
 	}
 	// Users can mount with fusermount3 if it is set-user-ID or has a file capability.
@@ -99,7 +99,7 @@ func (d *doctor) users() {
 		if root {
 			say = d.warn
 		}
-		say("fusermount3", "chmod u+s "+path, "it is not set-user-ID: users cannot mount with it")
+		say("fusermount3", "run chmod u+s "+path, "program is not set-user-ID: users cannot mount")
 		return
 	}
 	d.ok("fusermount3", "%s", path)
@@ -109,8 +109,8 @@ func (d *doctor) users() {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.warn(fuseConf, "", "%v", err)
 	} else if !allowsOther(string(conf)) {
-		d.warn(fuseConf, "root puts user_allow_other into it",
-			"--allow-other and --recurse-submodules are for root alone: user_allow_other is not set")
+		d.warn(fuseConf, "add the line user_allow_other to the file as root",
+			"user_allow_other is not set: only root can use --allow-other and --recurse-submodules")
 	}
 }
 
@@ -131,14 +131,14 @@ var gitVersions = []struct {
 	major, minor int
 	lack         string
 }{
-	{2, 36, "untested with such an old one"},
-	{2, 43, "`git diff COMMIT` looks at every file"},
+	{2, 36, "this version was not tested"},
+	{2, 43, "git diff COMMIT reads every file"},
 }
 
 // git checks that git is installed and that its version is recent enough.
 func (d *doctor) git(ctx context.Context) {
 	if _, err := gitcmd.LookPath(); err != nil {
-		d.wrong("git", "install git", "it is not installed")
+		d.wrong("git", "install git", "git is not installed")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, gitTime)
@@ -147,12 +147,12 @@ func (d *doctor) git(ctx context.Context) {
 	text, _ := strings.CutPrefix(strings.TrimSpace(string(out)), "git version ")
 	major, minor, ok := gitVersion(text)
 	if err != nil || !ok {
-		d.wrong("git", "", "its version is unknown: %v %q", err, text)
+		d.wrong("git", "", "version of git is unknown: %v %q", err, text)
 		return
 	}
 	for _, v := range gitVersions {
 		if major < v.major || major == v.major && minor < v.minor {
-			d.warn("git", fmt.Sprintf("git %d.%d or later does better", v.major, v.minor), "version %s: %s", text, v.lack)
+			d.warn("git", fmt.Sprintf("install git %d.%d or later", v.major, v.minor), "version %s: %s", text, v.lack)
 			return
 		}
 	}
@@ -186,18 +186,18 @@ func (d *doctor) stateDir(state string) {
 			err = unix.Access(above, unix.W_OK|unix.X_OK)
 		}
 		if err != nil {
-			d.wrong(state, "choose another place with --state", "the state directory cannot be made: %v", err)
+			d.wrong(state, "choose another directory with --state", "state directory cannot be created: %v", err)
 			return
 		}
-		d.ok("state", "nothing was ever mounted")
+		d.ok("state", "state directory does not exist yet")
 		return
 	}
 	if err != nil {
-		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
+		d.wrong(state, "choose another directory with --state", "state directory cannot be used: %v", err)
 		return
 	}
 	if err := unix.Access(state, unix.W_OK|unix.X_OK|unix.R_OK); err != nil {
-		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
+		d.wrong(state, "choose another directory with --state", "state directory cannot be used: %v", err)
 		return
 	}
 	// Other users must not write to the state directory, and must not read these parts of it.
@@ -209,10 +209,10 @@ func (d *doctor) stateDir(state string) {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(state, &st); err != nil {
-		d.wrong(state, "", "its file system does not answer: %v", err)
+		d.wrong(state, "", "free space cannot be read: %v", err)
 		return
 	}
-	const hint = "artifactfs cache gc frees some; or choose another place with --state"
+	const hint = "run artifactfs cache gc to free some space, or choose another directory with --state"
 	free := int64(st.Bavail) * st.Bsize
 	// The level of the finding depends on the free space.
 	say := d.ok
@@ -222,17 +222,18 @@ func (d *doctor) stateDir(state string) {
 	if free < lowSpace {
 		say = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
 	}
-	say(state, "%d MiB are free there", free>>20)
+	say(state, "%d MiB of disk space are free", free>>20)
 	switch { // some file systems have no limit for the number of files, and report 0
 	case st.Files > 0 && st.Ffree < lowFiles:
-		d.wrong(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
+		d.wrong(state, "remove small files from that file system", "only %d more files can be created on this file system", st.Ffree)
 	case st.Files > 0 && st.Ffree < shortFiles:
-		d.warn(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
+		d.warn(state, "remove small files from that file system", "only %d more files can be created on this file system", st.Ffree)
 	}
 	// Network file systems are recognized by the file system type that statfs(2) returns.
 	switch st.Type {
 	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC:
-		d.warn(state, "keep the state on a local disk", "it lies on a network file system: slow, and its locks may not hold")
+		d.warn(state, "choose a directory on a local disk with --state", "state directory is on a network file system, which is "+
+			"slow and may not support locks")
 	}
 }
 
@@ -240,11 +241,11 @@ func (d *doctor) stateDir(state string) {
 // With repair it removes these bits.
 func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
-		d.wrong(dir, "", "it belongs to user %d", owner)
+		d.wrong(dir, "", "directory belongs to user %d", owner)
 		return
 	}
 	if mode := info.Mode().Perm(); mode&rights != 0 {
-		d.mend(dir, fmt.Sprintf("others can get at it (mode %03o)", mode), "makes it private",
+		d.mend(dir, fmt.Sprintf("other users can access the directory (mode %03o)", mode), "removes the access of other users",
 			func() error { return os.Chmod(dir, mode&^rights) })
 	}
 }

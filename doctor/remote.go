@@ -104,8 +104,8 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	switch {
 	// A remote without protocol version 2 can be mounted, but git must then download everything.
 	case errors.Is(err, transport.ErrNoV2):
-		d.warn(shown, "a server with protocol version 2 lets contents come when they are read",
-			"it has no protocol version 2: all is downloaded, with stock git")
+		d.warn(shown, "with protocol version 2, contents would be fetched when they are read",
+			"remote does not support protocol version 2: git will download everything")
 		return
 	case err != nil:
 		e := fault.Explain("reach", shown, fault.Remote(err))
@@ -131,11 +131,11 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	// A server may report its capabilities even if it cannot read its objects, so objects are fetched as well.
 	if err != nil {
 		e := fault.Explain("fetch from", shown, fault.Remote(err))
-		bad(shown, e.Hint, "it answers, but serves no objects: %s", e.Cause)
+		bad(shown, e.Hint, "remote answers, but serves no objects: %s", e.Cause)
 		return
 	}
 	if asked {
-		note(any, "wants by any object id", "contents cannot be fetched one by one")
+		note(any, "wants by any object ID", "contents cannot be fetched one by one")
 	}
 	agent := ""
 	if caps.Agent != "" {
@@ -143,10 +143,10 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	}
 	tail := ""
 	if !caps.ObjectInfo {
-		tail = "; no object-info: the first stat of a file fetches it"
+		tail = "; no object-info: the first stat of a file fetches its contents"
 	}
 	if len(lacks) > 0 {
-		d.warn(shown, "uploadpack.allowFilter and uploadpack.allowAnySHA1InWant on the server", "%s (%v%s); has %s%s",
+		d.warn(shown, "set uploadpack.allowFilter and uploadpack.allowAnySHA1InWant on the server", "%s (%v%s); has %s%s",
 			strings.Join(lacks, ", "), took, agent, strings.Join(has, ", "), tail)
 		return
 	}
@@ -187,11 +187,11 @@ func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req tran
 	}
 	defer resp.Pack.Close()
 	// Objects that do not fit into memory are refused, because only commits and trees were requested.
-	none := func(int64) (*os.File, error) { return nil, errors.New("too large") }
+	none := func(int64) (*os.File, error) { return nil, errors.New("object is too large") }
 	_, err = odb.Unpack(ctx, resp.Pack, odb.UnpackOptions{
 		Format: f, SpoolOver: object.MaxTreeSize, MaxObjectSize: object.MaxTreeSize, Spool: none,
 		Base: func(object.ID) (io.ReaderAt, int64, func(), error) {
-			return nil, 0, nil, errors.New("a delta of one object")
+			return nil, 0, nil, errors.New("pack has a delta, but one object was requested")
 		},
 	}, func(o odb.Object) error {
 		if o.Type == object.Commit {

@@ -44,8 +44,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return
 	}
 	if err != nil {
-		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed",
-			"its checkpoints cannot be looked at: %v", err)
+		d.wrong(id, "the files of the mount are not affected; artifactfs session resume restores pushed checkpoints",
+			"checkpoints cannot be read: %v", err)
 		return
 	}
 	if len(h.Broken) > 0 {
@@ -59,15 +59,15 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	bad := len(h.Broken) > 0
 	for _, l := range h.Lost {
 		bad = true
-		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed",
-			"%s does not lead to what it should: %v", l.Ref, l.Err)
+		d.wrong(id, "the files of the mount are not affected; artifactfs session resume restores pushed checkpoints",
+			"ref %s has missing or damaged objects: %v", l.Ref, l.Err)
 	}
 	for _, p := range h.Packs {
 		if p.Junk && !mounted {
-			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
+			d.mend(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
 		} else if !p.Junk {
 			bad = true
-			d.wrong(p.Path, "the files of the mount are stored elsewhere; session resume restores what was pushed", "%s", p.What)
+			d.wrong(p.Path, "the files of the mount are not affected; artifactfs session resume restores pushed checkpoints", "%s", p.What)
 		}
 	}
 	if !bad {
@@ -79,12 +79,12 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 // the session is mounted, it only reports them.
 func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, refs []string, mounted bool) {
 	dir := filepath.Join(home, statedir.SessionRepoName)
-	what := "holds nothing that is a ref, as a power cut leaves it: " + strings.Join(refs, ", ")
+	what := "refs have invalid contents, as after a power failure: " + strings.Join(refs, ", ")
 	if mounted {
-		d.warn(dir, "it is repaired at the next push, or at the next mount", "%s", what)
+		d.warn(dir, "the refs will be repaired at the next push or the next mount", "%s", what)
 		return
 	}
-	d.mend(dir, what, "gives it what it named", func() error {
+	d.mend(dir, what, "restores the refs", func() error {
 		repo, err := d.homes.OpenSessionRepo(home, r, true)
 		if err != nil {
 			return err
@@ -102,17 +102,17 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 	for _, l := range locks {
 		age := time.Since(l.Since)
 		if age < lockTime {
-			d.warn(l.Path, "a git that works there removes it when it is done", "it is locked since %s", l.Since.Format(time.DateTime))
+			d.warn(l.Path, "the git command that holds the lock will remove it", "repository is locked since %s", l.Since.Format(time.DateTime))
 			continue
 		}
-		d.mend(l.Path, fmt.Sprintf("a git that was killed has left this lock %s ago; no ref moves below it", age.Round(time.Minute)),
-			"removes it", func() error { return os.Remove(l.Path) })
+		d.mend(l.Path, fmt.Sprintf("lock file was left by a killed git command %s ago; it prevents changes of refs", age.Round(time.Minute)),
+			"removes the lock file", func() error { return os.Remove(l.Path) })
 	}
 }
 
 // sessionWhole reports that a repository is undamaged, and how many of its refs are pending (not pushed yet).
 func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Health, mounted bool) {
-	text := fmt.Sprintf("checkpoints are whole: %d", h.Checkpoints)
+	text := fmt.Sprintf("checkpoints are complete: %d", h.Checkpoints)
 	if h.Newest != nil {
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
 	}
@@ -130,16 +130,16 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	st, err := writeback.Look(repo, far)
 	switch {
 	case err != nil:
-		d.warn(id, "", "%s; how much of them is on the session remote is unknown: %v", text, err)
+		d.warn(id, "", "%s; number of pushed checkpoints is unknown: %v", text, err)
 	// Pending refs exist only on this host, so they are lost if the host is.
 	case st.Pending > 0:
-		since := "never yet was all of it"
+		since := "never pushed completely"
 		if !st.LastSync.IsZero() {
-			since = "all of it was last at " + st.LastSync.Format(time.DateTime)
+			since = "last pushed completely at " + st.LastSync.Format(time.DateTime)
 		}
-		d.warn(id, "artifactfs session resume "+r.Session+" sends it", "%s; %d refs are not on %s, %s", text, st.Pending, far, since)
+		d.warn(id, "run artifactfs session resume "+r.Session+" to push them", "%s; %d refs are not on %s, %s", text, st.Pending, far, since)
 	default:
-		d.ok(id, "%s; all is on %s", text, far)
+		d.ok(id, "%s; all are on %s", text, far)
 	}
 }
 
@@ -188,15 +188,15 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	push, err := remote.OpenPush(ctx, prefixes)
 	if err != nil {
 		e := fault.Explain("push to", url, fault.Remote(err))
-		d.warn(url, e.Hint, "%s: nothing can be pushed there: %s", of, e.Cause)
+		d.warn(url, e.Hint, "%s: push is not possible: %s", of, e.Cause)
 		return
 	}
 	defer push.Close()
 	// The objects of a session cannot be pushed to a repository with another object format.
 	for _, r := range sessions {
 		if f, err := object.ParseFormat(r.Format); err == nil && f != push.Format {
-			d.warn(url, "artifactfs mount --session-remote with a repository of the same format",
-				"%s: its objects are %v, those of %s are %v", of, push.Format, r.Session, f)
+			d.warn(url, "choose a repository with the same object format for artifactfs mount --session-remote",
+				"%s: object format is %v, that of session %s is %v", of, push.Format, r.Session, f)
 			return
 		}
 	}
@@ -210,9 +210,9 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 			lacks = append(lacks, name)
 		}
 	}
-	text := fmt.Sprintf("%s: it takes pushes (%v)", of, time.Since(start).Round(time.Millisecond))
+	text := fmt.Sprintf("%s: pushes are accepted (%v)", of, time.Since(start).Round(time.Millisecond))
 	if len(lacks) > 0 {
-		text += "; nothing was sent yet of " + strings.Join(lacks, ", ")
+		text += "; nothing was pushed yet of " + strings.Join(lacks, ", ")
 	}
 	d.ok(url, "%s", text)
 }

@@ -27,12 +27,12 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 		return nil, err
 	}
 	for _, dir := range removed {
-		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
+		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory", func() error { return os.RemoveAll(dir) })
 	}
 	// After an error, any store might be needed by a session that could not be read.
 	needed, err := statedir.NeededStores(state)
 	if err != nil {
-		d.warn("stores", "", "not every session can be read, so no store counts as not needed: %v", err)
+		d.warn("stores", "", "some session cannot be read, so no store can be removed: %v", err)
 	}
 	for _, dir := range stores {
 		if ctx.Err() != nil {
@@ -57,35 +57,35 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
-			d.mend(path, "a killed process was making it", "removes it", func() error { return os.RemoveAll(path) })
+			d.mend(path, "leftover of a process that was killed while it created this directory", "removes the directory", func() error { return os.RemoveAll(path) })
 		}
 	}
 	problems, err := odb.Check(info.Objects, info.Format, deep)
 	if err != nil {
-		d.wrong(name, "", "its objects cannot be looked at: %v", err)
+		d.wrong(name, "", "objects cannot be read: %v", err)
 		return
 	}
 	bad := 0
 	for _, p := range problems {
 		switch {
 		case p.Junk:
-			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
+			d.mend(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
 		// A damaged store that is not needed is reported and removed as a whole, below.
 		case unneeded:
 			bad++
 		default:
 			bad++
-			d.wrong(p.Path, "unmount what is mounted of "+name+" and end its sessions; then artifactfs doctor --fix removes the store, "+
-				"and a mount fetches it anew", "%s", p.What)
+			d.wrong(p.Path, "unmount all mounts of "+name+" and delete its sessions; then run artifactfs doctor --fix to remove the store, "+
+				"which the next mount fetches again", "%s", p.What)
 		}
 	}
 	switch {
 	case bad > 0 && unneeded:
-		d.mend(dir, problems[0].What+"; no session needs this store", "removes it: it is fetched anew when it is needed",
+		d.mend(dir, problems[0].What+"; no session needs this store", "removes the store, which the next mount fetches again",
 			func() error { return statedir.RemoveStore(dir) })
 	case bad == 0:
 		if s, err := odb.Look(info.Objects, info.Format); err == nil {
-			d.ok(name, "store is whole: objects %d, packs %d, %d KiB", s.Objects+s.Loose, s.Packs, s.Bytes>>10)
+			d.ok(name, "store is complete: objects %d, packs %d, %d KiB", s.Objects+s.Loose, s.Packs, s.Bytes>>10)
 		}
 	}
 }

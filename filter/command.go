@@ -268,7 +268,7 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	defer func() { <-p.oneShots }()
 	path, err := exec.LookPath("iconv")
 	if err != nil {
-		return nil, false, fmt.Errorf("encode: %w", err)
+		return nil, false, fmt.Errorf("convert encoding: %w", err)
 	}
 	for _, name := range names {
 		if !encodingName.MatchString(name) { // iconv(1) would open a file if the name looks like a path
@@ -326,7 +326,7 @@ func (l *lineLog) Write(b []byte) (int, error) {
 		}
 		b = b[end+1:]
 		if len(l.line) > 0 {
-			l.log.Info("filter says", zap.String("filter", l.name), zap.String("line", string(l.line)))
+			l.log.Info("read output of filter", zap.String("filter", l.name), zap.String("line", string(l.line)))
 			l.line = l.line[:0]
 		}
 	}

@@ -52,11 +52,11 @@ const (
 var (
 	// ErrUnfiltered means that a program did not filter a file, because it refused to, failed, or does not support
 	// smudging.
-	ErrUnfiltered = errors.New("not filtered")
+	ErrUnfiltered = errors.New("filter program failed")
 	// ErrDeadline means that a program was killed because it had no input or output for longer than Options.Deadline.
-	ErrDeadline = errors.New("deadline passed")
+	ErrDeadline = errors.New("filter program timed out")
 	// ErrStopped means that the programs were stopped, or that no caller wanted the file any more.
-	ErrStopped = errors.New("filters are stopped")
+	ErrStopped = errors.New("filter programs are stopped")
 )
 
 // Options describes the working tree that programs run for. The environment of the programs consists of Base, without
@@ -228,7 +228,7 @@ func (p *Programs) ready(ctx context.Context) error {
 		return nil
 	}
 	if err := p.o.Ready(ctx); err != nil {
-		return fmt.Errorf("wait for git directory: %w", err)
+		return fmt.Errorf("wait for the mount's git directory: %w", err)
 	}
 	return nil
 }

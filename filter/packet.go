@@ -14,7 +14,7 @@ import (
 const maxLines = 10 * maxBatch
 
 // errProtocol means that a program has violated the long-running filter protocol.
-var errProtocol = errors.New("protocol error")
+var errProtocol = errors.New("filter program violated the filter protocol")
 
 // packetReader reads the packets (gitprotocol-common(5)) that a program sends.
 type packetReader struct{ *pktline.Reader }
@@ -36,7 +36,7 @@ func (p packetReader) next() ([]byte, error) {
 	case kind == pktline.Flush || kind == pktline.Data && len(data) == 0:
 		return nil, nil
 	case kind != pktline.Data:
-		return nil, fmt.Errorf("%w: %v", errProtocol, kind)
+		return nil, fmt.Errorf("%w: unexpected %v", errProtocol, kind)
 	}
 	return data, nil
 }
@@ -53,7 +53,7 @@ func (p packetReader) lines(take func(line string) error) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: endless list", errProtocol)
+	return fmt.Errorf("%w: list is too long", errProtocol)
 }
 
 // status reads lines up to the next flush packet. It returns the last status among them, or before if none of them is
@@ -90,7 +90,7 @@ func (p packetReader) copyTo(w io.Writer) error {
 }
 
 // errOutput means that the filtered contents could not be written to File.Out, which is not a fault of the program.
-var errOutput = errors.New("write filtered content")
+var errOutput = errors.New("write filtered contents")
 
 // packetWriter writes packets to a program, through a buffer. Only flush returns errors, the first one that occurred.
 type packetWriter struct {

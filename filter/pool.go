@@ -262,13 +262,13 @@ func (w *worker) collect(waiting map[string]*job) error {
 	}
 	if len(paths) == 0 {
 		for _, j := range drain(waiting) {
-			w.finish(j, fmt.Errorf("%w: the program has forgotten it", ErrUnfiltered))
+			w.finish(j, fmt.Errorf("%w: program did not return a delayed file", ErrUnfiltered))
 		}
 	}
 	for _, path := range paths {
 		j, ok := waiting[path]
 		if !ok {
-			return fmt.Errorf("%w: %.100q was not delayed", errProtocol, path)
+			return fmt.Errorf("%w: program returned %.100q, which was not delayed", errProtocol, path)
 		}
 		what, err := w.c.collect(&j.file)
 		if what == broken {

@@ -37,7 +37,7 @@ func (p *Programs) greet(ctx context.Context, command string) (*process, error) 
 		if late {
 			return nil, ErrDeadline
 		}
-		return nil, fmt.Errorf("%w: start: %w", ErrUnfiltered, err)
+		return nil, fmt.Errorf("%w: start the program: %w", ErrUnfiltered, err)
 	}
 	return c, nil
 }
@@ -54,13 +54,13 @@ func (c *process) handshake() error {
 	expected := []string{"git-filter-server", "version=2"}
 	err := c.out.lines(func(line string) error {
 		if len(expected) == 0 || line != expected[0] {
-			return fmt.Errorf("%w: greeting %.100q", errProtocol, line)
+			return fmt.Errorf("%w: unexpected greeting %.100q", errProtocol, line)
 		}
 		expected = expected[1:]
 		return nil
 	})
 	if err == nil && len(expected) > 0 {
-		err = fmt.Errorf("%w: no %q", errProtocol, expected[0])
+		err = fmt.Errorf("%w: greeting lacks %q", errProtocol, expected[0])
 	}
 	if err != nil {
 		return err
@@ -99,9 +99,9 @@ const (
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
-		return refused, fmt.Errorf("%w: the program does not smudge", ErrUnfiltered)
+		return refused, fmt.Errorf("%w: program does not support smudge", ErrUnfiltered)
 	case len(f.Path) > pktline.MaxData-len("pathname=\n"):
-		return refused, fmt.Errorf("%w: the path is too long", ErrUnfiltered)
+		return refused, fmt.Errorf("%w: path of the file is too long", ErrUnfiltered)
 	}
 	c.head(f)
 	if mayDelay {
@@ -171,9 +171,9 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 		fallthrough
 	case status == "error":
 		c.served++
-		return refused, fmt.Errorf("%w: the program says %q", ErrUnfiltered, status)
+		return refused, fmt.Errorf("%w: program returned status %q", ErrUnfiltered, status)
 	}
-	return broken, fmt.Errorf("%w: status %.100q", errProtocol, status)
+	return broken, fmt.Errorf("%w: unknown status %.100q", errProtocol, status)
 }
 
 // available waits until the program can return delayed files, and returns their paths. An empty list means that no
@@ -197,7 +197,7 @@ func (c *process) available() ([]string, error) {
 	}
 	status, err := c.out.status("")
 	if err == nil && status != "success" {
-		err = fmt.Errorf("%w: status %.100q", errProtocol, status)
+		err = fmt.Errorf("%w: unknown status %.100q", errProtocol, status)
 	}
 	return paths, err
 }

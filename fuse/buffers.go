@@ -21,7 +21,7 @@ import (
 func residentBuffers(s *raw.Server) error {
 	field := reflect.ValueOf(s).Elem().FieldByName("readPool")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[sync.Pool]() {
-		return errors.New("the library's buffers are not where they were")
+		return errors.New("read buffers of the FUSE library were not found")
 	}
 	pool := (*sync.Pool)(unsafe.Pointer(field.UnsafeAddr()))
 	fresh := pool.New

@@ -28,10 +28,10 @@ type Device struct {
 
 // ErrUnfit means that this program cannot take a mount over, because the version that started the mount answered INIT
 // differently. The kernel applies the first answer as long as the mount exists.
-var ErrUnfit = errors.New("this program would serve the mount in another way than the one that began it")
+var ErrUnfit = errors.New("mount was started by an incompatible version of artifactfs")
 
 // errHello means that the stored bytes are not an INIT request.
-var errHello = errors.New("it is not what a mount begins with")
+var errHello = errors.New("first request of the kernel is not INIT")
 
 const (
 	opcodeInit   = 26      // FUSE_INIT, uapi/linux/fuse.h
@@ -74,11 +74,11 @@ func Adopt(file *os.File) (*Device, error) {
 	request := make([]byte, maxHello)
 	n, err := retryEINTR(func() (int, error) { return unix.Read(int(file.Fd()), request) })
 	if err != nil {
-		return nil, fmt.Errorf("read the kernel's first request: %w", err)
+		return nil, fmt.Errorf("read first request of the kernel: %w", err)
 	}
 	d := &Device{file: file, init: request[:n:n]}
 	if _, err := d.hello(); err != nil {
-		return nil, fmt.Errorf("read the kernel's first request: %w", err)
+		return nil, fmt.Errorf("read first request of the kernel: %w", err)
 	}
 	return d, nil
 }
@@ -172,7 +172,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	switch {
 	case len(d.answer) == 0:
 		if _, err := unix.Write(int(d.file.Fd()), answer); err != nil {
-			return nil, fmt.Errorf("answer the kernel's first request: %w", err)
+			return nil, fmt.Errorf("answer first request of the kernel: %w", err)
 		}
 		d.answer = answer
 	case !bytes.Equal(answer, d.answer):
@@ -190,7 +190,7 @@ func (d *Device) resend() error {
 	binary.NativeEndian.PutUint32(header[0:], uint32(len(header)))
 	binary.NativeEndian.PutUint32(header[4:], notifyResend)
 	if _, err := unix.Write(int(d.file.Fd()), header[:]); err != nil {
-		return fmt.Errorf("have the kernel send again what was not answered: %w", err)
+		return fmt.Errorf("request unanswered requests from the kernel again: %w", err)
 	}
 	return nil
 }

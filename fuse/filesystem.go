@@ -123,7 +123,7 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))
-		f.log.Warn("request failed", zap.Stringer("op", op), zap.String("path", path), zap.Stringer("status", status), zap.Error(err))
+		f.log.Warn("serve request", zap.Stringer("op", op), zap.String("path", path), zap.Stringer("status", status), zap.Error(err))
 	}
 	return status
 }
@@ -131,6 +131,6 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 // panicked answers a request whose handler has panicked with EIO and logs the stack, so that the process continues.
 func (f *fileSystem) panicked(cause any) raw.Status {
 	f.ops.pending.Add(-1) // the panic has skipped observed.end, which does this
-	f.log.Error("request panicked", zap.Error(fmt.Errorf("%v", cause)), zap.ByteString("stack", debug.Stack()))
+	f.log.Error("recover from panic in request", zap.Error(fmt.Errorf("panic: %v", cause)), zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }

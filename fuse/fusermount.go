@@ -47,7 +47,7 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	theirs.Close()
 	if err != nil {
 		if text := bytes.TrimSpace(out); len(text) > 0 {
-			return nil, fmt.Errorf("%s: %s", fusermountName, text)
+			return nil, fmt.Errorf("run %s: %s", fusermountName, text)
 		}
 		return nil, err
 	}
@@ -60,18 +60,18 @@ func receiveDevice(socket int) (*os.File, error) {
 	data, control := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(socket, data, control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 	if err != nil {
-		return nil, fmt.Errorf("receive device of %s: %w", fusermountName, err)
+		return nil, fmt.Errorf("receive FUSE descriptor from %s: %w", fusermountName, err)
 	}
 	messages, err := unix.ParseSocketControlMessage(control[:n])
 	if err != nil {
-		return nil, fmt.Errorf("receive device of %s: %w", fusermountName, err)
+		return nil, fmt.Errorf("receive FUSE descriptor from %s: %w", fusermountName, err)
 	}
 	for i := range messages {
 		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil && len(fds) == 1 {
 			return os.NewFile(uintptr(fds[0]), "/dev/fuse"), nil
 		}
 	}
-	return nil, errors.New(fusermountName + " gave no device")
+	return nil, errors.New(fusermountName + " returned no FUSE descriptor")
 }
 
 // fusermount unmounts with fusermount3. flags is 0 or MNT_DETACH. The error is ErrBusy if the mount still exists

@@ -22,10 +22,10 @@ var optionalFeatures = []struct {
 	capability uint64
 	name       string
 }{
-	{raw.CAP_WRITEBACK_CACHE, "writeback cache"}, {raw.CAP_NO_OPEN_SUPPORT, "opens without asking"},
-	{raw.CAP_NO_OPENDIR_SUPPORT, "directories without asking"}, {raw.CAP_PARALLEL_DIROPS, "parallel look-ups"},
-	{raw.CAP_READDIRPLUS, "listings with attributes"}, {raw.CAP_CACHE_SYMLINKS, "cached symbolic links"},
-	{raw.CAP_EXPLICIT_INVAL_DATA, "caches that we invalidate"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without asking for capabilities"},
+	{raw.CAP_WRITEBACK_CACHE, "writeback cache"}, {raw.CAP_NO_OPEN_SUPPORT, "open without a request"},
+	{raw.CAP_NO_OPENDIR_SUPPORT, "opendir without a request"}, {raw.CAP_PARALLEL_DIROPS, "parallel lookups"},
+	{raw.CAP_READDIRPLUS, "readdirplus"}, {raw.CAP_CACHE_SYMLINKS, "cached symbolic links"},
+	{raw.CAP_EXPLICIT_INVAL_DATA, "explicit cache invalidation"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without a capability check"},
 }
 
 // Probe mounts in a new directory below dir and unmounts again at once, to find out whether mounting works and which
@@ -33,15 +33,15 @@ var optionalFeatures = []struct {
 func Probe(dir string) (k Kernel, err error) {
 	at, err := os.MkdirTemp(dir, "artifactfs-probe-")
 	if err != nil {
-		return k, fmt.Errorf("probe fuse: %w", err)
+		return k, fmt.Errorf("mount a test file system: %w", err)
 	}
 	defer func() {
 		if removeErr := os.Remove(at); err == nil && removeErr != nil {
-			err = fmt.Errorf("probe fuse: %w", removeErr)
+			err = fmt.Errorf("mount a test file system: %w", removeErr)
 		}
 	}()
 	if at, err = filepath.EvalSymlinks(at); err != nil {
-		return k, fmt.Errorf("probe fuse: %w", err)
+		return k, fmt.Errorf("mount a test file system: %w", err)
 	}
 	d, err := Attach(at, Options{FsName: "artifactfs-probe", ReadOnly: true})
 	if err != nil {
@@ -53,7 +53,7 @@ func Probe(dir string) (k Kernel, err error) {
 	// an error instead of waiting for an answer.
 	err = errors.Join(err, d.file.Close(), s.detach())
 	if err != nil {
-		return k, fmt.Errorf("probe fuse: %w", err)
+		return k, fmt.Errorf("mount a test file system: %w", err)
 	}
 	k = Kernel{Major: in.Major, Minor: in.Minor, Resend: d.CanMove()}
 	for _, w := range optionalFeatures {

@@ -94,7 +94,7 @@ type Options struct {
 }
 
 // ErrNoFUSE means that this host has no /dev/fuse.
-var ErrNoFUSE = errors.New("no /dev/fuse on this host")
+var ErrNoFUSE = errors.New("/dev/fuse does not exist on this host")
 
 // Server serves the requests of one mount.
 type Server struct {
@@ -195,7 +195,7 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	if o.Through != "" {
 		go func() {
 			if err := errors.Join(s.refusePoll(), s.fs.git.known(dir)); err != nil {
-				o.Log.Warn("look into the mount", zap.Error(err))
+				o.Log.Warn("read the mount's root directory", zap.Error(err))
 			}
 		}()
 		return s, nil

@@ -127,7 +127,7 @@ func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 			// behind the end of a file, which is 0 so far. ENOENT is not expected, since the kernel keeps the inode
 			// while the request is in progress.
 			if status := f.server.InodeNotifyStoreCache(uint64(n), size-1, end[:]); status != raw.OK {
-				return fmt.Errorf("tell size: %w", syscall.Errno(status))
+				return fmt.Errorf("notify kernel of file size: %w", syscall.Errno(status))
 			}
 		}
 		f.sizes.markKnown(n)

@@ -24,7 +24,7 @@ const busyFor = 200 * time.Millisecond
 func (s *Server) Unmount(ctx context.Context) error {
 	if s.redirects != nil { // else a redirect in progress would mount over a directory that disappears
 		if err := s.redirects.idle(ctx); err != nil {
-			return fmt.Errorf("unmount %s: wait for redirected directories: %w", s.dir, err)
+			return fmt.Errorf("unmount %s: wait for redirects in progress: %w", s.dir, err)
 		}
 	}
 	deadline := time.Now().Add(busyFor)
@@ -47,7 +47,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 	case <-s.ended:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("unmount %s: wait for requests under way: %w", s.dir, ctx.Err())
+		return fmt.Errorf("unmount %s: wait for requests in progress: %w", s.dir, ctx.Err())
 	}
 }
 

@@ -234,7 +234,7 @@ func TestErrors(t *testing.T) {
 		logged := m.logs.TakeAll()
 		if len(logged) != 1 {
 			t.Errorf("%+v: logged %d lines: %v", c.rule, len(logged), logged)
-		} else if cause := fmt.Sprint(logged[0].ContextMap()["error"]); c.rule.Err != nil && cause != c.rule.Err.Error() || c.rule.Err == nil && cause != c.rule.Panic {
+		} else if cause := fmt.Sprint(logged[0].ContextMap()["error"]); c.rule.Err != nil && cause != c.rule.Err.Error() || c.rule.Err == nil && cause != "panic: "+c.rule.Panic {
 			t.Errorf("%+v: logged cause %q", c.rule, cause)
 		}
 		if out := m.run("cat", "dir/good"); out != "y" {

@@ -17,7 +17,7 @@ import (
 )
 
 // errCovered means that another file system is mounted over the mount, so the mount cannot be reached by its path.
-var errCovered = errors.New("something else is mounted there")
+var errCovered = errors.New("another file system is mounted over the mount")
 
 // WriteBack returns when the tree has received all data that programs had written into the kernel's cache before the
 // call. It must not be called while answering a request. If ctx ends, WriteBack returns its cause, and the kernel
@@ -40,18 +40,18 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	}
 	for {
 		if err := s.sendAll(ctx); err != nil {
-			return fmt.Errorf("write back %s: %w", s.dir, err)
+			return fmt.Errorf("write back cached pages of %s: %w", s.dir, err)
 		}
 		many := s.fs.ops.pending.Load() >= maxBackground/2
 		if err := s.writes.wait(ctx); err != nil {
-			return fmt.Errorf("write back %s: %w", s.dir, err)
+			return fmt.Errorf("write back cached pages of %s: %w", s.dir, err)
 		}
 		if !many {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("write back %s: %w", s.dir, context.Cause(ctx))
+			return fmt.Errorf("write back cached pages of %s: %w", s.dir, context.Cause(ctx))
 		case <-time.After(heldBack):
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Server) refreshInBackground(nodes []worktree.Node) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.sendAll(ctx); err != nil {
-			s.fs.log.Info("write back behind the rest", zap.String("dir", s.dir), zap.Error(err))
+			s.fs.log.Info("write back cached pages in the background", zap.String("dir", s.dir), zap.Error(err))
 		}
 	}()
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // ErrLocked means that another git process is changing the index, or was killed while it changed the index.
-var ErrLocked = errors.New("index.lock exists: another git process runs here, or one was killed")
+var ErrLocked = errors.New("index.lock exists: another git process is running, or was killed")
 
 // lockWait is how long LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for
 // milliseconds, and FillIndex for less. If the lock is held longer, it belongs to a command that waits for an editor, or
@@ -193,7 +193,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 		p := Difference{Path: fields[i+1]}
 		parts := strings.Fields(strings.TrimPrefix(fields[i], ":"))
 		if len(parts) != 5 {
-			return nil, fmt.Errorf("read git diff-tree: %q", fields[i])
+			return nil, fmt.Errorf("read output of git diff-tree: invalid line %q", fields[i])
 		}
 		oldMode, err1 := strconv.ParseUint(parts[0], 8, 32)
 		newMode, err2 := strconv.ParseUint(parts[1], 8, 32)
@@ -207,7 +207,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 			p.New, err4 = object.ParseID(parts[3])
 		}
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
-			return nil, fmt.Errorf("read git diff-tree: %w", err)
+			return nil, fmt.Errorf("read output of git diff-tree: %w", err)
 		}
 		list = append(list, p)
 	}

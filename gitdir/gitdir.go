@@ -91,17 +91,17 @@ func Create(path string, o Options) (*Dir, error) {
 	// In a State, HEAD may be detached or on another branch than the requested one.
 	if o.State != nil {
 		if head, err = o.stateHead(); err != nil {
-			return nil, fmt.Errorf("make git directory: %w", err)
+			return nil, fmt.Errorf("create git directory: %w", err)
 		}
 		d.head = packedrefs.Ref{}
 	}
 	c, err := fromTemplate(path, o)
 	if err != nil {
-		return nil, fmt.Errorf("make git directory: %w", err)
+		return nil, fmt.Errorf("create git directory: %w", err)
 	}
 	cfg, err := o.configure(c, path)
 	if err != nil {
-		return nil, fmt.Errorf("make git directory: %w", err)
+		return nil, fmt.Errorf("create git directory: %w", err)
 	}
 	for _, dir := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags", "info"} {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(path, dir), 0o755))
@@ -116,7 +116,7 @@ func Create(path string, o Options) (*Dir, error) {
 		d.SetDefault(o.Default),
 		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // written last, because a directory with HEAD is a repository
 	if err != nil {
-		return nil, fmt.Errorf("make git directory: %w", err)
+		return nil, fmt.Errorf("create git directory: %w", err)
 	}
 	return d, nil
 }
@@ -181,7 +181,7 @@ func HasOwnObjects(path string) (bool, error) {
 	for _, pattern := range []string{"pack/*.pack", "[0-9a-f][0-9a-f]/*"} {
 		found, err := filepath.Glob(filepath.Join(quoteGlob.Replace(objects), pattern))
 		if err != nil {
-			return false, fmt.Errorf("look for objects: %w", err)
+			return false, fmt.Errorf("search for objects: %w", err)
 		}
 		for _, f := range found {
 			if _, err := os.Lstat(strings.TrimSuffix(f, ".pack") + ".promisor"); err != nil || !strings.HasSuffix(f, ".pack") {

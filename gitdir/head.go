@@ -20,15 +20,15 @@ import (
 // Errors of Resolve.
 var (
 	// ErrNoCommit means that no branch, tag or commit has this name.
-	ErrNoCommit = errors.New("no branch or commit has this name")
+	ErrNoCommit = errors.New("no such branch or commit")
 	// ErrNotBranch means that the name stands for a commit and not for a branch, although Wish.Detach is not set.
-	ErrNotBranch = errors.New("it is a commit, not a branch")
+	ErrNotBranch = errors.New("name is a commit, not a branch")
 	// ErrBranchExists means that the branch in Wish.Create already exists.
-	ErrBranchExists = errors.New("a branch of this name exists already")
+	ErrBranchExists = errors.New("branch already exists")
 	// ErrAmbiguous means that there is no local branch with this name, and that several remotes have one.
-	ErrAmbiguous = errors.New("several remotes have a branch of this name")
+	ErrAmbiguous = errors.New("several remotes have a branch with this name")
 	// ErrInUse means that the branch is checked out in another worktree.
-	ErrInUse = errors.New("another worktree has this branch")
+	ErrInUse = errors.New("branch is checked out in another worktree")
 )
 
 // Head is the position of HEAD: a branch, or a commit if HEAD is detached.
@@ -111,7 +111,7 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 			return Destination{}, ErrBranchExists
 		}
 		if _, err := d.git(ctx, nil, "check-ref-format", "--branch", w.Create); err != nil {
-			return Destination{}, fmt.Errorf("%q is not a name for a branch", w.Create)
+			return Destination{}, fmt.Errorf("invalid branch name %q", w.Create)
 		}
 		if any.Commit.IsZero() {
 			return Destination{}, ErrNoCommit
@@ -146,7 +146,7 @@ func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	case len(lines) > 3:
 		return Destination{}, ErrAmbiguous
 	case len(lines) < 3:
-		return Destination{}, fmt.Errorf("read %s: not a commit", lines[0])
+		return Destination{}, fmt.Errorf("resolve %s: object is not a commit", lines[0])
 	}
 	commit, err1 := object.ParseID(lines[1])
 	tree, err2 := object.ParseID(lines[2])
@@ -289,7 +289,7 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 	ids := make([]object.ID, len(names))
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(lines) != len(names) {
-		return nil, fmt.Errorf("read %d names: git listed %d", len(names), len(lines))
+		return nil, fmt.Errorf("look up %d objects: git listed %d", len(names), len(lines))
 	}
 	for i, line := range lines {
 		if id, err := object.ParseID(line); err == nil { // otherwise git printed "missing" or "ambiguous"

@@ -114,7 +114,7 @@ func (o Options) stateHead() (string, error) {
 	case s.Branch == "" && !s.Head.IsZero() && s.Head.Format() == o.Format:
 		return s.Head.String() + "\n", nil
 	default:
-		return "", fmt.Errorf("HEAD was on %q at %s", s.Branch, s.Head)
+		return "", fmt.Errorf("write HEAD: invalid branch %q or commit %s", s.Branch, s.Head)
 	}
 }
 
@@ -186,7 +186,7 @@ func (o Options) setCarried(c *config.Config) error {
 	}
 	was := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text.Content)).Decode(was); err != nil {
-		return fmt.Errorf("read the settings of branches: %w", err)
+		return fmt.Errorf("read settings of branches: %w", err)
 	}
 	c.RemoveSection("branch")
 	for _, b := range was.Section("branch").Subsections {

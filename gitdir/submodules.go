@@ -58,11 +58,11 @@ func (m Submodule) check() error {
 	steps := strings.FieldsFunc(m.Name, func(r rune) bool { return r == '/' || r == '\\' })
 	switch {
 	case m.Name == "" || slices.Contains(steps, ".."):
-		return errors.New("the name is not allowed")
+		return errors.New("submodule name is not allowed")
 	case m.Path == "" || m.Path[0] == '-' || !filepath.IsLocal(m.Path) || filepath.Clean(m.Path) != m.Path || m.Path == ".":
-		return fmt.Errorf("the path %.100q is not allowed", m.Path)
+		return fmt.Errorf("submodule path %.100q is not allowed", m.Path)
 	case m.URL == "" || m.URL[0] == '-' || strings.ContainsAny(m.URL, "\n\r\x00"):
-		return errors.New("the URL is missing or not allowed")
+		return errors.New("submodule URL is missing or not allowed")
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func ResolveURL(remote, url string) (string, error) {
 			case colon >= 0: // of host:path only the host remains
 				base, separator = base[:colon], ":"
 			case base == ".":
-				return "", fmt.Errorf("resolve URL: %s leads out of %s", url, remote)
+				return "", fmt.Errorf("resolve submodule URL: %s leads above the root of %s", url, remote)
 			default:
 				base = "."
 			}

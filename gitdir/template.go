@@ -44,14 +44,14 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	cmd := gitcmd.New(context.Background(), "init", "--quiet", "--bare", made)
 	cmd.Env = append(cmd.Env, "GIT_DEFAULT_HASH=sha1", "GIT_DEFAULT_REF_FORMAT=files")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("git init: %w: %.200s", err, out)
+		return nil, fmt.Errorf("run git init: %w: %.200s", err, out)
 	}
 	text, err := os.ReadFile(filepath.Join(made, "config"))
 	if err != nil {
 		return nil, err
 	}
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
-		return nil, fmt.Errorf("read the template's configuration: %w", err)
+		return nil, fmt.Errorf("read configuration of the git template: %w", err)
 	}
 	entries, err := os.ReadDir(made)
 	if err != nil {

@@ -37,14 +37,14 @@ var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packed
 func (d *Dir) update(ctx context.Context, files []string, args ...string) error {
 	note, err := os.CreateTemp(d.path, updatePrefix)
 	if err != nil {
-		return fmt.Errorf("git %s: %w", args[0], err)
+		return fmt.Errorf("run git %s: %w", args[0], err)
 	}
 	err = syscall.Flock(int(note.Fd()), syscall.LOCK_EX)
 	if err == nil {
 		_, err = note.WriteString(strings.Join(append(files, "reftable/tables.list"), "\n") + "\n")
 	}
 	if err != nil {
-		return fmt.Errorf("git %s: note locks: %w", args[0], errors.Join(err, note.Close(), os.Remove(note.Name())))
+		return fmt.Errorf("run git %s: record lock files: %w", args[0], errors.Join(err, note.Close(), os.Remove(note.Name())))
 	}
 	ctx = context.WithoutCancel(ctx)
 	cmd := d.command(ctx, append(patient, args...)...)
@@ -81,7 +81,7 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 			break
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Since(start) > updateTime {
-			return fmt.Errorf("wait for git: lock %s: %w", name, err)
+			return fmt.Errorf("wait for git: lock file %s: %w", name, err)
 		}
 		if !clock.Wait(ctx, lockLook) {
 			return ctx.Err()

@@ -35,11 +35,11 @@ var lastAsked struct {
 func InstalledGit(ctx context.Context) (Version, error) {
 	path, err := gitcmd.LookPath()
 	if err != nil {
-		return Version{}, fmt.Errorf("ask git for its version: %w", err)
+		return Version{}, fmt.Errorf("find version of git: %w", err)
 	}
 	file, err := os.Stat(path)
 	if err != nil {
-		return Version{}, fmt.Errorf("ask git for its version: %w", err)
+		return Version{}, fmt.Errorf("find version of git: %w", err)
 	}
 	lastAsked.Lock()
 	defer lastAsked.Unlock()
@@ -59,11 +59,11 @@ func InstalledGit(ctx context.Context) (Version, error) {
 func askVersion(ctx context.Context) (Version, error) {
 	out, err := gitcmd.Output(gitcmd.New(ctx, "version"))
 	if err != nil {
-		return Version{}, fmt.Errorf("ask git for its version: %w", err)
+		return Version{}, fmt.Errorf("find version of git: %w", err)
 	}
 	var v Version
 	if _, err := fmt.Sscanf(string(out), "git version %d.%d", &v.Major, &v.Minor); err != nil {
-		return Version{}, fmt.Errorf("ask git for its version: %.80q: %w", out, err)
+		return Version{}, fmt.Errorf("find version of git: unexpected output %.80q: %w", out, err)
 	}
 	return v, nil
 }

@@ -36,11 +36,11 @@ var ignored = []string{
 func (d *Dir) Seal() error {
 	sum, err := sumOf(d.path)
 	if err != nil {
-		return fmt.Errorf("seal git directory: %w", err)
+		return fmt.Errorf("record state of the git directory: %w", err)
 	}
 	index, err := indexSum(d.path)
 	if err != nil {
-		return fmt.Errorf("seal git directory: %w", err)
+		return fmt.Errorf("record state of the git directory: %w", err)
 	}
 	return disk.WriteFile(filepath.Join(d.path, sealName), []byte(sum+" "+index+"\n"), 0o644)
 }
@@ -63,11 +63,11 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for work: %w", err)
+		return false, fmt.Errorf("check the git directory for changes: %w", err)
 	}
 	sum, err := sumOf(path)
 	if err != nil {
-		return false, fmt.Errorf("look for work: %w", err)
+		return false, fmt.Errorf("check the git directory for changes: %w", err)
 	}
 	wasSum, wasIndex, _ := strings.Cut(strings.TrimSpace(string(seal)), " ")
 	if sum != wasSum {
@@ -75,7 +75,7 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 	}
 	index, err := indexSum(path)
 	if err != nil {
-		return false, fmt.Errorf("look for work: %w", err)
+		return false, fmt.Errorf("check the git directory for changes: %w", err)
 	}
 	return index != wasIndex && staged(ctx, path), nil
 }

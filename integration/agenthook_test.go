@@ -86,7 +86,7 @@ func TestAgentsRecordThemselves(t *testing.T) {
 	}
 }
 
-// A hook never disturbs its agent: where nothing is mounted, where no daemon answers, with an event that is no JSON.
+// A hook never disturbs its agent: where nothing is mounted, where no daemon is running, with an event that is no JSON.
 func TestHookNeverFails(t *testing.T) {
 	w := newWorld(t)
 	for _, in := range []string{`{"hook_event_name":"Stop","session_id":"s","cwd":"/"}`, "not JSON", ""} {

@@ -249,7 +249,7 @@ func TestUnusableTrees(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), sample("unusable trees"))
 	s := w.serve(gittest.ServerOptions{})
 	s.Inject(gittest.Fault{Kind: gittest.CorruptPack, On: gittest.Fetch, After: 600})
-	w.refused(control.ExitRemote, "refused: object ", "", s.URL("r.git"), w.place("m"))
+	w.refused(control.ExitRemote, "reject object ", "", s.URL("r.git"), w.place("m"))
 	if n := len(s.Log().Fetches()); n > 3 {
 		t.Errorf("fetches: got %d, want at most 3", n)
 	}

@@ -137,7 +137,7 @@ func TestBadMountPoint(t *testing.T) {
 	if err := errors.Join(os.Mkdir(other, 0o755), unix.Mount("tmpfs", other, "tmpfs", 0, "size=64k")); err != nil {
 		t.Fatal(err)
 	}
-	w.refused(control.ExitFailed, "another file system is mounted there", "another directory", url, other)
+	w.refused(control.ExitFailed, "another file system is mounted at the directory", "another directory", url, other)
 	if err := unix.Unmount(other, 0); err != nil {
 		t.Error(err)
 	}

@@ -192,7 +192,7 @@ func readAtOddOffsets(f *os.File, size int) ([]byte, error) {
 		}
 	}
 	if n, err := f.ReadAt(make([]byte, 10), int64(size)); n != 0 || err != io.EOF {
-		return nil, errors.New("there are bytes behind the end")
+		return nil, errors.New("there are unexpected bytes after the request")
 	}
 	return all, nil
 }

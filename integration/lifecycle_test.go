@@ -91,7 +91,7 @@ func TestUnmountLeavesTheIdleDaemonAlone(t *testing.T) {
 		t.Errorf("daemon is process %d, was %d", got, pid)
 	}
 	r := w.afs("unmount", m.Dir)
-	w.refusal(r, control.ExitNotMounted, "no artifactfs mount there", "artifactfs list")
+	w.refusal(r, control.ExitNotMounted, "no artifactfs mount at this directory", "artifactfs list")
 	if r := w.afs("status", m.Dir); r.code != control.ExitNotMounted {
 		t.Error(r)
 	}

@@ -151,8 +151,8 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	dir := w.place("m")
 	for path, cause := range map[string]string{
-		"known": "tracks it", "known/a": "tracks it", "known/a/below": "known/a is no directory", "link/x": "link is no directory",
-		"../x": "inside of the mount", "/etc": "not relative", ".git/x": "belongs to git", "a,a/b": "inside the other",
+		"known": "has files at this path", "known/a": "tracks it", "known/a/below": "known/a is not a directory", "link/x": "link is not a directory",
+		"../x": "not inside the mount", "/etc": "is absolute", ".git/x": "reserved for git", "a,a/b": "inside the other",
 	} {
 		w.refused(control.ExitUsage, cause, "", url, dir, "--redirect", path)
 		w.nothingLeft(dir)
@@ -221,7 +221,7 @@ func TestRedirectByConfiguration(t *testing.T) {
 	w.env = []string{"XDG_CONFIG_HOME=" + home}
 	m, said := w.mountAt(s.URL("r.git"), w.place("m"))
 	m.wantActive(map[string]bool{"target": false, "node_modules": false})
-	if !strings.Contains(said, "known is not redirected: the repository tracks it") || !strings.Contains(strings.Join(m.status().Notes, "\n"), "known is not redirected") {
+	if !strings.Contains(said, "known is not redirected: repository has files at this path") || !strings.Contains(strings.Join(m.status().Notes, "\n"), "known is not redirected") {
 		t.Errorf("said %s, notes %q", said, m.status().Notes)
 	}
 	check(t, os.WriteFile(m.path("new"), nil, 0o644))

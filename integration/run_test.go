@@ -112,7 +112,7 @@ func TestRunCutsOffWhatStays(t *testing.T) {
 	r := w.afs("run", url, "--session", "s", "--", "sh", "-c", "echo 1 >new; exec >/dev/null 2>&1; sleep 100 & echo $! >"+w.root+"/pid")
 	pid := must[[]byte](w)(os.ReadFile(filepath.Join(w.root, "pid")))
 	defer exec.Command("kill", strings.TrimSpace(string(pid))).Run()
-	if r.code != 0 || !strings.Contains(r.stderr, "cut off what still uses the mount: ") || !strings.Contains(r.stderr, "kept 1 changed path in session s") {
+	if r.code != 0 || !strings.Contains(r.stderr, "some processes lost access to the mount, which they still used: ") || !strings.Contains(r.stderr, "kept 1 changed path in session s") {
 		t.Error(r)
 	}
 	if !strings.Contains(r.stderr, "sleep") {

@@ -200,7 +200,7 @@ func TestSecretsOfATakeover(t *testing.T) {
 	}}}
 	for _, path := range []string{"/metrics", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
 		var r *http.Response
-		w.until("metrics are served", func() bool { // those of the last worker
+		w.until("serving metrics", func() bool { // those of the last worker
 			var err error
 			r, err = client.Get("http://artifactfs" + path)
 			return err == nil

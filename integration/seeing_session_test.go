@@ -27,17 +27,17 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	first := strings.TrimSpace(w.ok("checkpoint", dir, "--sync"))
 	check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("two"), 0o644))
 	second := strings.TrimSpace(w.ok("checkpoint", dir, "--sync"))
-	w.says("doctor", 0, "kept: checkpoints are whole: 2, the newest ("+second+")", work+": session remote of kept: it takes pushes")
+	w.says("doctor", 0, "kept: checkpoints are complete: 2, the newest ("+second+")", work+": session remote of kept: pushes are accepted")
 	w.ok("unmount", dir)
 	home := filepath.Join(w.state, "mounts", "kept")
 	repo := filepath.Join(home, "session.git")
-	w.says("doctor", 0, "kept: checkpoints are whole: 2, the newest ("+second+")", "; all is on "+work)
+	w.says("doctor", 0, "kept: checkpoints are complete: 2, the newest ("+second+")", "; all are on "+work)
 
 	// The session remote is away, and something waits for it.
 	check(t, os.Rename(work, work+".away"))
-	w.says("doctor", 0, "warn  "+work+": session remote of kept: nothing can be pushed there: ")
+	w.says("doctor", 0, "warn  "+work+": session remote of kept: push is not possible: ")
 	w.ok("session", "pin", "-C", "kept", first, "good")
-	w.says("doctor --offline", 0, "warn  kept: checkpoints are whole: 2", " 1 refs are not on "+work+", all of it was last at ", "artifactfs session resume kept sends it")
+	w.says("doctor --offline", 0, "warn  kept: checkpoints are complete: 2", " 1 refs are not on "+work+", last pushed completely at ", "artifactfs session resume kept to push them")
 	if list := w.ok("session", "list"); !strings.Contains(list, "  1        "+dir) {
 		t.Errorf("session list does not tell what waits:\n%s", list)
 	}
@@ -51,9 +51,9 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	check(t, os.WriteFile(lock, nil, 0o644))
 	hours := time.Now().Add(-3 * time.Hour)
 	check(t, os.Chtimes(lock, hours, hours))
-	w.says("doctor --offline", control.ExitFailed, "bad   "+repo+": holds nothing that is a ref, as a power cut leaves it: refs/afs/j/kept/main/000001", "--fix gives it what it named",
-		"bad   "+lock+": a git that was killed has left this lock 3h0m0s ago")
-	w.says("doctor --offline --fix", 0, "fixed "+repo+": holds nothing that is a ref", "fixed "+lock, "checkpoints are whole: 2, the newest ("+second+")")
+	w.says("doctor --offline", control.ExitFailed, "bad   "+repo+": refs have invalid contents, as after a power failure: refs/afs/j/kept/main/000001", "--fix restores the refs",
+		"bad   "+lock+": lock file was left by a killed git command 3h0m0s ago")
+	w.says("doctor --offline --fix", 0, "fixed "+repo+": refs have invalid contents", "fixed "+lock, "checkpoints are complete: 2, the newest ("+second+")")
 	if log := w.ok("session", "log", "-C", "kept"); !strings.Contains(log, first) || !strings.Contains(log, second) {
 		t.Errorf("checkpoints after that:\n%s", log)
 	}
@@ -69,7 +69,7 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 		check(t, os.Remove(pack))
 		check(t, os.Remove(strings.TrimSuffix(pack, ".pack")+".idx"))
 	}
-	w.says("doctor --offline", control.ExitFailed, "bad   kept: refs/afs/j/kept/main/000001 does not lead to what it should: ")
+	w.says("doctor --offline", control.ExitFailed, "bad   kept: ref refs/afs/j/kept/main/000001 has missing or damaged objects: ")
 }
 
 // Who takes a mount over knows of its checkpoints from the first moment.

@@ -51,7 +51,7 @@ func TestMetrics(t *testing.T) {
 	s := w.serve(gittest.ServerOptions{})
 	socket := filepath.Join(w.root, "m.sock")
 	w.startDaemon("--metrics", "unix:"+socket)
-	w.until("metrics are served", func() bool { return exists(socket) })
+	w.until("serving metrics", func() bool { return exists(socket) })
 	empty, _ := w.scrape(socket)
 	if n, ok := metricstest.Value(empty, "artifactfs_mounts"); !ok || n != 0 {
 		t.Errorf("%v mounts", n)
@@ -404,7 +404,7 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	m := w.bare(s.URL("sound.git"))
 	sound := w.afs("doctor")
 	for _, want := range []string{"kernel: Linux ", "git: version ", w.state + ": ", "daemon: answers at ", "mounted at " + m.Dir,
-		s.URL("sound.git") + ": store is whole", s.URL("sound.git") + ": protocol version 2, filter, shallow, ", "wants by any object id"} {
+		s.URL("sound.git") + ": store is whole", s.URL("sound.git") + ": protocol version 2, filter, shallow, ", "wants by any object ID"} {
 		if !strings.Contains(sound.stdout, want) {
 			t.Errorf("nothing of %q", want)
 		}
@@ -446,7 +446,7 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	check(t, os.WriteFile(junk, nil, 0o644))
 	check(t, os.Chmod(filepath.Join(w.state, "blobs"), 0o755))
 	damaged := w.afs("doctor", "--offline")
-	for _, want := range []string{"no session needs this store\n      --fix removes it", junk + ": its pack is gone\n      --fix removes it", "others can get at it (mode 755)"} {
+	for _, want := range []string{"no session needs this store\n      --fix removes the store", junk + ": pack of this file is missing\n      --fix removes the file", "other users can access the directory (mode 755)"} {
 		if !strings.Contains(damaged.stdout, want) {
 			t.Errorf("nothing of %q", want)
 		}

@@ -85,7 +85,7 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w.wantFile(m.path("file"), "second\n")
 	w.ok("session", "restore", "turn:1", "file", "-C", m.Dir)
 	w.wantFile(m.path("file"), "first\n")
-	w.refusal(w.afs("session", "restore", "--turn", "9", "-C", m.Dir), control.ExitNotMounted, "the transcript has 2 turns", "")
+	w.refusal(w.afs("session", "restore", "--turn", "9", "-C", m.Dir), control.ExitNotMounted, "transcript has only 2 turns", "")
 
 	// --follow goes on when the worker is another one.
 	var followed output

@@ -92,8 +92,8 @@ func TestSessionGoesOn(t *testing.T) {
 	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, dir) {
 		t.Errorf("list:\n%s", out)
 	}
-	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "no artifactfs mount there", "artifactfs mount "+url+" "+dir+" resumes the session")
-	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "no artifactfs mount there", "resumes the session")
+	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "no artifactfs mount at this directory", "run artifactfs mount "+url+" "+dir+" to resume session")
+	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "no artifactfs mount at this directory", "to resume session")
 
 	again, said := w.mountAt(url, dir)
 	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "resuming session "+m.Session+": 3 changed paths") {

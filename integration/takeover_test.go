@@ -84,7 +84,7 @@ func (w *world) torture(jobs []string, flags ...string) *tortured {
 	x.Logf("the load has begun after %v", time.Since(x.since).Round(time.Second))
 	x.before = w.daemonStatus()
 	if x.before.Supervisor == 0 {
-		w.Fatalf("there is no supervisor: %+v", x.before)
+		w.Fatalf("no supervisor: %+v", x.before)
 	}
 	return x
 }
@@ -168,7 +168,7 @@ func (x *tortured) end() torture.Report {
 	x.calm("at the end")
 	log, _ := os.ReadFile(x.logFile())
 	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, "request failed") {
+		if strings.Contains(line, "serve request") {
 			x.Errorf("the log says: %s", line)
 		}
 	}

@@ -27,10 +27,10 @@ type Session struct {
 type Find func(ctx context.Context, verb string) (Session, error)
 
 // instructions is the text about the tools that an agent receives when it connects.
-const instructions = `These tools work in an artifactfs session: a mounted git working tree of which checkpoints are kept.
-Make a checkpoint before a risky change. A checkpoint holds all files, untracked ones too, with git's index, HEAD, branches and
-stashes, and does not touch git. checkpoint, log, diff and restore name checkpoints by id, by the beginning of an id, by a pin, or from
-the newest: @ is the newest, @~1 the one before. restore makes a checkpoint of what was there, so it can be undone.`
+const instructions = `These tools work in an artifactfs session: a mounted git working tree whose states are saved as checkpoints.
+Create a checkpoint before a risky change. A checkpoint contains all files, also untracked ones, with git's index, HEAD, branches
+and stashes; creating a checkpoint changes nothing in git. A checkpoint is named by its ID, a prefix of the ID, a pin, or its distance
+from the newest: @ is the newest, @~1 the one before. restore first creates a checkpoint of the current state, so it can be undone.`
 
 // Serve reads requests from in and writes replies to out. It returns nil when in ends, and the error of ctx when ctx
 // ends.

@@ -176,14 +176,14 @@ func addTools(s *sdk.Server, find Find) {
 	adds := &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: no}
 
 	add(s, find, &sdk.Tool{Name: "checkpoint", Annotations: adds,
-		Description: "Keep all files of the working tree as they are now, untracked ones too, with git's index, HEAD, branches and " +
-			"stashes. Returns the checkpoint's id. If nothing changed since the last checkpoint, returns that one with made=false. Does " +
-			"not touch git."},
+		Description: "Create a checkpoint: save all files of the working tree, also untracked ones, with git's index, HEAD, branches and " +
+			"stashes. Returns the checkpoint's ID. If nothing changed since the last checkpoint, returns that one with made=false. Does " +
+			"not change anything in git."},
 		func(ctx context.Context, w Session, in checkpointInput) (control.CheckpointReply, error) {
 			return w.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: w.Mount.Dir, Message: in.Message, Pin: in.Pin, Sync: in.Sync}, nil)
 		})
 	add(s, find, &sdk.Tool{Name: "log", Annotations: looks,
-		Description: "List the session's checkpoints, newest first: id, time, reason, message, number of changed paths, pins."},
+		Description: "List the session's checkpoints, newest first: ID, time, reason, message, number of changed paths, pins."},
 		func(ctx context.Context, w Session, in logInput) (logOutput, error) {
 			if in.Limit <= 0 {
 				in.Limit = defaultLog
@@ -204,18 +204,18 @@ func addTools(s *sdk.Server, find Find) {
 			return diffOutput{r, cut}, err
 		})
 	add(s, find, &sdk.Tool{Name: "compare", Annotations: looks,
-		Description: "Compare this session with other sessions: what each changed, and for each path that two or more changed whether " +
-			"it is the same, merges cleanly, or conflicts. Changes nothing."}, compare)
+		Description: "Compare this session with other sessions: the changes of each, and for each path that two or more changed, whether the " +
+			"changes are the same, merge cleanly, or conflict. Changes nothing."}, compare)
 	add(s, find, &sdk.Tool{Name: "restore", Annotations: &sdk.ToolAnnotations{DestructiveHint: yes, IdempotentHint: true, OpenWorldHint: no},
-		Description: "Bring files back to what they were at a checkpoint. A checkpoint of what is there now is made first and " +
-			"returned as before; restoring that undoes it."},
+		Description: "Restore files to their state at a checkpoint. First creates a checkpoint of the current state and returns its ID as " +
+			"before; to undo the restore, restore that checkpoint."},
 		func(ctx context.Context, w Session, in restoreInput) (control.RestoreReply, error) {
 			return w.Client.Restore(ctx, control.RestoreRequest{Dir: w.Mount.Dir, ID: in.Checkpoint, Paths: in.Paths,
 				Staged: in.Staged, DryRun: in.DryRun}, nil)
 		})
 	add(s, find, &sdk.Tool{Name: "fork", Annotations: adds,
-		Description: "Begin another session at a checkpoint and mount it at another directory. Nothing is copied or downloaded; " +
-			"afterwards the two sessions are independent. Use it to try something without touching this working tree."},
+		Description: "Start another session from a checkpoint and mount it at another directory. Nothing is copied or downloaded; " +
+			"afterwards the two sessions are independent. Use this to try something without changing this working tree."},
 		// The new session is mounted from the same remote.
 		func(ctx context.Context, w Session, in forkInput) (control.MountReply, error) {
 			return w.Client.Fork(ctx, control.ForkRequest{Of: w.Mount.Dir, ID: in.Checkpoint,
@@ -232,7 +232,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 	add(s, find, &sdk.Tool{Name: "transcript", Annotations: adds,
 		Description: "Append records to the session's transcript, linked to the newest checkpoint; secrets are removed before they " +
-			"are written. Without records, read the transcript: what was recorded, by turns, oldest first."},
+			"are written. Without records, return the transcript: all records by turn, oldest first."},
 		func(ctx context.Context, w Session, in transcriptInput) (transcriptOutput, error) {
 			if len(in.Records) > 0 {
 				return appendRecords(ctx, w, in.Records)
@@ -241,7 +241,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
 		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, " +
-			"what is not on the session remote yet."},
+			"what is not pushed to the session remote yet."},
 		// The mount was looked up for this call, so its status is current.
 		func(_ context.Context, w Session, _ statusInput) (control.MountStatus, error) { return w.Mount, nil })
 	add(s, find, &sdk.Tool{Name: "prefetch", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: yes},

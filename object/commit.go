@@ -37,7 +37,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 		switch {
 		// git writes exactly one tree, in the first line.
 		case i == 0 && key != "tree", i > 0 && key == "tree":
-			return c, fmt.Errorf("parse commit: header %d is %.20q", i, key)
+			return c, fmt.Errorf("parse commit: header line %d is %.20q, want \"tree\" in line 0 only", i, key)
 		case key == "tree":
 			c.Tree, err = ParseIDOf(f, value)
 		case key == "parent" && c.Committed.IsZero():
@@ -48,14 +48,14 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 			c.Committed = parseDate(value)
 		}
 		if err != nil {
-			return c, fmt.Errorf("parse commit: %s: %w", key, err)
+			return c, fmt.Errorf("parse commit: header %s: %w", key, err)
 		}
 	}
 	if c.Tree.IsZero() {
-		return c, fmt.Errorf("parse commit: no tree")
+		return c, fmt.Errorf("parse commit: no tree header")
 	}
 	if c.Committed.IsZero() {
-		return c, fmt.Errorf("parse commit: no committer")
+		return c, fmt.Errorf("parse commit: no committer header")
 	}
 	return c, nil
 }
@@ -72,14 +72,14 @@ func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
 	}
 	id, err := ParseIDOf(f, value)
 	if err != nil {
-		return ID{}, 0, fmt.Errorf("parse tag: object: %w", err)
+		return ID{}, 0, fmt.Errorf("parse tag: object header: %w", err)
 	}
 	for _, t := range []Type{Commit, Tree, Blob, Tag} {
 		if t.String() == name {
 			return id, t, nil
 		}
 	}
-	return ID{}, 0, fmt.Errorf("parse tag: unknown type %.20q", name)
+	return ID{}, 0, fmt.Errorf("parse tag: unknown object type %.20q", name)
 }
 
 // parseDate returns the time in the value of a committer header, "Name <mail> SECONDS ZONE". Old histories contain

@@ -33,7 +33,7 @@ func ParseFormat(name string) (Format, error) {
 	case "sha256":
 		return SHA256, nil
 	}
-	return 0, fmt.Errorf("parse object format %q: unknown", name)
+	return 0, fmt.Errorf("parse object format %q: unknown format", name)
 }
 
 // String returns the name that git uses: "sha1" or "sha256".
@@ -68,13 +68,13 @@ type ID struct {
 
 // ErrCollision means that the contents of an object show the traces of a SHA-1 collision attack. Such an object is
 // never accepted.
-var ErrCollision = errors.New("bytes carry a SHA-1 collision attack")
+var ErrCollision = errors.New("object contains a SHA-1 collision attack")
 
 // FromBytes returns the ID with the given 20 or 32 bytes. Any other length is an error.
 func FromBytes(b []byte) (ID, error) {
 	var id ID
 	if len(b) != SHA1.Size() && len(b) != SHA256.Size() {
-		return id, fmt.Errorf("read object id: %d bytes, want 20 or 32", len(b))
+		return id, fmt.Errorf("read object ID: got %d bytes, want 20 or 32", len(b))
 	}
 	id.n = uint8(copy(id.sum[:], b))
 	return id, nil
@@ -84,16 +84,16 @@ func FromBytes(b []byte) (ID, error) {
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) != 2*SHA1.Size() && len(s) != 2*SHA256.Size() {
-		return id, fmt.Errorf("parse object id %.80q: want 40 or 64 hexadecimal digits", s)
+		return id, fmt.Errorf("parse object ID %.80q: want 40 or 64 hexadecimal digits", s)
 	}
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
-			return id, fmt.Errorf("parse object id %.80q: want lower-case hexadecimal digits", s)
+			return id, fmt.Errorf("parse object ID %.80q: want lower-case hexadecimal digits", s)
 		}
 	}
 	n, err := hex.Decode(id.sum[:], []byte(s))
 	if err != nil {
-		return ID{}, fmt.Errorf("parse object id %.80q: %w", s, err)
+		return ID{}, fmt.Errorf("parse object ID %.80q: %w", s, err)
 	}
 	id.n = uint8(n)
 	return id, nil
@@ -103,7 +103,7 @@ func ParseID(s string) (ID, error) {
 func ParseIDOf(f Format, s string) (ID, error) {
 	id, err := ParseID(s)
 	if err == nil && id.Format() != f {
-		return ID{}, fmt.Errorf("object id %s is not %s", s, f)
+		return ID{}, fmt.Errorf("parse object ID %s: not in format %s", s, f)
 	}
 	return id, err
 }

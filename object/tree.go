@@ -52,7 +52,7 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 		}
 		end := bytes.IndexByte(rest[nameAt:], 0)
 		if end < 0 || len(rest) < nameAt+end+1+n {
-			return nil, fmt.Errorf("parse tree entry %d: cut short", len(entries))
+			return nil, fmt.Errorf("parse tree entry %d: truncated entry", len(entries))
 		}
 		name := string(rest[nameAt : nameAt+end])
 		if err := checkName(name); err != nil {
@@ -61,17 +61,17 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 		rest = rest[nameAt+end+1:]
 		id, _ := FromBytes(rest[:n])
 		if isZero(rest[:n]) {
-			return nil, fmt.Errorf("parse tree entry %q: null object id", name)
+			return nil, fmt.Errorf("parse tree entry %q: object ID has only zeros", name)
 		}
 		rest = rest[n:]
 		e := TreeEntry{name, mode, id}
 		if len(entries) > 0 {
 			if c := CompareEntries(entries[len(entries)-1], e); c >= 0 {
-				return nil, fmt.Errorf("parse tree entry %q: out of order or duplicate", name)
+				return nil, fmt.Errorf("parse tree entry %q: entry is out of order or duplicate", name)
 			}
 		}
 		if repeats(entries, e) {
-			return nil, fmt.Errorf("parse tree entry %q: duplicate", name)
+			return nil, fmt.Errorf("parse tree entry %q: duplicate name", name)
 		}
 		entries = append(entries, e)
 	}
@@ -84,12 +84,12 @@ func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	i := 0
 	for ; i < len(b) && b[i] != ' '; i++ {
 		if b[i] < '0' || b[i] > '7' || i >= 6 {
-			return 0, 0, fmt.Errorf("bad mode %.8q", b)
+			return 0, 0, fmt.Errorf("invalid mode %.8q", b)
 		}
 		mode = mode<<3 | Mode(b[i]-'0')
 	}
 	if i == 0 || i == len(b) {
-		return 0, 0, fmt.Errorf("bad mode %.8q", b)
+		return 0, 0, fmt.Errorf("invalid mode %.8q", b)
 	}
 	const typeMask, regular, userExec = 0o170000, 0o100000, 0o100
 	switch {

@@ -122,7 +122,7 @@ func (d *decoder) run() ([]byte, error) {
 	for range n {
 		off := d.in.offset()
 		if off > maxPackSize {
-			return nil, corrupt("pack over %d bytes", int64(maxPackSize))
+			return nil, corrupt("pack is larger than %d bytes", int64(maxPackSize))
 		}
 		if err := d.next(off); err != nil {
 			return nil, atOffset(off, diagnose(err, d.in.hit))
@@ -149,7 +149,7 @@ func (d *decoder) missing() error {
 			first, base = late[0], id.String()
 		}
 	}
-	return atOffset(d.table.offset(first.rec), corrupt("base %s of delta is not in the pack (%d deltas wait)", base, d.waiting))
+	return atOffset(d.table.offset(first.rec), corrupt("delta base %s is not in the pack (needed by %d deltas)", base, d.waiting))
 }
 
 // next decodes the entry at off, which is the next entry of the stream, and delivers the object. It postpones a delta
@@ -221,7 +221,7 @@ func (d *decoder) resolve(e *entry) error {
 		base, ok = d.table.find(e.baseID)
 	} else {
 		if base, ok = d.table.at(e.baseOff); !ok {
-			return corrupt("no entry at delta base offset %d", e.baseOff)
+			return corrupt("no entry at the offset of the delta base, %d", e.baseOff)
 		}
 		// A base without a type is itself a delta that waits for its base.
 		ok = d.table.typ(base) != 0
@@ -306,7 +306,7 @@ func (d *decoder) handOver(rec, depth int, o Object) error {
 	// The depth is bounded, because later reads of the object have to follow the whole chain.
 	if depth > maxDepth {
 		discard(o.File)
-		return corrupt("chain of more than %d deltas", maxDepth)
+		return corrupt("delta chain is longer than %d", maxDepth)
 	}
 	if o.Data != nil {
 		d.cache.put(rec, o.Type, o.Data)
@@ -374,7 +374,7 @@ func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	case err != nil:
 		return Object{}, err
 	case baseSize != b.size:
-		return Object{}, corrupt("delta wants a base of %d bytes, it has %d", baseSize, b.size)
+		return Object{}, corrupt("delta needs a base of %d bytes, but the base has %d", baseSize, b.size)
 	case size > d.limitOf(b.typ):
 		return Object{}, tooLarge(size, d.limitOf(b.typ))
 	}

@@ -33,7 +33,7 @@ func readSize(r io.ByteReader) (int64, error) {
 			return 0, cutDelta(err)
 		}
 		if shift >= 63 {
-			return 0, corrupt("delta size of more than 63 bits")
+			return 0, corrupt("size in the delta has more than 63 bits")
 		}
 		if n |= uint64(c&0x7f) << shift; c&0x80 == 0 {
 			return int64(n), nil // the last shift is at most 56, so n has at most 63 bits
@@ -86,10 +86,10 @@ func readInstruction(r io.ByteReader) (instruction, error) {
 // states. left is the number of bytes that are still missing in the result.
 func (in instruction) check(baseSize, left int64) error {
 	if in.off >= 0 && (in.off > baseSize || in.n > baseSize-in.off) {
-		return corrupt("delta copies %d bytes from %d of a base of %d", in.n, in.off, baseSize)
+		return corrupt("delta copies %d bytes from offset %d of a base of %d bytes", in.n, in.off, baseSize)
 	}
 	if in.n > left {
-		return corrupt("delta makes more than the size it claims")
+		return corrupt("delta produces more bytes than it states")
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (in instruction) check(baseSize, left int64) error {
 // end.
 func cutDelta(err error) error {
 	if err == io.EOF {
-		return corrupt("delta cut short")
+		return corrupt("delta is truncated")
 	}
 	return err
 }
@@ -113,7 +113,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if baseSize != int64(len(base)) {
-		return nil, corrupt("delta wants a base of %d bytes, it has %d", baseSize, len(base))
+		return nil, corrupt("delta needs a base of %d bytes, but the base has %d", baseSize, len(base))
 	}
 	if size > limit {
 		return nil, tooLarge(size, limit)
@@ -133,7 +133,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 		}
 		if in.off < 0 {
 			if int64(len(delta)-r.pos) < in.n {
-				return nil, corrupt("delta cut short")
+				return nil, corrupt("delta is truncated")
 			}
 			r.pos += int(in.n)
 		}
@@ -156,7 +156,7 @@ func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 // lacks returns the error for a delta that ends before its result is complete.
 func lacks(err error) error {
 	if err == io.EOF {
-		return corrupt("delta makes less than the size it claims")
+		return corrupt("delta produces fewer bytes than it states")
 	}
 	return err
 }

@@ -33,7 +33,7 @@ func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 // parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that they state.
 func parsePackHeader(b []byte) (uint32, error) {
 	if len(b) < packHeaderSize || string(b[:4]) != "PACK" {
-		return 0, corrupt("no pack: starts with %.8q", b)
+		return 0, corrupt("file is not a pack: it starts with %.8q", b)
 	}
 	if v := binary.BigEndian.Uint32(b[4:]); v != 2 && v != 3 {
 		return 0, corrupt("pack version %d, want 2 or 3", v)
@@ -57,7 +57,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 			return e, err
 		}
 		if shift > 60 || shift == 60 && c&0x7f > 7 { // a size has at most 63 bits
-			return e, corrupt("size of more than 63 bits")
+			return e, corrupt("size in the entry header has more than 63 bits")
 		}
 		e.size |= int64(c&0x7f) << shift
 	}
@@ -70,7 +70,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 		}
 		// A base lies between the pack header and its delta, so OFS deltas cannot form a cycle.
 		if back <= 0 || back > off-packHeaderSize {
-			return e, corrupt("delta base %d bytes before offset %d", back, off)
+			return e, corrupt("delta base is %d bytes before offset %d, outside the pack", back, off)
 		}
 		e.baseOff = off - back
 	case refDelta:
@@ -82,7 +82,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 		}
 		e.baseID, _ = object.FromBytes(sum[:f.Size()])
 	default:
-		return e, corrupt("entry of unknown type %d", e.kind)
+		return e, corrupt("unknown entry type %d", e.kind)
 	}
 	return e, nil
 }
@@ -91,7 +91,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 func readBack(r io.ByteReader) (int64, error) {
 	n, err := varint.Read(r)
 	if err == varint.ErrOverflow {
-		err = corrupt("delta base offset: %v", err)
+		err = corrupt("read delta base offset: %v", err)
 	}
 	return int64(n), err
 }
@@ -122,7 +122,7 @@ func (z *inflater) finish() error {
 	var one [1]byte
 	switch n, err := z.zr.Read(one[:]); {
 	case n != 0:
-		return corrupt("more data than the header claims")
+		return corrupt("more data than the header states")
 	case err != io.EOF:
 		if err == nil {
 			err = io.ErrNoProgress
@@ -173,7 +173,7 @@ func (z *inflater) stream(w io.Writer, size int64, buf []byte) error {
 // short returns the error for data that ends before the stated size.
 func short(err error) error {
 	if err == io.EOF {
-		return corrupt("less data than the header claims")
+		return corrupt("less data than the header states")
 	}
 	return err
 }
@@ -193,7 +193,7 @@ func diagnose(err, readErr error) error {
 	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrTooLarge), errors.As(err, &e):
 		return err
 	case readErr == io.EOF:
-		return corrupt("cut short: %w", io.ErrUnexpectedEOF)
+		return corrupt("pack is truncated: %w", io.ErrUnexpectedEOF)
 	case readErr != nil:
 		return readErr
 	}

@@ -34,16 +34,16 @@ const (
 func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x := &Index{data: data, idLen: f.Size()}
 	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {
-		return nil, corrupt("index of %d bytes", len(data))
+		return nil, corrupt("index is too small: %d bytes", len(data))
 	}
 	if string(data[:4]) != indexMagic || binary.BigEndian.Uint32(data[4:]) != 2 {
-		return nil, corrupt("no index of version 2: starts with %.8q", data)
+		return nil, corrupt("index does not have version 2: file starts with %.8q", data)
 	}
 	var last uint32
 	for i := range 256 {
 		n := x.fanout(i)
 		if n < last {
-			return nil, corrupt("index fan-out decreases at %02x", i)
+			return nil, corrupt("fan-out table of the index decreases at %02x", i)
 		}
 		last = n
 	}
@@ -54,7 +54,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	// The tables are followed by two hashes: that of the pack and that of the index.
 	rest := len(data) - 2*x.idLen - x.large
 	if rest < 0 || rest%8 != 0 || rest/8 > x.n {
-		return nil, corrupt("index of %d bytes for %d objects", len(data), x.n)
+		return nil, corrupt("index has %d bytes, which is wrong for %d objects", len(data), x.n)
 	}
 	x.larges = rest / 8
 	return x, nil

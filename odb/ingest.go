@@ -46,7 +46,7 @@ func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
 	res, err := s.ingest(ctx, r, o, each)
 	if err != nil {
-		return IngestResult{}, fmt.Errorf("ingest pack: %w", err)
+		return IngestResult{}, fmt.Errorf("store pack: %w", err)
 	}
 	return res, nil
 }
@@ -251,7 +251,7 @@ func lockedTemp(dir string) (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(dir, tempPrefix+"*")
 		if err != nil {
-			return nil, fmt.Errorf("make temporary file: %w", err)
+			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
 		// The sweep of another process may remove the file after it was created and before it was locked. In that case
 		// another file is created.
@@ -263,7 +263,7 @@ func lockedTemp(dir string) (*os.File, error) {
 		}
 		f.Close()
 		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // removed or locked by a sweep before it was locked here
-			return nil, fmt.Errorf("make temporary file: %w", err)
+			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
 	}
 }

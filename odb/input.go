@@ -128,13 +128,13 @@ func (in *input) trailer() ([]byte, error) {
 		return nil, err
 	}
 	if string(got) != string(sum) {
-		return nil, corrupt("trailer says %x, the pack hashes to %x", got, sum)
+		return nil, corrupt("trailer has hash %x, but the pack has hash %x", got, sum)
 	}
 	if err := in.settle(); err != nil {
 		return nil, err
 	}
 	if _, err := in.ReadByte(); err == nil {
-		return nil, corrupt("data behind the trailer")
+		return nil, corrupt("unexpected data after the pack's trailer")
 	} else if err != io.EOF {
 		return nil, err
 	}

@@ -237,7 +237,7 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 			if errors.Is(err, ErrCorrupt) {
 				s.setDamaged(c.path)
 			}
-			return res, fmt.Errorf("read %s: %w", filepath.Base(c.path), err)
+			return res, fmt.Errorf("read pack %s: %w", filepath.Base(c.path), err)
 		}
 	}
 	file, err := lockedTemp(s.dir)
@@ -276,7 +276,7 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 }
 
 // errOvertaken means that another process has removed packs while they were being joined.
-var errOvertaken = errors.New("packs were replaced meanwhile")
+var errOvertaken = errors.New("packs were replaced by another process")
 
 // publishJoined writes the index and the promisor mark of the new pack, and gives the files their final names: first the
 // mark, then the pack, then the index.
@@ -287,7 +287,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 		}
 	}
 	if _, err := os.Lstat(path + ".idx"); err == nil {
-		return fmt.Errorf("%s: %w", filepath.Base(path), fs.ErrExist)
+		return fmt.Errorf("create pack %s: %w", filepath.Base(path), fs.ErrExist)
 	}
 	var temps []string
 	defer func() {
@@ -318,7 +318,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 		err = os.Rename(m.Name(), path+".promisor")
 	}
 	if err != nil {
-		return fmt.Errorf("write mark: %w", err)
+		return fmt.Errorf("write promisor mark: %w", err)
 	}
 	settle, err := publish(file, idx.Name(), path, true)
 	if err != nil {
@@ -356,14 +356,14 @@ func joinMarks(packs []candidate) ([]byte, error) {
 	for _, c := range packs {
 		st, err := os.Stat(c.path + ".promisor")
 		if err == nil && st.Size() > maxMark {
-			err = corrupt("mark of %d bytes", st.Size())
+			err = corrupt("promisor mark is too large: %d bytes", st.Size())
 		}
 		var text []byte
 		if err == nil {
 			text, err = os.ReadFile(c.path + ".promisor")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read mark: %w", err)
+			return nil, fmt.Errorf("read promisor mark: %w", err)
 		}
 		all = appendLines(all, seen, text)
 	}

@@ -82,7 +82,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 		}
 		data := r.offset()
 		if data >= end {
-			return atOffset(off, corrupt("header longer than the entry"))
+			return atOffset(off, corrupt("entry header is longer than the entry"))
 		}
 		back := off - e.baseOff
 		if e.kind == ofsDelta {
@@ -112,7 +112,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
-		return 0, corrupt("no entry at delta base offset %d", off)
+		return 0, corrupt("no entry at the offset of the delta base, %d", off)
 	}
 	if b.moved[at] >= 0 {
 		return b.moved[at], nil
@@ -166,7 +166,7 @@ func readBody(c candidate, p *joinPlan) (*oldBody, error) {
 	for i := range b.order {
 		b.order[i] = uint32(i)
 		if i > 0 && bytes.Compare(c.idx.name(i-1), c.idx.name(i)) >= 0 {
-			return nil, corrupt("index names %x twice or out of order", c.idx.name(i))
+			return nil, corrupt("index has object %x twice or out of order", c.idx.name(i))
 		}
 		if _, ok := p.table.find(b.id(i)); ok {
 			b.dropped++
@@ -179,7 +179,7 @@ func readBody(c candidate, p *joinPlan) (*oldBody, error) {
 	for k, i := range b.order {
 		off := c.idx.offset(int(i))
 		if k == 0 && off != packHeaderSize || off <= last || off >= c.size {
-			return nil, corrupt("index has an entry at %d behind one at %d", off, last)
+			return nil, corrupt("index has an entry at offset %d after one at offset %d", off, last)
 		}
 		last = off
 	}
@@ -213,7 +213,7 @@ func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (u
 		return 0, err
 	}
 	if old.Sum32() != was {
-		return 0, corrupt("CRC is %08x, the index says %08x", old.Sum32(), was)
+		return 0, corrupt("entry has CRC %08x, but the index has %08x", old.Sum32(), was)
 	}
 	return crc.Sum32(), nil
 }
@@ -245,7 +245,7 @@ func (w *joinWriter) copy() error {
 			if k, err := io.CopyBuffer(struct{ io.Writer }{out}, io.NewSectionReader(s.from.pack, off, n), buf); err != nil {
 				return err
 			} else if k < n {
-				return corrupt("%s is cut short", s.from.path)
+				return corrupt("pack %s is truncated", s.from.path)
 			}
 			off += n
 		}
@@ -273,7 +273,7 @@ func (w *joinWriter) check() (sum []byte, at int64, err error) {
 			return nil, -1, err
 		}
 		if crc.Sum32() != t.crc(i) {
-			return nil, t.offset(i), atOffset(t.offset(i), corrupt("CRC is %08x, the index says %08x", crc.Sum32(), t.crc(i)))
+			return nil, t.offset(i), atOffset(t.offset(i), corrupt("entry has CRC %08x, but the index has %08x", crc.Sum32(), t.crc(i)))
 		}
 		if end-done > joinPiece {
 			done = end

@@ -64,7 +64,7 @@ func (l *loader) header(src source, f object.Format, off int64) (link, int64, er
 	case refDelta:
 		base, ok := src.find(e.baseID)
 		if !ok {
-			return k, 0, corrupt("base %s of delta is not in the pack", e.baseID)
+			return k, 0, corrupt("delta base %s is not in the pack", e.baseID)
 		}
 		return k, base, nil
 	}
@@ -88,7 +88,7 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 			return k, nil
 		}
 		if len(l.links) == maxDepth { // REF deltas can form a cycle
-			return k, l.fail(off, corrupt("chain of more than %d deltas", maxDepth))
+			return k, l.fail(off, corrupt("delta chain is longer than %d", maxDepth))
 		}
 		l.links = append(l.links, k)
 		at = base
@@ -155,7 +155,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 }
 
 // errLargeBase is the error of load if a base of the object is too large for memory.
-var errLargeBase = errors.New("delta base too large for memory")
+var errLargeBase = errors.New("delta base is too large for memory")
 
 // inflate returns the inflated data of the entry k, in scratch if it fits.
 func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {

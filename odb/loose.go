@@ -67,7 +67,7 @@ func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
 			return corrupt("%w", err)
 		}
 		if got != id {
-			return corrupt("it hashes to %s", got)
+			return corrupt("object has hash %s", got)
 		}
 		return nil
 	})
@@ -139,7 +139,7 @@ func readLoose(file io.Reader) (*looseReader, error) {
 	}
 	text, rest, ok := bytes.Cut(head[:n], []byte{0})
 	if !ok {
-		return nil, corrupt("header %q without an end", head[:n])
+		return nil, corrupt("object header %q has no end", head[:n])
 	}
 	r.rest = rest
 	word, size, _ := bytes.Cut(text, []byte{' '})
@@ -151,7 +151,7 @@ func readLoose(file io.Reader) (*looseReader, error) {
 	r.size, err = strconv.ParseInt(string(size), 10, 64)
 	// git writes sizes without a sign and without leading zeros, and refuses others.
 	if r.typ == 0 || err != nil || len(size) == 0 || size[0] < '0' || size[0] > '9' || len(size) > 1 && size[0] == '0' {
-		return nil, corrupt("header %q", text)
+		return nil, corrupt("invalid object header %q", text)
 	}
 	return r, nil
 }
@@ -172,7 +172,7 @@ func (r *looseReader) whole() ([]byte, error) {
 // stream writes the contents to w and checks that they have the size that the header states.
 func (r *looseReader) stream(w io.Writer) error {
 	if int64(len(r.rest)) > r.size {
-		return corrupt("more data than the header claims")
+		return corrupt("more data than the header states")
 	}
 	in := io.MultiReader(bytes.NewReader(r.rest), r.zip)
 	for left := r.size; left > 0; {
@@ -186,7 +186,7 @@ func (r *looseReader) stream(w io.Writer) error {
 	n, err := io.ReadFull(r.zip, one[:]) // the read that returns io.EOF verifies the checksum
 	switch {
 	case n > 0:
-		return corrupt("more data than the header claims")
+		return corrupt("more data than the header states")
 	case err != io.EOF:
 		return r.fail(err)
 	}

@@ -31,7 +31,7 @@ var (
 	// ErrCorrupt means that a pack or an index contains invalid bytes.
 	ErrCorrupt = errors.New("corrupt pack")
 	// ErrTooLarge means that an object is larger than the caller allows. No memory was allocated for it.
-	ErrTooLarge = errors.New("object over size limit")
+	ErrTooLarge = errors.New("object is larger than the limit")
 )
 
 const (

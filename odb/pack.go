@@ -102,7 +102,7 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 		return 0, err
 	}
 	if end = st.Size() - int64(idx.idLen); end < packHeaderSize {
-		return 0, corrupt("pack of %d bytes", st.Size())
+		return 0, corrupt("pack is too small: %d bytes", st.Size())
 	}
 	var head [packHeaderSize]byte
 	sum := make([]byte, idx.idLen)
@@ -117,7 +117,7 @@ func checkPack(f *os.File, idx *Index) (end int64, err error) {
 		return 0, err
 	}
 	if int(n) != idx.n || string(sum) != string(idx.packSum()) {
-		return 0, corrupt("index is of another pack")
+		return 0, corrupt("index belongs to another pack")
 	}
 	return end, nil
 }
@@ -139,7 +139,7 @@ func mapFile(path string) ([]byte, error) {
 	// The index is mapped and not read, because it may have tens of megabytes, of which one lookup needs a few pages.
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", path, err)
+		return nil, fmt.Errorf("map file %s: %w", path, err)
 	}
 	return data, nil
 }

@@ -55,7 +55,7 @@ func (p *spiller) delta(k link, base body) (body, error) {
 			return err
 		}
 		if baseSize != base.size {
-			return corrupt("delta wants a base of %d bytes, it has %d", baseSize, base.size)
+			return corrupt("delta needs a base of %d bytes, but the base has %d", baseSize, base.size)
 		}
 		size = n
 		if err := streamDelta(w, base.at, baseSize, size, r, p.buf); err != nil {
@@ -95,12 +95,12 @@ func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) 
 func (s *Store) temp() (*os.File, error) {
 	f, err := os.CreateTemp(s.dir, tempPrefix+"*")
 	if err != nil {
-		return nil, fmt.Errorf("make temporary file: %w", err)
+		return nil, fmt.Errorf("create temporary file: %w", err)
 	}
 	// The name is removed at once. The kernel then frees the file when it is closed, even if the process is killed.
 	if err := os.Remove(f.Name()); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("make temporary file: %w", err)
+		return nil, fmt.Errorf("create temporary file: %w", err)
 	}
 	return f, nil
 }

@@ -61,10 +61,10 @@ func Open(dir string, f object.Format) (*Store, error) {
 		view: &view{refs: 1}, users: map[source]int{},
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("open objects %s: %w", dir, err)
+		return nil, fmt.Errorf("open object directory %s: %w", dir, err)
 	}
 	if err := s.Refresh(); err != nil {
-		return nil, fmt.Errorf("open objects %s: %w", dir, err)
+		return nil, fmt.Errorf("open object directory %s: %w", dir, err)
 	}
 	sweep(s.dir)
 	return s, nil
@@ -330,7 +330,7 @@ func verify(f object.Format, id object.ID, t object.Type, content []byte) error 
 		return corrupt("%w", err)
 	}
 	if got != id {
-		return corrupt("it hashes to %s", got)
+		return corrupt("object has hash %s", got)
 	}
 	return nil
 }
@@ -406,7 +406,7 @@ func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 		return corrupt("%w", err)
 	}
 	if got != id {
-		return corrupt("it hashes to %s", got)
+		return corrupt("object has hash %s", got)
 	}
 	return nil
 }

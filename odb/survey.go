@@ -61,7 +61,7 @@ func Look(dir string, f object.Format) (Survey, error) {
 		return nil
 	})
 	if err != nil {
-		return s, fmt.Errorf("look at objects: %w", err)
+		return s, fmt.Errorf("list objects: %w", err)
 	}
 	return s, nil
 }
@@ -104,7 +104,7 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 		switch ext {
 		case ".pack":
 			if !there[name+".idx"] {
-				problems = append(problems, Problem{Path: path, What: "it has no index, so its objects cannot be found"})
+				problems = append(problems, Problem{Path: path, What: "pack has no index, so its objects cannot be found"})
 				continue
 			}
 			// If another process removes the pack during the check, that is not a problem.
@@ -113,7 +113,7 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 			}
 		case ".idx", ".rev", ".promisor", ".bitmap", ".mtimes":
 			if !there[name+".pack"] && gone(path) {
-				problems = append(problems, Problem{Path: path, What: "its pack is gone", Junk: true})
+				problems = append(problems, Problem{Path: path, What: "pack of this file is missing", Junk: true})
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 		return err
 	}
 	if own := data[len(data)-x.idLen:]; !bytes.Equal(sumOf(f, bytes.NewReader(data[:len(data)-x.idLen])), own) {
-		return corrupt("its index does not have the hash that it ends in")
+		return corrupt("checksum of the index is wrong")
 	}
 	file, err := os.Open(pack)
 	if err != nil {
@@ -154,13 +154,13 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	end := info.Size() - int64(f.Size())
 	trailer := make([]byte, f.Size())
 	if _, err := file.ReadAt(trailer, max(end, 0)); err != nil || !bytes.Equal(trailer, x.packSum()) {
-		return corrupt("it is not the pack that its index is of, or was cut short")
+		return corrupt("pack does not match its index, or is truncated")
 	}
 	if packCount(pack) != int64(x.n) {
-		return corrupt("its header does not fit its index")
+		return corrupt("number of objects in the pack's header does not match the index")
 	}
 	if deep && !bytes.Equal(sumOf(f, io.NewSectionReader(file, 0, end)), trailer) {
-		return corrupt("it does not have the hash that it ends in")
+		return corrupt("checksum of the pack is wrong")
 	}
 	return nil
 }

@@ -61,16 +61,16 @@ func TestLookAndCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		flip(packs[0], -1, "not the pack that its index is of", false)
-		flip(packs[0], 11, "header does not fit", false)
+		flip(packs[0], -1, "pack does not match its index", false)
+		flip(packs[0], 11, "header does not match the index", false)
 		flip(packs[0], 100, "", false)
-		flip(packs[0], 100, "does not have the hash", true)
-		flip(idx, 2000, "its index does not have the hash", false)
-		flip(idx, 0, "no index of version 2", false)
+		flip(packs[0], 100, "checksum of the pack is wrong", true)
+		flip(idx, 2000, "checksum of the index is wrong", false)
+		flip(idx, 0, "index does not have version 2", false)
 		if err := os.Rename(packs[0], packs[0]+".away"); err != nil {
 			t.Fatal(err)
 		}
-		if what := check(false); !strings.Contains(what, ".idx: its pack is gone") {
+		if what := check(false); !strings.Contains(what, ".idx: pack of this file is missing") {
 			t.Error(what)
 		}
 		os.Rename(packs[0]+".away", packs[0])

@@ -44,7 +44,7 @@ func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object)
 	in := newInput(r, o.Format.New(), ctx.Err, nil)
 	u := &unpacking{UnpackOptions: o, table: newTable(o.Format), sink: sink}
 	if _, err := newDecoder(o.Format, o.MaxObjectSize, unpackCache, in, u.table, u).run(); err != nil {
-		return u.objects, fmt.Errorf("unpack: %w", err)
+		return u.objects, fmt.Errorf("unpack objects: %w", err)
 	}
 	return u.objects, nil
 }

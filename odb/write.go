@@ -186,7 +186,7 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 			err = w.large(o)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("object %s: %w", o.ID, err)
+			return nil, fmt.Errorf("write object %s: %w", o.ID, err)
 		}
 		w.table.name(w.table.add(off, w.crc), o.ID, o.Type, 0)
 	}
@@ -244,14 +244,14 @@ func deflate(zip *zlib.Writer, f object.Format, o Outgoing, buf []byte) error {
 		return err
 	}
 	if n != o.Size {
-		return corrupt("%d bytes, want %d", n, o.Size)
+		return corrupt("object has %d bytes, want %d", n, o.Size)
 	}
 	got, err := sum.Sum()
 	if err != nil {
 		return corrupt("%w", err)
 	}
 	if got != o.ID {
-		return corrupt("it hashes to %s", got)
+		return corrupt("object has hash %s", got)
 	}
 	return nil
 }

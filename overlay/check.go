@@ -156,7 +156,7 @@ func (l *Layer) checkNames(r *Report) error {
 	t := l.state
 	t.EachDir(func(dir Node) bool {
 		if _, ok := t.Inode(dir); !ok && dir.Own() {
-			r.add(false, "directory %d has entries and no inode", dir)
+			r.add(false, "directory %d has entries but no inode", dir)
 		}
 		t.ReadDir(dir, 0, func(name string, n Node, _ uint64) bool {
 			if n == 0 {
@@ -179,7 +179,7 @@ func (l *Layer) checkNames(r *Report) error {
 		return true
 	})
 	for _, e := range stray {
-		r.add(!l.o.ReadOnly, "entry %q of directory %d names no inode", e.name, e.dir)
+		r.add(!l.o.ReadOnly, "entry %q of directory %d refers to a missing inode", e.name, e.dir)
 	}
 	wrong := c.judge(t, r, !l.o.ReadOnly)
 	if l.o.ReadOnly || len(stray)+len(wrong) == 0 {
@@ -208,15 +208,15 @@ func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 		case isDir && names == 1:
 			if in.Nlink != uint32(2+c.subdirs[in.Node]) {
 				in.Nlink = uint32(2 + c.subdirs[in.Node])
-				r.add(repair, "directory %d: %d links, should be %d", in.Node, old.Nlink, in.Nlink)
+				r.add(repair, "directory %d has %d links, want %d", in.Node, old.Nlink, in.Nlink)
 			}
 			if in.Parent != c.parent[in.Node] {
 				in.Parent = c.parent[in.Node]
-				r.add(repair, "directory %d: parent %d, should be %d", in.Node, old.Parent, in.Parent)
+				r.add(repair, "directory %d has parent %d, want %d", in.Node, old.Parent, in.Parent)
 			}
 		case !isDir && in.Nlink != uint32(names):
 			in.Nlink = uint32(names)
-			r.add(repair, "file %d: %d links, should be %d", in.Node, old.Nlink, names)
+			r.add(repair, "file %d has %d links, want %d", in.Node, old.Nlink, names)
 		}
 		if isDir && c.loops(in.Node) {
 			r.add(false, "directory %d contains itself", in.Node)
@@ -257,7 +257,7 @@ func (l *Layer) checkContents(r *Report) error {
 	l.state.EachDead(func(number uint64) bool { owned[number] = 0; return true })
 	for _, in := range inodes {
 		if other, ok := owned[in.Content]; ok {
-			r.add(false, "content %06x belongs to file %d and to %d", in.Content, in.Node, other)
+			r.add(false, "contents file %06x belongs to file %d and to file %d", in.Content, in.Node, other)
 		}
 		owned[in.Content] = in.Node
 		old := in
@@ -267,13 +267,14 @@ func (l *Layer) checkContents(r *Report) error {
 			return err
 		case !ok && in.Node.Own():
 			in.Content, in.Size, in.Flags = 0, 0, 0
-			r.add(repair, "file %d: content %06x is missing; repaired, it is empty", in.Node, old.Content)
+			r.add(repair, "file %d: contents file %06x is missing; after the repair the file is empty", in.Node, old.Content)
 		case !ok:
 			in.Content, in.Size, in.Flags = 0, SizeOfBase, 0
-			r.add(repair, "file %d: content %06x is missing; repaired, it is the base's", in.Node, old.Content)
+			r.add(repair, "file %d: contents file %06x is missing; after the repair the file has the contents of the base tree", in.Node,
+				old.Content)
 		case info.Size() != in.Size && in.Flags&state.FlagDirty == 0:
 			in.Size = info.Size()
-			r.add(repair, "file %d: size %d, its content has %d bytes", in.Node, old.Size, in.Size)
+			r.add(repair, "file %d has size %d, but its contents have %d bytes", in.Node, old.Size, in.Size)
 		}
 		if repair && in != old {
 			if err := l.Update(func(tx *Tx) error { tx.put(in).logSize = true; return nil }); err != nil {
@@ -290,7 +291,7 @@ func (l *Layer) checkContents(r *Report) error {
 				return err
 			}
 		}
-		r.add(repair, "content %06x belongs to no file", number)
+		r.add(repair, "contents file %06x belongs to no file", number)
 		return nil
 	})
 }

@@ -15,22 +15,22 @@ type breakage struct {
 }
 
 var breakages = []breakage{
-	{"missing content", "content 000001 is missing; repaired, it is empty", func(w *world) {
+	{"missing content", "contents file 000001 is missing; after the repair the file is empty", func(w *world) {
 		w.must(os.Remove(filepath.Join(w.dir, "contents/000000/000001")))
 		w.files["f"].data = nil
 	}},
-	{"missing content of a base file", "is missing; repaired, it is the base's", func(w *world) {
+	{"missing content of a base file", "is missing; after the repair the file has the contents of the base tree", func(w *world) {
 		w.must(os.Remove(filepath.Join(w.dir, "contents/000000/000002")))
 		w.files["base3"].data, w.files["base3"].base = baseContents(3), true
 	}},
-	{"short content", "size 7, its content has 3 bytes", func(w *world) {
+	{"short content", "has size 7, but its contents have 3 bytes", func(w *world) {
 		w.must(os.Truncate(filepath.Join(w.dir, "contents/000000/000001"), 3))
 		w.files["f"].data = []byte("con")
 	}},
-	{"orphan", "content 000309 belongs to no file", func(w *world) {
+	{"orphan", "contents file 000309 belongs to no file", func(w *world) {
 		w.must(os.WriteFile(filepath.Join(w.dir, "contents/000000/000309"), []byte("x"), 0o600))
 	}},
-	{"links", "5 links, should be 1", func(w *world) {
+	{"links", "5 links, want 1", func(w *world) {
 		w.mustOpen()
 		w.must(w.l.Update(func(tx *Tx) error {
 			in, _ := tx.Inode(w.files["f"].node)
@@ -40,12 +40,12 @@ var breakages = []breakage{
 		}))
 		w.mustClose()
 	}},
-	{"name of nothing", `entry "ghost" of directory 1 names no inode`, func(w *world) {
+	{"name of nothing", `entry "ghost" of directory 1 refers to a missing inode`, func(w *world) {
 		w.mustOpen()
 		w.must(w.l.Update(func(tx *Tx) error { tx.SetEntry(root, "ghost", 7<<32|77); return nil }))
 		w.mustClose()
 	}},
-	{"directory's parent", "parent 99, should be 1", func(w *world) {
+	{"directory's parent", "has parent 99, want 1", func(w *world) {
 		w.mustOpen()
 		w.must(w.l.Update(func(tx *Tx) error {
 			n, err := tx.NewNode()

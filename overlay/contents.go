@@ -67,7 +67,7 @@ func (c *contents) open(number uint64) (disk.File, error) {
 	f, err := c.fs.OpenFile(c.path(number), flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		// The error does not wrap ErrNotExist: in the mount the file exists, only its bytes are missing.
-		return nil, fmt.Errorf("content %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)
+		return nil, fmt.Errorf("contents file %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)
 	}
 	return f, err
 }

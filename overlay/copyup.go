@@ -92,7 +92,7 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return fmt.Errorf("copy up %d of %d bytes: %w", done, size, err)
+			return fmt.Errorf("copy file of the base tree: copied %d of %d bytes: %w", done, size, err)
 		}
 		if _, err := to.WriteAt(buf[:n], done); err != nil {
 			return err

@@ -23,10 +23,10 @@ import (
 // ErrPinLost.
 
 // ErrPinLost means that the old bytes of pinned contents could not be copied, because the disk is full or failing.
-var ErrPinLost = errors.New("what the contents were could not be kept")
+var ErrPinLost = errors.New("old contents could not be copied")
 
 // errReleased means that the caller used a pin after its Release.
-var errReleased = errors.New("pin was given back")
+var errReleased = errors.New("pinned contents were released")
 
 // chunk is the unit in which old contents are copied, in bytes.
 const chunk = 64 << 10
@@ -124,7 +124,7 @@ func (p *Pin) Release() {
 // the contents, and ErrPinLost if the old bytes are not available.
 func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, fmt.Errorf("read pinned content at %d: %w", off, os.ErrInvalid)
+		return 0, fmt.Errorf("read pinned contents at offset %d: %w", off, os.ErrInvalid)
 	}
 	p.mu.Lock()
 	number, lost := p.number, p.lost
@@ -152,7 +152,7 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 		err = p.restore(want, off, got)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read pinned content %06x: %w", number, err)
+		return 0, fmt.Errorf("read pinned contents file %06x: %w", number, err)
 	}
 	if len(want) < len(b) {
 		return len(want), io.EOF
@@ -179,7 +179,7 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 				return err
 			}
 		case int64(got) < end:
-			return fmt.Errorf("%d of %d bytes are there: %w", off+int64(got), p.size, io.ErrUnexpectedEOF)
+			return fmt.Errorf("only %d of %d bytes exist: %w", off+int64(got), p.size, io.ErrUnexpectedEOF)
 		}
 		done = end
 	}

@@ -40,7 +40,7 @@ func (l *Layer) janitor() {
 		pause = l.o.pause
 		if err := l.tidy(false); err != nil {
 			pause = max(pause, time.Minute) // a full disk rarely has space again within a second
-			l.log.Warn("overlay cannot be tidied", zap.Error(err))
+			l.log.Warn("tidy overlay", zap.Error(err))
 		}
 		l.mu.RLock()
 		more := len(l.dead)+len(l.forsaken)+len(l.due) > 0
@@ -144,7 +144,7 @@ func (l *Layer) withRoom(do func() error) error {
 	l.pins.yield(l.pinned)
 	l.mu.RUnlock()
 	if err := errors.Join(err, l.removeDead()); err != nil {
-		l.log.Warn("overlay cannot make room", zap.Error(err))
+		l.log.Warn("make room in overlay", zap.Error(err))
 	}
 	return do()
 }

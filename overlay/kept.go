@@ -42,7 +42,7 @@ func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	}
 	if id := p.kept.Swap(0); id != 0 {
 		if err := l.tryUpdate(func(tx *Tx) error { tx.Unkeep(id, id); return nil }); err != nil {
-			l.log.Warn("a removed file is on record that is being changed", zap.Error(err))
+			l.log.Warn("update record of removed files", zap.Error(err))
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 	if len(gone) == 0 {
 		return found, nil
 	}
-	l.log.Warn("removed files that no checkpoint has are lost", zap.Int("files", len(gone)))
+	l.log.Warn("drop removed files that are in no checkpoint", zap.Int("files", len(gone)))
 	return found, l.update(func(tx *Tx) error {
 		for _, id := range gone {
 			tx.Unkeep(id, id)

@@ -30,9 +30,9 @@ const (
 var (
 	// ErrBase means that the contents of a file are in the base tree: the caller must read them there, or call CopyUp before
 	// it changes them.
-	ErrBase = errors.New("contents are the base's")
+	ErrBase = errors.New("file has the contents of the base tree")
 	// ErrSourceBase means the same as ErrBase, for the file that CopyRange reads from.
-	ErrSourceBase = errors.New("contents of the source are the base's")
+	ErrSourceBase = errors.New("source file has the contents of the base tree")
 	// ErrDamaged means that stored bytes differ from those that were written. A damaged overlay can still be opened with
 	// Options.ReadOnly.
 	ErrDamaged = errors.New("overlay is damaged")

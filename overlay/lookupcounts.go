@@ -139,7 +139,7 @@ func (l *Layer) takeLock() error {
 		case !errors.Is(err, disk.ErrLocked):
 			return err
 		case !l.o.TakeOver || time.Since(start) > lockWait:
-			return fmt.Errorf("%w", ErrInUse)
+			return fmt.Errorf("lock overlay: %w", ErrInUse)
 		}
 	}
 }

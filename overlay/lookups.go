@@ -45,7 +45,7 @@ func (l *Layer) forsake(n Node) {
 	}
 	l.mu.Unlock()
 	if err != nil {
-		l.log.Warn("a deleted file's space is not free yet", zap.Uint64("node", uint64(n)), zap.Error(err))
+		l.log.Warn("free space of deleted file", zap.Uint64("node", uint64(n)), zap.Error(err))
 		return
 	}
 	l.files.retire(n)

@@ -135,7 +135,7 @@ func (l *Layer) open() (Recovery, error) {
 	}
 	rec.TookOver = continued && rec.Start != PowerLoss
 	if l.o.TakeOver && !rec.TookOver && !l.o.ReadOnly {
-		rec.Problems = append(rec.Problems, "the kernel's lookup counts from the previous process are unknown")
+		rec.Problems = append(rec.Problems, "kernel's lookup counts of the previous process are unknown")
 	}
 	if err := l.countLookups(rec.TookOver); err != nil {
 		return rec, err

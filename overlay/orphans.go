@@ -26,8 +26,8 @@ func (l *Layer) findOrphans(owned map[uint64]struct{}, bound uint64, tookOver bo
 	l.searching.Store(err != nil)
 	switch {
 	case err != nil:
-		l.log.Warn("contents without an owner may be left", zap.Error(err))
+		l.log.Warn("search for contents without a file", zap.Error(err))
 	case found > 0 && !tookOver:
-		l.log.Warn("contents without an owner", zap.Int("found", found), zap.String("moved to", filepath.Join(l.dir, "lost+found")))
+		l.log.Warn("moved contents without a file", zap.Int("found", found), zap.String("moved to", filepath.Join(l.dir, "lost+found")))
 	}
 }

@@ -99,9 +99,9 @@ func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 			}
 		case !ok && !base && (rec.Start == PowerLoss || rec.Start == Rebooted):
 			in.Content, in.Size, in.Flags = 0, 0, 0
-			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: its contents did not reach the disk, it is empty", in.Node))
+			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d is empty, because its contents were not written to disk", in.Node))
 		case !ok:
-			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: content %06x is missing", in.Node, in.Content))
+			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: contents file %06x is missing", in.Node, in.Content))
 		default:
 			in.Size = info.Size()
 			if in.Flags&state.FlagDirty != 0 {
@@ -166,7 +166,7 @@ func (l *Layer) readDirtySizes(rec *Recovery, doubtful []Inode) error {
 		case err != nil:
 			return err
 		case !ok:
-			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: content %06x is missing", in.Node, in.Content))
+			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: contents file %06x is missing", in.Node, in.Content))
 			continue
 		}
 		in.Size = info.Size()

@@ -155,11 +155,11 @@ func (tx *Tx) commit() error {
 		return nil
 	}
 	if err := l.wal.Append(tx.batch.Bytes(), time.Now().UnixNano()); err != nil {
-		return fmt.Errorf("append to overlay's log: %w", err)
+		return fmt.Errorf("append to the overlay's log: %w", err)
 	}
 	if err := l.state.Apply(tx.batch.Bytes()); err != nil {
 		// The log now contains a change that the state does not have. Only a bug leads here.
-		l.broken = fmt.Errorf("apply change: %w: %w", err, ErrDamaged)
+		l.broken = fmt.Errorf("apply change to the overlay: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
 	if l.wal.Size() > longLog {
@@ -310,5 +310,5 @@ func (tx *Tx) drop(in Inode) {
 
 // errGone returns the error for a node that the layer does not have (any more). It wraps fs.ErrNotExist and ESTALE.
 func errGone(n Node) error {
-	return fmt.Errorf("node %d of the overlay: %w: %w", n, fs.ErrNotExist, syscall.ESTALE)
+	return fmt.Errorf("find node %d in the overlay: %w: %w", n, fs.ErrNotExist, syscall.ESTALE)
 }

@@ -41,7 +41,7 @@ type world struct {
 // modelFile is what a file must be.
 type modelFile struct {
 	node Node
-	base bool // its contents are the base's
+	base bool // its file has the contents of the base tree
 	data []byte
 	mode uint32
 }

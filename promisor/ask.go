@@ -32,7 +32,7 @@ func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 // ask does what Ask describes, but only returns its errors.
 func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	if !strings.Contains(protocol, "version=2") {
-		return fmt.Errorf("git speaks an old protocol (%q): protocol.version=2 is needed", protocol)
+		return fmt.Errorf("read git protocol %q: version 2 is required; set protocol.version=2", protocol)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -93,7 +93,7 @@ const (
 )
 
 // errUnreachable means that no daemon listens on the socket.
-var errUnreachable = errors.New("the daemon of this mount cannot be reached")
+var errUnreachable = errors.New("no daemon serves this mount")
 
 // caller is the client side of a connection to the daemon that serves the mount. It connects again if the daemon is
 // replaced.
@@ -137,11 +137,11 @@ func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, e
 	// When ctx ends, the connection is closed, so a read or write that is blocked returns.
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	if _, err := c.conn.Write(request); err != nil {
-		return nil, fmt.Errorf("ask daemon: %w", err)
+		return nil, fmt.Errorf("request objects from daemon: %w", err)
 	}
 	answer, err := readMessage(c.in)
 	if err != nil {
-		return nil, fmt.Errorf("ask daemon: %w", err)
+		return nil, fmt.Errorf("request objects from daemon: %w", err)
 	}
 	return answer, nil
 }
@@ -165,10 +165,10 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	c.in = pktline.NewReader(c.conn, bufSize)
 	// The hint precedes the greeting, because the daemon reads it before it writes anything.
 	if err := writeHint(c.conn, c.hint); err != nil {
-		return nil, fmt.Errorf("ask daemon: %w", err)
+		return nil, fmt.Errorf("request objects from daemon: %w", err)
 	}
 	if greeting, err = readMessage(c.in); err != nil {
-		return nil, fmt.Errorf("ask daemon: %w", err)
+		return nil, fmt.Errorf("request objects from daemon: %w", err)
 	}
 	return greeting, nil
 }
@@ -192,7 +192,7 @@ func readMessage(r *pktline.Reader) (message []byte, err error) {
 			return message, nil
 		}
 		if len(message) > maxMessage {
-			return nil, fmt.Errorf("%w: message of more than %d bytes", errProtocol, maxMessage)
+			return nil, fmt.Errorf("%w: message is longer than %d bytes", errProtocol, maxMessage)
 		}
 	}
 }

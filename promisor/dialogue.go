@@ -39,7 +39,7 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case err == io.EOF && first, err == nil && kind == pktline.Flush && first:
 			return q, io.EOF
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return q, fmt.Errorf("%w: cut off in a request", errProtocol)
+			return q, fmt.Errorf("%w: request is truncated", errProtocol)
 		case err != nil:
 			return q, err
 		case kind == pktline.Flush:
@@ -53,12 +53,12 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case first:
 			var ok bool
 			if q.command, ok = strings.CutPrefix(line, "command="); !ok {
-				return q, fmt.Errorf("%w: request begins with %.80q", errProtocol, line)
+				return q, fmt.Errorf("%w: request begins with %.80q, want a command", errProtocol, line)
 			}
 		case key == "want":
 			id, err := object.ParseID(value)
 			if err != nil || id.Format() != f || len(q.wants) == maxWants {
-				return q, fmt.Errorf("%w: want %.80q", errProtocol, value)
+				return q, fmt.Errorf("%w: invalid want %.80q", errProtocol, value)
 			}
 			q.wants = append(q.wants, id)
 		case line == "done":

@@ -29,7 +29,8 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	if len(along) > 0 {
 		err = s.provider.Provide(ctx, nil, along)
 	}
-	s.log.Debug("foresee git", zap.Any("commands", h.Commands), zap.Int("along", len(along)), zap.Duration("took", time.Since(start)),
+	s.log.Debug("predict objects for git", zap.Any("commands", h.Commands), zap.Int("along", len(along)),
+		zap.Duration("took", time.Since(start)),
 		zap.Error(err))
 	return true
 }

@@ -153,12 +153,12 @@ func readHint(r io.Reader) (Hint, error) {
 	var h Hint
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return h, fmt.Errorf("read hint: %w", err)
+		return h, fmt.Errorf("read description of git's process: %w", err)
 	}
 	// The length was sent by another process, so it is checked before memory is allocated.
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxHint {
-		return h, fmt.Errorf("read hint: %d bytes", n)
+		return h, fmt.Errorf("read description of git's process: invalid length %d", n)
 	}
 	text, err := io.ReadAll(io.LimitReader(r, int64(n)))
 	if err == nil && len(text) < int(n) {
@@ -168,7 +168,7 @@ func readHint(r io.Reader) (Hint, error) {
 		err = json.Unmarshal(text, &h)
 	}
 	if err != nil {
-		return Hint{}, fmt.Errorf("read hint: %w", err)
+		return Hint{}, fmt.Errorf("read description of git's process: %w", err)
 	}
 	return h, nil
 }

@@ -87,7 +87,7 @@ func (o *oracle) round(process string) int {
 // several child processes). No remote has these objects.
 func (o *oracle) lacking(wants []object.ID) []object.ID {
 	if err := o.own.Refresh(); err != nil {
-		o.log.Warn("look for what git has", zap.Error(err))
+		o.log.Warn("list objects that git has", zap.Error(err))
 	}
 	return slices.DeleteFunc(slices.Clone(wants), func(id object.ID) bool {
 		if len(o.provider.Missing([]object.ID{id})) == 0 {
@@ -109,7 +109,7 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	ctx, cancel := context.WithTimeout(ctx, predictTime)
 	defer cancel()
 	if err := errors.Join(o.quarantine.update(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
-		o.log.Warn("predict what git wants", zap.Error(err))
+		o.log.Warn("predict objects that git wants", zap.Error(err))
 		return nil
 	}
 	q := &question{oracle: o, ctx: ctx, wants: wants, seen: map[object.ID]bool{}, limit: maxPredicted}
@@ -120,7 +120,7 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	if err != nil && !errors.Is(err, errEnough) {
 		// This does not deserve a warning: a command may name something that does not exist, or need an object that is
 		// missing.
-		o.log.Debug("prediction ended early", zap.Error(err))
+		o.log.Debug("end prediction early", zap.Error(err))
 	}
 	return q.found
 }
@@ -219,5 +219,5 @@ func (q *question) rev(name string) (string, error) {
 	if id := q.quarantine.rev(q.ctx, name); id != "" {
 		return id, nil
 	}
-	return "", fmt.Errorf("find %q: no such revision", name)
+	return "", fmt.Errorf("find revision %q: no such revision", name)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // errProtocol means that bytes do not follow git's protocol.
-var errProtocol = errors.New("not git's protocol")
+var errProtocol = errors.New("invalid git protocol data")
 
 // bufSize is the size in bytes of the read buffers.
 const bufSize = 4 << 10
@@ -21,7 +21,7 @@ func readPacket(r *pktline.Reader) (pktline.Kind, []byte, error) {
 	case errors.Is(err, pktline.ErrLength):
 		return 0, nil, fmt.Errorf("%w: %w", errProtocol, err)
 	case err == nil && kind == pktline.End:
-		return 0, nil, fmt.Errorf("%w: %v", errProtocol, kind)
+		return 0, nil, fmt.Errorf("%w: unexpected %v", errProtocol, kind)
 	}
 	return kind, data, err
 }

@@ -101,7 +101,7 @@ func (q *question) commit(name string) (string, error) {
 	}
 	id := q.quarantine.rev(q.ctx, name+"^{commit}")
 	if id == "" {
-		return "", fmt.Errorf("find %q: %w", name, ErrRevision)
+		return "", fmt.Errorf("find revision %q: %w", name, ErrRevision)
 	}
 	return id, nil
 }

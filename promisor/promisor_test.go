@@ -124,7 +124,7 @@ func TestGitAsksTheOriginWhenNobodyAnswers(t *testing.T) {
 	got := c.try("", "cat-file", "-p", "main:log.txt")
 	want, _ := exec.Command("git", "-C", r.Path, "cat-file", "-p", "main:log.txt").Output()
 	got.want(t, 0, 1, string(want))
-	if !strings.Contains(got.errs, "remote error: artifactfs: the daemon of this mount cannot be reached") {
+	if !strings.Contains(got.errs, "remote error: artifactfs: no daemon serves this mount") {
 		t.Errorf("git said %q", got.errs)
 	}
 }

@@ -97,7 +97,7 @@ func (l *quarantineDir) update(ctx context.Context) error {
 	}
 	info, statErr := os.Stat(filepath.Join(l.gitDir, "config"))
 	if err = errors.Join(err, statErr); err != nil {
-		return fmt.Errorf("look at HEAD: %w", err)
+		return fmt.Errorf("read HEAD: %w", err)
 	}
 	if info.ModTime().Equal(l.configured) {
 		return nil
@@ -107,7 +107,7 @@ func (l *quarantineDir) update(ctx context.Context) error {
 		err = l.replace("config", append([]byte(l.config), names...))
 	}
 	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
+		return fmt.Errorf("read git configuration: %w", err)
 	}
 	l.configured = info.ModTime()
 	return nil
@@ -172,7 +172,7 @@ func (l *quarantineDir) output(ctx context.Context, args ...string) (string, err
 }
 
 // errEnough is returned by a reader to end a listing early. It does not mean a failure.
-var errEnough = errors.New("enough")
+var errEnough = errors.New("listing ended early")
 
 // stream runs a git command with the input in, and calls read with its output. read may end the command early by
 // returning errEnough. The output before a failure is used: a command that needs a missing object has printed everything
@@ -189,7 +189,7 @@ func (l *quarantineDir) stream(ctx context.Context, in string, args []string, re
 		err = cmd.Start()
 	}
 	if err != nil {
-		return fmt.Errorf("git %s: %w", args[0], err)
+		return fmt.Errorf("run git %s: %w", args[0], err)
 	}
 	err = read(bufio.NewReaderSize(pipe, 64<<10))
 	if err != nil {
@@ -200,9 +200,9 @@ func (l *quarantineDir) stream(ctx context.Context, in string, args []string, re
 	case errors.Is(err, errEnough):
 		return errEnough
 	case err != nil:
-		return fmt.Errorf("git %s: %w", args[0], err)
+		return fmt.Errorf("run git %s: %w", args[0], err)
 	case waitErr != nil:
-		return fmt.Errorf("git %s: %w", args[0], waitErr)
+		return fmt.Errorf("run git %s: %w", args[0], waitErr)
 	}
 	return nil
 }

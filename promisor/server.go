@@ -77,7 +77,7 @@ func (s *Server) accept(ctx context.Context) {
 		conn, err := s.listener.AcceptUnix()
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.Error("no more questions of git are answered", zap.Error(err))
+				s.log.Error("accept connections of git", zap.Error(err))
 			}
 			return
 		}
@@ -86,7 +86,7 @@ func (s *Server) accept(ctx context.Context) {
 			// Closing the connection ends the goroutine that reads from it.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			if err := s.converse(ctx, conn); err != nil && ctx.Err() == nil {
-				s.log.Warn("answer git", zap.String("git", s.gitDir), zap.Error(err))
+				s.log.Warn("answer request of git", zap.String("git", s.gitDir), zap.Error(err))
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	format := s.provider.Format()
 	// In protocol version 2 the server sends its capabilities before the first request.
 	if _, err := conn.Write(advertisement(format)); err != nil {
-		return fmt.Errorf("advertise: %w", err)
+		return fmt.Errorf("send capabilities: %w", err)
 	}
 	packets := pktline.NewReader(r, bufSize)
 	requests := make(chan request)
@@ -159,7 +159,7 @@ func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error 
 	along := s.oracle.predict(ctx, hint, wants)
 	predicted := time.Since(start)
 	err := s.provider.Provide(ctx, wants, along)
-	s.log.Debug("question of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)),
+	s.log.Debug("answered request of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)),
 		zap.Stringer("first", first(wants)), zap.Int("along", len(along)),
 		zap.Duration("predicted", predicted), zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err

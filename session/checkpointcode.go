@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNotCheckpoint reports a commit that is not a checkpoint.
-var ErrNotCheckpoint = errors.New("not a checkpoint")
+var ErrNotCheckpoint = errors.New("commit is not a checkpoint")
 
 // who is the author and committer of all commits that this package makes. It is no person, because the file system
 // does not know which user or program made a change.
@@ -98,7 +98,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	// The State has to be a parent, so that it stays reachable as long as the checkpoint.
 	if len(info.Parents) == 0 || info.Parents[len(info.Parents)-1] != p.State || len(info.Parents) > 2 {
-		return bad(trailerState, errors.New("it is not the last of at most two parents"))
+		return bad(trailerState, errors.New("state is not the last of at most two parents"))
 	}
 	for key, to := range map[string]*int64{trailerChanged: &p.Changed, trailerBytes: &p.Bytes, trailerLeft: &p.Left} {
 		if *to, err = parseCount(trailers[key]); err != nil {
@@ -107,7 +107,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	segment, err := parseCount(trailers[trailerSegment])
 	if err != nil || segment > maxSegment {
-		return bad(trailerSegment, errors.Join(err, errors.New("not the number of a segment")))
+		return bad(trailerSegment, errors.Join(err, errors.New("invalid segment number")))
 	}
 	p.Segment = int(segment)
 	if prev := trailers[trailerPrev]; prev != "" {
@@ -147,7 +147,7 @@ func parseCount(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err == nil && n < 0 {
-		err = errors.New("negative")
+		err = errors.New("number is negative")
 	}
 	return n, err
 }

@@ -108,14 +108,14 @@ func (r *Repo) Newest(lane string) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	if len(segments) == 0 {
-		return Checkpoint{}, fmt.Errorf("lane %s: %w", lane, ErrNoCheckpoint)
+		return Checkpoint{}, fmt.Errorf("find newest checkpoint of lane %s: %w", lane, ErrNoCheckpoint)
 	}
 	tip, err := r.Ref(SegmentRef(r.session, lane, segments[len(segments)-1]))
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	if tip.IsZero() {
-		return Checkpoint{}, fmt.Errorf("lane %s: %w", lane, ErrNoCheckpoint)
+		return Checkpoint{}, fmt.Errorf("find newest checkpoint of lane %s: %w", lane, ErrNoCheckpoint)
 	}
 	return r.CheckpointAt(tip)
 }

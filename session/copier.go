@@ -120,7 +120,7 @@ func (c *Copier) tree(id, before object.ID) error {
 	}
 	t, content, err := c.repo.Get(id, object.MaxTreeSize)
 	if err == nil && t != object.Tree {
-		err = fmt.Errorf("it is a %s", t)
+		err = fmt.Errorf("object is a %s, want a tree", t)
 	}
 	if err != nil {
 		return fmt.Errorf("copy tree %s: %w", id, err)

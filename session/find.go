@@ -71,7 +71,7 @@ func (r *Repo) findBack(name, back string) (Checkpoint, error) {
 	}
 	list, err := r.Checkpoints(n + 1)
 	if err == nil && len(list) <= n {
-		err = &FindError{name, fmt.Errorf("%w: there are %d", ErrNoCheckpoint, len(list))}
+		err = &FindError{name, fmt.Errorf("%w: session has only %d checkpoints", ErrNoCheckpoint, len(list))}
 	}
 	if err != nil {
 		return Checkpoint{}, err
@@ -114,7 +114,7 @@ func (r *Repo) findTime(name string, at time.Time) (found Checkpoint, err error)
 	case oldest.ID == "":
 		err = &FindError{name, ErrNoCheckpoint}
 	default:
-		err = &FindError{name, fmt.Errorf("%w: the oldest is of %s", ErrNoCheckpoint, oldest.Time.Local().Format(time.DateTime))}
+		err = &FindError{name, fmt.Errorf("%w: oldest checkpoint is of %s", ErrNoCheckpoint, oldest.Time.Local().Format(time.DateTime))}
 	}
 	return found, err
 }
@@ -220,7 +220,7 @@ func parseAge(text string) (age time.Duration, ok bool) {
 const maxAge = 100 * 365 * 24 * time.Hour
 
 // errTaken reports a pin name that Find would understand differently.
-var errTaken = errors.New("it names a time, HEAD or a turn")
+var errTaken = errors.New("name is a time, HEAD or a turn")
 
 // ValidPin returns an error if a pin must not have this name: Find would take it for a time or for HEAD, or ValidName
 // refuses it. Find still finds existing pins with such names.
@@ -229,7 +229,7 @@ func ValidPin(name string) error {
 		return err
 	}
 	if _, isTime := ParseTime(name, time.Now()); isTime || strings.EqualFold(name, headName) {
-		return fmt.Errorf("%q cannot be the name of a pin: %w", name, errTaken)
+		return fmt.Errorf("invalid pin name %q: %w", name, errTaken)
 	}
 	return nil
 }

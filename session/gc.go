@@ -57,7 +57,7 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	}
 	// The refs no longer lead to the dropped checkpoints, so their objects are unreachable now.
 	if result.Bytes, err = r.sweep(ctx); err != nil {
-		return result, fmt.Errorf("remove what nothing names from %s: %w", r.dir, err)
+		return result, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
 	}
 	return result, nil
 }

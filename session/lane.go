@@ -18,9 +18,9 @@ const MainLane = "main"
 
 var (
 	// ErrClosed reports that a session cannot be resumed because it is closed or archived.
-	ErrClosed = errors.New("it has to be reopened first")
+	ErrClosed = errors.New("session must be reopened first")
 	// ErrMoved reports that another session has moved a ref on the session remote.
-	ErrMoved = errors.New("another session has moved it")
+	ErrMoved = errors.New("ref was changed by another session")
 )
 
 // lifeStates are all valid states in metadata.
@@ -42,9 +42,9 @@ func (e *HeldError) Error() string {
 	}
 	since := e.Since.UTC().Format("2006-01-02 15:04:05 MST")
 	if e.Life == Unknown {
-		return fmt.Sprintf("%s is at work in session %s since %s, or has not said that it is not", who, e.Session, since)
+		return fmt.Sprintf("%s holds session %s since %s and may still use it", who, e.Session, since)
 	}
-	return fmt.Sprintf("%s is at work in session %s since %s", who, e.Session, since)
+	return fmt.Sprintf("%s holds session %s since %s", who, e.Session, since)
 }
 
 // TransitionError reports a change of state that is not allowed; see Transit.
@@ -55,7 +55,7 @@ type TransitionError struct {
 
 // Error returns the session with both states.
 func (e *TransitionError) Error() string {
-	return fmt.Sprintf("session %s is %s, and cannot become %s", e.Session, e.From, e.To)
+	return fmt.Sprintf("session %s is %s and cannot become %s", e.Session, e.From, e.To)
 }
 
 // transit appends a transition and changes the state. A transition to Resumed makes the session Active.
@@ -315,7 +315,7 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 		}
 		theirs, err := MetaAt(r, r.Format(), q.Theirs)
 		if err == nil && theirs.Session != q.Session {
-			err = fmt.Errorf("%w: it is that of session %.140q", ErrNotMeta, theirs.Session)
+			err = fmt.Errorf("%w: metadata belongs to session %.140q", ErrNotMeta, theirs.Session)
 		}
 		if err != nil {
 			return Meta{}, Lane{}, fmt.Errorf("read session %s of the session remote: %w", q.Session, err)

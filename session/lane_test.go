@@ -242,7 +242,7 @@ func TestACrashIsAPause(t *testing.T) {
 	r = begun(t)
 	claim(r, faraway(t), nil)
 	var held *session.HeldError
-	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far is at work in session s since ") {
+	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far holds session s since ") {
 		t.Errorf("%v", err)
 	}
 }

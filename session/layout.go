@@ -51,13 +51,13 @@ func ValidBranches(pattern string) error {
 	case pattern == "" || pattern == BranchesAsIs:
 		return nil
 	case strings.Count(pattern, branchField) != 1:
-		return fmt.Errorf("%.100q does not have {branch} in it exactly once, as %s has", pattern, DefaultBranches)
+		return fmt.Errorf("pattern %.100q must contain {branch} exactly once; an example is %s", pattern, DefaultBranches)
 	case strings.Count(pattern, sessionField) > 1:
-		return fmt.Errorf("%.100q has {session} in it more than once", pattern)
+		return fmt.Errorf("pattern %.100q contains {session} more than once", pattern)
 	}
 	name := headsPrefix + strings.NewReplacer(sessionField, "s", branchField, "b").Replace(pattern)
 	if !refname.Valid(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
-		return fmt.Errorf("%.100q does not make valid names of branches; an example is %s", pattern, DefaultBranches)
+		return fmt.Errorf("pattern %.100q does not produce valid branch names; an example is %s", pattern, DefaultBranches)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	l := Layout{Session: m.Session, Branches: m.Branches}
 	f, err := object.ParseFormat(m.Format)
 	if err != nil {
-		return l, fmt.Errorf("layout of session %s: %w", m.Session, err)
+		return l, fmt.Errorf("read layout of session %s: %w", m.Session, err)
 	}
 	owner, err := OwnerBlob(f, m.Session)
 	if err != nil {

@@ -39,7 +39,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 			id = before
 		}
 		if id.IsZero() && (!before.IsZero() || name == MetaRef(r.session)) {
-			errs = append(errs, fmt.Errorf("repair %s: %w, and the object that it pointed to is not on this host", name, ErrBroken))
+			errs = append(errs, fmt.Errorf("repair ref %s: %w, and the object of the ref is not on this host", name, ErrBroken))
 			continue
 		}
 		mended = append(mended, Mended{name, id})
@@ -50,7 +50,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 		return nil, errors.Join(append(errs, fmt.Errorf("repair refs: %w", err))...)
 	}
 	for _, m := range mended {
-		r.log.Warn("repaired a broken ref", zap.String("ref", m.Ref), zap.Stringer("names", m.ID))
+		r.log.Warn("repaired broken ref", zap.String("ref", m.Ref), zap.Stringer("names", m.ID))
 	}
 	return mended, errors.Join(errs...)
 }

@@ -18,9 +18,9 @@ var (
 	// ErrNoMeta reports that a session has no metadata: it does not exist.
 	ErrNoMeta = errors.New("no such session")
 	// ErrNotMeta reports a commit or file that does not contain the metadata of the session.
-	ErrNotMeta = errors.New("no session's metadata")
+	ErrNotMeta = errors.New("invalid session metadata")
 	// ErrNewerMeta reports metadata in the format of a later version of this program.
-	ErrNewerMeta = errors.New("metadata of a later version")
+	ErrNewerMeta = errors.New("session metadata has a newer version")
 )
 
 // Names of the files in the tree of MetaRef's commit, and limits on their size. The limits matter most for metadata that is
@@ -63,11 +63,11 @@ func ValidName(name string) error {
 	}
 	switch {
 	case name == "" || len(name) > 128:
-		return fmt.Errorf("a name has 1 to 128 characters, %.20q has %d", name, len(name))
+		return fmt.Errorf("name %.20q has %d characters, want 1 to 128", name, len(name))
 	case strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) || strings.ContainsRune("._-", rune(name[0])):
-		return fmt.Errorf("%.140q is no name: letters, digits, dots, dashes and underscores are, a letter or digit first", name)
+		return fmt.Errorf("invalid name %.140q: want letters, digits, dots, dashes and underscores, with a letter or digit first", name)
 	case strings.Contains(name, "..") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, ".lock"):
-		return fmt.Errorf("%.140q cannot be a part of a git ref's name", name)
+		return fmt.Errorf("name %.140q cannot be part of a git ref name", name)
 	}
 	return nil
 }
@@ -153,9 +153,9 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 	case m.Version < 1:
 		return bad("unknown version %d", m.Version)
 	case !slices.Contains(lifeStates, m.State):
-		return bad("state %.40q", m.State)
+		return bad("unknown session state %.40q", m.State)
 	case len(m.Lanes) > maxLanes:
-		return bad("%d lanes", len(m.Lanes))
+		return bad("invalid number of lanes: %d", len(m.Lanes))
 	}
 	if err := ValidName(m.Session); err != nil {
 		return bad("%w", err)
@@ -171,7 +171,7 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 			return bad("%w", err)
 		}
 		if l.Segment < 0 || l.Segment > maxSegment || slices.ContainsFunc(m.Lanes[:i], func(o Lane) bool { return o.Name == l.Name }) {
-			return bad("lane %s is there twice, or has no segment %d", l.Name, l.Segment)
+			return bad("lane %s is listed twice or has the invalid segment %d", l.Name, l.Segment)
 		}
 	}
 	for line := range bytes.Lines(transitions) {
@@ -196,7 +196,7 @@ func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 	}
 	m, err := MetaAt(r, r.Format(), id)
 	if err == nil && m.Session != session {
-		err = fmt.Errorf("%w: it is that of session %.140q", ErrNotMeta, m.Session)
+		err = fmt.Errorf("%w: metadata belongs to session %.140q", ErrNotMeta, m.Session)
 	}
 	if err != nil {
 		return Meta{}, id, fmt.Errorf("read session %s: %w", session, err)

@@ -187,7 +187,7 @@ func (r *Repo) Commit(id object.ID) (object.CommitInfo, error) {
 }
 
 // errType reports an object whose type differs from the type that the reference to it implies.
-var errType = errors.New("object of another type")
+var errType = errors.New("object has another type")
 
 // typed returns the contents of an object of type want.
 func (r *Repo) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {

@@ -43,7 +43,7 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 
 // ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref, as after a power
 // failure.
-var ErrBroken = errors.New("broken ref")
+var ErrBroken = errors.New("ref is broken")
 
 // packedCache is the parsed packed-refs file. stat identifies the version of the file that was read.
 type packedCache struct {
@@ -107,7 +107,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
 		if !refname.Valid(name) {
-			return object.ID{}, fmt.Errorf("read ref: %.80q is no name of one", name)
+			return object.ID{}, fmt.Errorf("read ref: invalid ref name %.80q", name)
 		}
 		id, link, err := r.loose(name)
 		if err != nil || !id.IsZero() {

@@ -42,7 +42,7 @@ func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 // returns an error. ready may be called several times.
 func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
 	if r.readOnly {
-		return fmt.Errorf("move refs: %w", ErrReadOnly)
+		return fmt.Errorf("update refs: %w", ErrReadOnly)
 	}
 	if len(changes) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 	named := map[string]bool{}
 	for _, c := range changes {
 		if !refname.Valid(c.Name) || c.Name == "HEAD" || named[c.Name] {
-			return fmt.Errorf("move refs: %.80q is no name of a ref, or was given twice", c.Name)
+			return fmt.Errorf("update refs: ref name %.80q is invalid or given twice", c.Name)
 		}
 		named[c.Name] = true
 	}
@@ -58,11 +58,11 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 	defer r.updating.Unlock()
 	unlock, err := disk.Lock(filepath.Join(r.dir, lockFile))
 	if err != nil {
-		return fmt.Errorf("move refs: %w", err)
+		return fmt.Errorf("update refs: %w", err)
 	}
 	defer unlock()
 	if err := r.update(ctx, changes, ready); err != nil {
-		return fmt.Errorf("move refs: %w", err)
+		return fmt.Errorf("update refs: %w", err)
 	}
 	select {
 	// changed has room for one token: a pending one covers this update too.
@@ -109,7 +109,7 @@ func (r *Repo) expect(c RefChange) error {
 		return err
 	}
 	if now != c.Old {
-		return fmt.Errorf("%w: %s is %s, not %s", ErrRefMoved, c.Name, shown(now), shown(c.Old))
+		return fmt.Errorf("%w: ref %s is %s, want %s", ErrRefMoved, c.Name, shown(now), shown(c.Old))
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (r *Repo) expect(c RefChange) error {
 // shown returns an id for an error message.
 func shown(id object.ID) string {
 	if id.IsZero() {
-		return "not there"
+		return "missing"
 	}
 	return id.String()
 }
@@ -211,7 +211,7 @@ func (r *Repo) free(c RefChange) error {
 			return err
 		}
 		if i := slices.IndexFunc(packed, func(p packedrefs.Ref) bool { return inWay(p.Name, c.Name) }); i >= 0 {
-			return fmt.Errorf("%s: %w: %s is there", c.Name, syscall.ENOTDIR, packed[i].Name)
+			return fmt.Errorf("create ref %s: %w: ref %s exists", c.Name, syscall.ENOTDIR, packed[i].Name)
 		}
 		if err := removeEmpty(file); err != nil {
 			return err
@@ -282,7 +282,7 @@ func (r *Repo) lock(ctx context.Context, name string) (string, error) {
 			return lock, nil
 		}
 		if time.Since(began) > lockWait {
-			return "", fmt.Errorf("lock %s: %w by git", name, disk.ErrLocked)
+			return "", fmt.Errorf("lock ref %s: %w: git holds the lock", name, disk.ErrLocked)
 		}
 		select {
 		case <-time.After(lockLook):

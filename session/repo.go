@@ -23,13 +23,13 @@ import (
 
 var (
 	// ErrRefMoved reports that a ref did not have the value that a change expected. Nothing was changed.
-	ErrRefMoved = errors.New("ref has moved")
+	ErrRefMoved = errors.New("ref has another value than expected")
 	// ErrNoCheckpoint reports that no checkpoint has that name.
 	ErrNoCheckpoint = errors.New("no such checkpoint")
 	// ErrAmbiguous reports that the IDs of several checkpoints begin with the name.
-	ErrAmbiguous = errors.New("several checkpoint IDs begin with that")
+	ErrAmbiguous = errors.New("several checkpoint IDs have this prefix")
 	// ErrReadOnly reports a change of a Repo that was opened for reading only.
-	ErrReadOnly = errors.New("repository is open for reading only")
+	ErrReadOnly = errors.New("repository is open read-only")
 )
 
 // RepoOptions are the parameters of OpenRepo.
@@ -221,7 +221,7 @@ func (r *Repo) SetHead(branch string) error {
 		return ErrReadOnly
 	}
 	if !strings.HasPrefix(branch, "refs/heads/") || !refname.Valid(branch) {
-		return fmt.Errorf("set HEAD: %q is no branch", branch)
+		return fmt.Errorf("set HEAD: invalid branch %q", branch)
 	}
 	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))
 }
@@ -239,7 +239,7 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	for line := range strings.Lines(string(text)) {
 		id, err := object.ParseIDOf(r.format, strings.TrimSuffix(line, "\n"))
 		if err != nil {
-			return nil, fmt.Errorf("read shallow: %w", err)
+			return nil, fmt.Errorf("read file shallow: %w", err)
 		}
 		ids = append(ids, id)
 	}

@@ -121,7 +121,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	for _, e := range s.Index.Special {
 		if err := lines.Encode(specialEntry{[]byte(e.Path), uint32(e.Mode), e.ID.String(), e.Stage, e.AssumeValid,
 			e.SkipWorktree, e.IntentToAdd}); err != nil {
-			return object.ID{}, nil, fmt.Errorf("write state: %w", err)
+			return object.ID{}, nil, fmt.Errorf("write checkpoint state: %w", err)
 		}
 		// A blob of stage 0 is in the tree of the index, and nothing else refers to that of a conflict.
 		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
@@ -175,7 +175,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 		lines.SetEscapeHTML(false)
 		for _, l := range s.Left {
 			if err := lines.Encode(l); err != nil {
-				return object.ID{}, nil, fmt.Errorf("write state: %w", err)
+				return object.ID{}, nil, fmt.Errorf("write checkpoint state: %w", err)
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 		file := files[name]
 		dir, rest, deep := strings.Cut(name, "/")
 		if !validFileName(dir) {
-			return object.ID{}, fmt.Errorf("write state: %.80q is no path of a file", name)
+			return object.ID{}, fmt.Errorf("write checkpoint state: invalid file path %.80q", name)
 		}
 		if deep {
 			if below[dir] == nil {
@@ -233,14 +233,14 @@ func validFileName(name string) bool {
 }
 
 // errState reports objects that EncodeState did not make.
-var errState = errors.New("not the state of a checkpoint")
+var errState = errors.New("invalid checkpoint state")
 
 // ReadState reads the State that the commit id stores. It limits sizes and depths, since the commit may be from a session remote
 // that others can write to.
 func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	s, err := readState(src, f, id)
 	if err != nil {
-		return State{}, fmt.Errorf("read state %s: %w", id, err)
+		return State{}, fmt.Errorf("read checkpoint state %s: %w", id, err)
 	}
 	return s, nil
 }
@@ -262,7 +262,7 @@ func readState(src Objects, f object.Format, id object.ID) (State, error) {
 	}
 	for _, e := range entries {
 		if err := s.read(src, f, e); err != nil {
-			return State{}, fmt.Errorf("%s: %w", e.Name, err)
+			return State{}, fmt.Errorf("read entry %s: %w", e.Name, err)
 		}
 	}
 	return s, nil
@@ -338,7 +338,7 @@ func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]b
 			return err
 		}
 		if e.Mode != object.ModeFile || is.String() != e.Name {
-			return fmt.Errorf("%w: %.80q is no tag", errState, e.Name)
+			return fmt.Errorf("%w: invalid tag %.80q", errState, e.Name)
 		}
 		tags[is] = content
 	}
@@ -351,7 +351,7 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	for _, content := range s.Tags {
 		o, err := Outgoing(f, object.Tag, content)
 		if err != nil {
-			return nil, fmt.Errorf("read tag of a state: %w", err)
+			return nil, fmt.Errorf("read tag of a checkpoint state: %w", err)
 		}
 		tags = append(tags, o)
 	}
@@ -362,7 +362,7 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {
 	// An attacker could nest trees on the session remote too deeply for this recursion.
 	if deep > maxStateDeep {
-		return fmt.Errorf("%w: too many directories in each other", errState)
+		return fmt.Errorf("%w: directories are nested too deeply", errState)
 	}
 	entries, err := readTree(src, f, id)
 	if err != nil {
@@ -376,7 +376,7 @@ func readFiles(src Objects, f object.Format, id object.ID, dir string, files map
 			continue
 		}
 		if e.Mode != object.ModeFile && e.Mode != object.ModeExec {
-			return fmt.Errorf("%w: %s has mode %o", errState, dir+e.Name, uint32(e.Mode))
+			return fmt.Errorf("%w: file %s has mode %o", errState, dir+e.Name, uint32(e.Mode))
 		}
 		content, err := typed(src, e.ID, object.Blob, maxStateText)
 		if err != nil {

@@ -19,7 +19,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	if after, ok := strings.CutPrefix(text, "ref: "); ok {
 		branch, rest, ok = strings.Cut(after, "\n")
 		if !ok || branch == "HEAD" || !refname.Valid(branch) {
-			return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
+			return "", object.ID{}, fmt.Errorf("%w: invalid HEAD %.80q", errState, text)
 		}
 	}
 	if rest == "" {
@@ -27,7 +27,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	}
 	line, ok := strings.CutSuffix(rest, "\n")
 	if head, err = object.ParseIDOf(f, line); err != nil || !ok {
-		return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
+		return "", object.ID{}, fmt.Errorf("%w: invalid HEAD %.80q", errState, text)
 	}
 	return branch, head, nil
 }
@@ -51,7 +51,7 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 		}
 		modes := []object.Mode{object.ModeFile, object.ModeExec, object.ModeSymlink, object.ModeGitlink}
 		if e.Stage > 3 || !validPath(x.Path) || !slices.Contains(modes, x.Mode) || x.ID.IsZero() != x.IntentToAdd {
-			return nil, fmt.Errorf("%w: %.80q is no entry of an index", errState, line)
+			return nil, fmt.Errorf("%w: invalid index entry %.80q", errState, line)
 		}
 		list = append(list, x)
 	}
@@ -76,7 +76,7 @@ func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	}
 	for _, r := range refs {
 		if r.ID.Format() != f || !refname.Valid(r.Name) || !r.Peeled.IsZero() {
-			return nil, fmt.Errorf("%w: ref %.80q", errState, r.Name)
+			return nil, fmt.Errorf("%w: invalid ref %.80q", errState, r.Name)
 		}
 	}
 	return refs, nil
@@ -89,7 +89,7 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 		name, message, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		id, err := object.ParseIDOf(f, name)
 		if err != nil || !ok {
-			return nil, fmt.Errorf("%w: %.80q is no stash", errState, line)
+			return nil, fmt.Errorf("%w: invalid stash %.80q", errState, line)
 		}
 		list = append(list, Stash{Commit: id, Message: message})
 	}
@@ -103,12 +103,12 @@ func parseDirs(text string) (map[string]uint32, error) {
 		var line string
 		var ok bool
 		if line, text, ok = strings.Cut(text, "\x00"); !ok {
-			return nil, fmt.Errorf("%w: %.80q has no end", errState, line)
+			return nil, fmt.Errorf("%w: entry %.80q has no end", errState, line)
 		}
 		mode, path, _ := strings.Cut(line, " ")
 		perm, err := strconv.ParseUint(mode, 8, 12)
 		if err != nil || !validPath(path) {
-			return nil, fmt.Errorf("%w: %.80q is no directory", errState, line)
+			return nil, fmt.Errorf("%w: invalid directory entry %.80q", errState, line)
 		}
 		dirs[path] = uint32(perm)
 	}

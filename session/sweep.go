@@ -117,7 +117,7 @@ func (m *marking) refs(ctx context.Context) error {
 		return err
 	}
 	if len(broken) > 0 { // the objects that it pointed to would be removed
-		return fmt.Errorf("ref %s: %w", broken[0], ErrBroken)
+		return fmt.Errorf("read ref %s: %w", broken[0], ErrBroken)
 	}
 	_, head, err := m.repo.Head()
 	if err != nil {
@@ -141,7 +141,7 @@ func (m *marking) refs(ctx context.Context) error {
 		}
 		seen[id] = true
 		if err := m.below(id); err != nil {
-			return fmt.Errorf("follow %s: %w", id, err)
+			return fmt.Errorf("find objects below %s: %w", id, err)
 		}
 	}
 	return nil
@@ -194,7 +194,7 @@ func (m *marking) below(id object.ID) error {
 // packs.
 func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	if freed, err = r.sweep(ctx); err != nil {
-		return freed, fmt.Errorf("remove what nothing names from %s: %w", r.dir, err)
+		return freed, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
 	}
 	return freed, nil
 }
@@ -333,7 +333,7 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 	}
 	path = base + "-" + strings.TrimSpace(string(out))
 	if !exists(path+".pack") || !exists(path+".idx") {
-		return "", fmt.Errorf("git pack-objects: %w: %s", fs.ErrNotExist, path)
+		return "", fmt.Errorf("run git pack-objects: %w: %s", fs.ErrNotExist, path)
 	}
 	return path, disk.OS.SyncDir(filepath.Dir(path))
 }

@@ -47,7 +47,7 @@ func (t *tidying) wrote(r *Repo) {
 			t.mu.Unlock()
 		}()
 		if err := r.tidy(t.ctx); err != nil && t.ctx.Err() == nil {
-			r.log.Warn("join packs of a session", zap.String("dir", r.dir), zap.Error(err))
+			r.log.Warn("join packs of session", zap.String("dir", r.dir), zap.Error(err))
 		}
 	})
 }

@@ -18,7 +18,7 @@ const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 const idLen = 26
 
 // ErrCheckpointID reports a text that is not a CheckpointID.
-var ErrCheckpointID = errors.New("not a checkpoint ID")
+var ErrCheckpointID = errors.New("invalid checkpoint ID")
 
 // lastID is the last ID that NewCheckpointID has returned in this process.
 var lastID struct {

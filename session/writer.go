@@ -38,11 +38,11 @@ func Here(stateDir string, pid int) (Writer, error) {
 	w.Host, _ = os.Hostname()
 	name, err := writerID(stateDir)
 	if err != nil {
-		return Writer{}, fmt.Errorf("name state directory: %w", err)
+		return Writer{}, fmt.Errorf("read name of the state directory: %w", err)
 	}
 	w.State = name
 	if w.Started, err = startOf(pid); err != nil {
-		return Writer{}, fmt.Errorf("look at process %d: %w", pid, err)
+		return Writer{}, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	return w, nil
 }
@@ -68,7 +68,7 @@ func writerID(dir string) (string, error) {
 			return "", err
 		}
 	}
-	return "", fmt.Errorf("read %s: it holds no name", path)
+	return "", fmt.Errorf("read %s: file contains no name", path)
 }
 
 // newWriterID creates the file with a new random ID. It returns fs.ErrExist if another process was faster.

@@ -55,7 +55,7 @@ func (f Failures) Add(failure Failure) {
 		err = disk.WriteFile(filepath.Join(f.Dir(), FileName(failure.Dir)), append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		f.Log.Warn("note why a mount ended", zap.String("dir", failure.Dir), zap.Error(err))
+		f.Log.Warn("record failure of mount", zap.String("dir", failure.Dir), zap.Error(err))
 	}
 }
 
@@ -65,7 +65,7 @@ func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	path := filepath.Join(f.Dir(), FileName(dir))
 	failure, ok := readFailure(path)
 	if ok && progress != nil {
-		progress(control.Progress{Message: fmt.Sprintf("the mount that was here ended at %s: %s",
+		progress(control.Progress{Message: fmt.Sprintf("the previous mount at this directory failed at %s: %s",
 			failure.When.Format(time.DateTime), failure.Cause)})
 	}
 	return os.Remove(path) == nil && ok

@@ -91,14 +91,14 @@ func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 			return taken, nil
 		}
 		if !errors.Is(err, disk.ErrLocked) {
-			return nil, fmt.Errorf("make mount's directory: %w", err)
+			return nil, fmt.Errorf("create mount's directory: %w", err)
 		}
 		late := time.Since(start) > lookTime
 		if holder, ok := h.Holder(id); ok && (late || !holder.dead()) {
 			return nil, holder
 		}
 		if late {
-			return nil, fmt.Errorf("make mount's directory: %w", err)
+			return nil, fmt.Errorf("create mount's directory: %w", err)
 		}
 		select {
 		case <-time.After(LookPause):
@@ -176,7 +176,7 @@ func (h Homes) LockExisting(id string) (*Home, error) {
 // without a mount. An error, for example on a full or read-only disk, is only logged.
 func (t *Home) Sign(text string) {
 	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
-		t.Homes.Log.Debug("sign lock", zap.String("home", t.Dir), zap.Error(err))
+		t.Homes.Log.Debug("write process ID to lock file", zap.String("home", t.Dir), zap.Error(err))
 	}
 }
 
@@ -300,7 +300,7 @@ func (h Homes) RemoveLeftovers() error {
 	}
 	for _, dir := range removed {
 		if err := os.RemoveAll(dir); err != nil {
-			h.Log.Warn("remove what a mount left", zap.String("path", dir), zap.Error(err))
+			h.Log.Warn("remove leftovers of mount", zap.String("path", dir), zap.Error(err))
 		}
 	}
 	for _, id := range ids {
@@ -327,22 +327,22 @@ func (t *Home) Tidy() {
 	r, w, err := t.Inspect()
 	switch {
 	case err != nil:
-		log.Warn("a session cannot be read; run artifactfs doctor", zap.Error(err))
+		log.Warn("read session; artifactfs doctor shows the cause", zap.Error(err))
 		t.Release()
 	case w.Any():
 		if !r.Counted && !w.Damaged && !w.Removed {
 			r.Counted, r.Changed, r.Bytes = true, w.Paths, w.Bytes
 			if err := r.Save(t.Dir); err != nil {
-				log.Warn("count a session's changes", zap.Error(err))
+				log.Warn("count changes of session", zap.Error(err))
 			}
 		}
 		t.Release()
 	default:
 		if err := t.Remove(); err != nil {
-			log.Warn("remove what a mount left", zap.Error(err))
+			log.Warn("remove leftovers of mount", zap.Error(err))
 			return
 		}
-		log.Info("removed what a killed process left")
+		log.Info("removed leftovers of killed process")
 	}
 }
 
@@ -353,7 +353,7 @@ func HasLargeLog(home string) bool {
 }
 
 // ErrBusySession reports that a session is mounted by another process.
-var ErrBusySession = errors.New("it is mounted by another process")
+var ErrBusySession = errors.New("session is mounted by another process")
 
 // IDOf returns the name of the home of a session that is not mounted. The parameter of is either the name of the session or
 // the directory where it was last mounted. IDOf returns ErrNoSession if no session was mounted at that directory.
@@ -406,7 +406,7 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 }
 
 // ErrNoSession reports that the state directory does not contain the session.
-var ErrNoSession = errors.New("there is no such session")
+var ErrNoSession = errors.New("no such session")
 
 // Discard deletes the home of a session that is not mounted. With trash, it moves the home to the trash instead. It returns
 // an InUseError if the session is mounted.

@@ -28,9 +28,9 @@ const (
 
 var (
 	// ErrNewer reports that a later version of this program wrote the record.
-	ErrNewer = errors.New("written by a newer artifactfs")
+	ErrNewer = errors.New("session was written by a newer version of artifactfs")
 	// ErrRecord reports that a record is damaged.
-	ErrRecord = errors.New("not a session's record")
+	ErrRecord = errors.New("invalid session record")
 )
 
 // Record is the file session.json in a home, the directory of a mount below the state directory. It contains the base of a
@@ -104,16 +104,16 @@ func ReadRecord(home string) (Record, error) {
 	path := filepath.Join(home, RecordName)
 	f, err := os.Open(path)
 	if err != nil {
-		return Record{}, fmt.Errorf("read session: %w", err)
+		return Record{}, fmt.Errorf("read session record: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
 	if err != nil {
-		return Record{}, fmt.Errorf("read session: %w", err)
+		return Record{}, fmt.Errorf("read session record: %w", err)
 	}
 	r, err := DecodeRecord(text)
 	if err != nil {
-		return Record{}, fmt.Errorf("read session %s: %w", path, err)
+		return Record{}, fmt.Errorf("read session record %s: %w", path, err)
 	}
 	return r, nil
 }
@@ -128,7 +128,7 @@ func DecodeRecord(text []byte) (Record, error) {
 		return Record{}, ErrRecord
 	}
 	if head.Version > RecordVersion {
-		return Record{}, fmt.Errorf("%w: it is of version %d, this one knows %d", ErrNewer, head.Version, RecordVersion)
+		return Record{}, fmt.Errorf("%w: record has version %d, this artifactfs supports up to %d", ErrNewer, head.Version, RecordVersion)
 	}
 	var r Record
 	if err := json.Unmarshal(text, &r); err != nil {
@@ -196,7 +196,7 @@ func (r Record) Save(home string) error {
 	r.Version = RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
-		return fmt.Errorf("write session: %w", err)
+		return fmt.Errorf("write session record: %w", err)
 	}
 	path := filepath.Join(home, RecordName)
 	err = os.WriteFile(path+".new", append(text, '\n'), 0o600)
@@ -204,7 +204,7 @@ func (r Record) Save(home string) error {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		return fmt.Errorf("write session: %w", err)
+		return fmt.Errorf("write session record: %w", err)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func SyncRecord(home string) error {
 			err = errors.Join(f.Sync(), f.Close())
 		}
 		if err != nil {
-			return fmt.Errorf("write session: %w", err)
+			return fmt.Errorf("write session record: %w", err)
 		}
 	}
 	return nil
@@ -274,4 +274,4 @@ type Checkpoint struct {
 }
 
 // ErrNoRecord reports that a home has an overlay but no record.
-var ErrNoRecord = errors.New(RecordName + " is missing, and an overlay is there")
+var ErrNoRecord = errors.New(RecordName + " is missing although the overlay exists")

@@ -23,9 +23,9 @@ import (
 
 var (
 	// ErrStoreUsed reports that another process has the store open.
-	ErrStoreUsed = errors.New("a mount uses it")
+	ErrStoreUsed = errors.New("store is used by a mount")
 	// errUnsettled reports that a process has locked a home and has not written its record yet.
-	errUnsettled = errors.New("it is being mounted")
+	errUnsettled = errors.New("session is being mounted")
 )
 
 // HoldStore opens a store's directory, and creates it if it does not exist. Until release is called, other processes cannot
@@ -146,7 +146,7 @@ func NeededStores(state string) (map[string]bool, error) {
 			}
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return needed, fmt.Errorf("read session %s: %w", id, err)
+			return needed, fmt.Errorf("read session record %s: %w", id, err)
 		}
 		r, err := ReadRecord(dir)
 		switch {
@@ -156,13 +156,13 @@ func NeededStores(state string) (map[string]bool, error) {
 			return needed, err
 		case len(text) > 0:
 		case HasOverlay(dir):
-			return needed, fmt.Errorf("read session %s: %w", id, ErrNoRecord)
+			return needed, fmt.Errorf("read session record %s: %w", id, ErrNoRecord)
 		default:
 			t, err := h.LockExisting(id)
 			if err == nil { // nothing has locked the home, so a killed process left it
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
-				return needed, fmt.Errorf("read session %s: %w", id, errUnsettled)
+				return needed, fmt.Errorf("read session record %s: %w", id, errUnsettled)
 			}
 		}
 	}

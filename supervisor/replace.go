@@ -47,7 +47,7 @@ func (s *supervisor) inherit() error {
 	os.Unsetenv(handoverVariable)
 	fd, err := strconv.Atoi(number)
 	if how != "" && err != nil {
-		return fmt.Errorf("read %s: %w", handoverVariable, err)
+		return fmt.Errorf("read variable %s: %w", handoverVariable, err)
 	}
 	switch how {
 	case "self":
@@ -57,7 +57,7 @@ func (s *supervisor) inherit() error {
 	}
 	s.store = passed()
 	if len(s.store) > 0 {
-		s.reason = "the daemon was started anew"
+		s.reason = "daemon was restarted"
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (s *supervisor) inheritSelf(fd int) error {
 	defer f.Close()
 	var h handover
 	if err := json.NewDecoder(f).Decode(&h); err != nil {
-		return fmt.Errorf("read handover: %w", err)
+		return fmt.Errorf("read handover state: %w", err)
 	}
 	for _, fd := range h.Descriptors {
 		// The descriptors stayed open during exec(2), because exec had cleared their close-on-exec flag. Workers must not
@@ -83,12 +83,12 @@ func (s *supervisor) inheritSelf(fd int) error {
 	}
 	process, err := os.FindProcess(h.PID)
 	if err != nil {
-		return fmt.Errorf("find worker: %w", err)
+		return fmt.Errorf("find worker process: %w", err)
 	}
 	now := time.Now()
 	s.worker = &worker{process: process, conn: conn, version: h.Version, waiting: true, orderedAt: now, readyAt: now}
 	s.watch(s.worker)
-	s.Log.Info("the supervisor is replaced", zap.Int("worker", h.PID))
+	s.Log.Info("replaced supervisor", zap.Int("worker", h.PID))
 	s.wantSpare()
 	return nil
 }
@@ -105,7 +105,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		// The old worker sends its descriptors one by one, and then the StartServing message.
 		m, fds, err := conn.Receive()
 		if err != nil {
-			return fmt.Errorf("receive from worker: %w", err)
+			return fmt.Errorf("receive message from worker: %w", err)
 		}
 		switch {
 		case m[keeper.Store] != "" && len(fds) == 1:
@@ -126,7 +126,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
 		return err
 	}
-	s.worker = &worker{conn: conn, killed: "its supervisor was lost", orderedAt: time.Now(), readyAt: time.Now(), exited: true}
+	s.worker = &worker{conn: conn, killed: "supervisor was lost", orderedAt: time.Now(), readyAt: time.Now(), exited: true}
 	s.watch(s.worker)
 	return nil
 }
@@ -148,7 +148,7 @@ func (s *supervisor) replace(file *os.File) error {
 			reading = false
 			if e.gone {
 				go s.bring(e) // the event is handled again later, after the events that precede it
-				return errors.New("the worker has ended meanwhile")
+				return errors.New("worker has exited")
 			}
 		}
 	}

@@ -158,7 +158,7 @@ func Run(ctx context.Context, c Config) int {
 	defer close(s.done)
 	defer s.manager.close()
 	if err := s.inherit(); err != nil {
-		s.Log.Error("take over from another supervisor", zap.Error(err))
+		s.Log.Error("take over mounts from another supervisor", zap.Error(err))
 		return 1
 	}
 	return s.run(ctx)
@@ -189,7 +189,7 @@ func (s *supervisor) run(ctx context.Context) int {
 		case <-s.pause:
 			s.pause = nil
 			if s.failures >= giveUpAfter {
-				return s.giveUp("no worker can be started: " + s.reason)
+				return s.giveUp("no worker could be started: " + s.reason)
 			}
 			s.orderStart()
 		case <-s.spare:
@@ -197,7 +197,7 @@ func (s *supervisor) run(ctx context.Context) int {
 			s.prepare()
 		case <-s.stop:
 			s.stop = nil
-			return s.giveUp("it did not end in time")
+			return s.giveUp("worker did not exit in time")
 		case <-stop:
 			stop = nil
 			code, end = s.shutdown()
@@ -293,7 +293,7 @@ func (s *supervisor) ready(w *worker) {
 	s.failures = 0
 	took := w.readyAt.Sub(w.orderedAt)
 	if s.count > 0 {
-		s.Log.Info("the mounts are served again", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
+		s.Log.Info("continued mounts", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
 	}
 	// The service manager expects READY=1 only once, from the first worker.
 	if !s.served {
@@ -315,7 +315,7 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 		n.silence += passed
 		switch {
 		case s.upgrade != nil && !n.waiting && n.silence >= waitingTime:
-			s.kill(n, "it did not come up")
+			s.kill(n, "worker did not start in time")
 		case s.upgrade == nil && !s.store.hasMounts():
 			s.kill(n, "not needed")
 		}
@@ -344,12 +344,12 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
-			s.hangs(w, "it did not get ready in "+now.Sub(w.orderedAt).Round(tick/5).String())
+			s.hangs(w, "worker was not ready within "+now.Sub(w.orderedAt).Round(tick/5).String())
 		}
 		return
 	}
 	if limit := s.Watchdog << patience; s.Watchdog > 0 && (w.silence-w.starved >= limit || w.silence >= starvedFactor*limit) {
-		s.hangs(w, "it gave no sign of life for "+w.silence.Round(tick/5).String())
+		s.hangs(w, "worker did not respond for "+w.silence.Round(tick/5).String())
 		return
 	}
 	if now.Sub(w.readyAt) >= calmTime && w.silence <= 2*tick {
@@ -359,7 +359,7 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 
 // hangs kills a worker that hangs, and counts it for the time limits.
 func (s *supervisor) hangs(w *worker, why string) {
-	s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.pid()),
+	s.Log.Error("kill worker that does not respond", zap.Int("pid", w.pid()),
 		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
 	s.hung++
 	w.hung = true
@@ -371,7 +371,7 @@ func (s *supervisor) hangs(w *worker, why string) {
 func (s *supervisor) shutdown() (code int, end bool) {
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
 	s.stopping = true
-	s.abandonUpgrade("the daemon ends")
+	s.abandonUpgrade("daemon exits")
 	s.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
 	s.manager.notify(keeper.Message{keeper.Stopping: "1"})
 	if s.next != nil {
@@ -382,10 +382,10 @@ func (s *supervisor) shutdown() (code int, end bool) {
 	case s.worker == nil && s.leaving:
 		return s.left()
 	case s.worker == nil:
-		return s.giveUp("it was asked to exit while no worker could be started"), true
+		return s.giveUp("daemon was asked to exit while no worker could be started"), true
 	case s.leaving:
-		s.Log.Info("ending, the mounts live on")
-		s.kill(s.worker, "the daemon is started anew")
+		s.Log.Info("exiting without unmounting")
+		s.kill(s.worker, "daemon is restarting")
 	default:
 		s.tellStop(s.worker)
 		s.stop = time.After(stopTime)
@@ -396,7 +396,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 // tellStop orders a worker to unmount everything and exit. If the order cannot be sent, the worker is killed.
 func (s *supervisor) tellStop(w *worker) {
 	if err := w.conn.Tell(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
-		s.kill(w, "it could not be asked to stop")
+		s.kill(w, "worker could not be asked to stop")
 	}
 }
 
@@ -415,7 +415,7 @@ func (s *supervisor) giveUp(reason string) (code int) {
 			w.process.Kill()
 		}
 	}
-	s.Log.Error("giving up: the mounts are detached", zap.String("why", reason))
+	s.Log.Error("detach mounts after too many failures", zap.String("why", reason))
 	if err := s.GiveUp(s.store.files(), reason); err != nil {
 		s.Log.Error("detach mounts", zap.Error(err))
 	}

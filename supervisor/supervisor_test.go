@@ -192,10 +192,10 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 		reason string
 	}{
 		"kill":    {func(y *try, pid int) { y.kill(pid, syscall.SIGKILL) }, "killed"},
-		"crash":   {func(y *try, pid int) { y.ask("exit 2") }, "exit code 2"},
-		"exit":    {func(y *try, pid int) { y.ask("exit 0") }, "exit code 0"},
-		"stop":    {func(y *try, pid int) { y.kill(pid, syscall.SIGSTOP) }, "no sign of life"},
-		"silence": {func(y *try, pid int) { y.ask("silence") }, "no sign of life"},
+		"crash":   {func(y *try, pid int) { y.ask("exit 2") }, "exited with code 2"},
+		"exit":    {func(y *try, pid int) { y.ask("exit 0") }, "exited with code 0"},
+		"stop":    {func(y *try, pid int) { y.kill(pid, syscall.SIGSTOP) }, "did not respond"},
+		"silence": {func(y *try, pid int) { y.ask("silence") }, "did not respond"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -208,7 +208,7 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			second := y.awaitEvent("serving", 2)
 			slices.Sort(second.Names)
 			reason := second.Start.Reason
-			if reason == "it was lost" { // nobody waited for more
+			if reason == "worker was lost" { // nobody waited for more
 				reason = y.awaitEvent("reason", 1).Reason
 			}
 			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 || !slices.Equal(second.Names, []string{fakeMount, "control"}) {
@@ -262,7 +262,7 @@ func TestWorkersThatCannotStartAreRetried(t *testing.T) {
 	y.set("crash", 3)
 	y.kill(first.PID, syscall.SIGKILL)
 	second := y.awaitEvent("serving", 2)
-	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 || !strings.Contains(second.Start.Reason, "exit code 3") {
+	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 || !strings.Contains(second.Start.Reason, "exited with code 3") {
 		t.Errorf("after %d crashes: %+v", n, second)
 	}
 }
@@ -276,7 +276,7 @@ func TestGivingUpDetachesWhatIsKept(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	h := y.awaitEvent("gave up", 1)
-	if n := len(y.of("crashed")); n != giveUpAfter || !slices.Contains(h.Names, fakeMount) || !strings.Contains(h.Reason, "exit code 3") {
+	if n := len(y.of("crashed")); n != giveUpAfter || !slices.Contains(h.Names, fakeMount) || !strings.Contains(h.Reason, "exited with code 3") {
 		t.Errorf("after %d crashes: %+v", n, h)
 	}
 }

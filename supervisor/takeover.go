@@ -81,7 +81,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	s.worker, s.last, s.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
-		return s.giveUp("it ended with mounts"), true
+		return s.giveUp("worker exited although it served mounts"), true
 	case w.stopping:
 		return w.code(), true
 	case s.leaving:
@@ -91,7 +91,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 		return w.code(), true
 	}
 	s.reason = w.end()
-	s.Log.Warn("the worker has exited, another one takes over", zap.Int("pid", w.pid()), zap.String("why", s.reason))
+	s.Log.Warn("replace worker that has exited", zap.Int("pid", w.pid()), zap.String("why", s.reason))
 	w.endedAt = time.Now()
 	switch {
 	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next one has more time
@@ -103,16 +103,16 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 		s.countHaste(w)
 	}
 	if s.upgrade != nil && !s.upgrade.ordered && (s.next == nil || !s.next.waiting) {
-		s.abandonUpgrade("the daemon had to be started again meanwhile: " + s.reason)
+		s.abandonUpgrade("daemon had to be restarted: " + s.reason)
 	}
 	if s.stopping {
 		if s.stopTries++; s.stopTries >= stopTries {
-			return s.giveUp("its worker died while it unmounted: " + s.reason), true
+			return s.giveUp("worker died while it unmounted: " + s.reason), true
 		}
 	}
 	// Neither new workers nor pauses have helped. The users of the mounts now receive errors instead of waiting.
 	if s.failures >= giveUpAfter || s.hasty >= hastyLimit {
-		return s.giveUp(fmt.Sprintf("%d workers in a row have failed, the last: %s", max(s.failures, s.hasty), s.reason)), true
+		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", max(s.failures, s.hasty), s.reason)), true
 	}
 	s.retry()
 	return 0, false
@@ -184,7 +184,7 @@ func (s *supervisor) lostNext(w *worker) {
 	}
 	why := w.killed
 	if why == "" {
-		why = "it ended before it came up; its output is in the log"
+		why = "worker exited before it was ready; the log has its output"
 	}
 	s.abandonUpgrade(why)
 }
@@ -195,12 +195,12 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
 	// The worker passes the failure on to the caller of the upgrade.
 	if err != nil {
-		s.tellFailed("keep executable: " + err.Error())
+		s.tellFailed("open executable: " + err.Error())
 		return
 	}
 	if s.upgrade != nil || s.stopping {
 		file.Close()
-		s.tellFailed("another upgrade is under way, or the daemon ends")
+		s.tellFailed("another upgrade is in progress, or the daemon is exiting")
 		return
 	}
 	s.dropNext()
@@ -210,7 +210,7 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 		s.abandonUpgrade(err.Error())
 		return
 	}
-	s.Log.Info("upgrading", zap.String("to", path), zap.Int("pid", w.process.Pid))
+	s.Log.Info("upgrading daemon", zap.String("to", path), zap.Int("pid", w.process.Pid))
 	s.next = w
 }
 
@@ -248,7 +248,7 @@ func (s *supervisor) abandonUpgrade(why string) {
 	s.dropNext()
 	u.file.Close()
 	s.upgradeFailed = fmt.Sprintf("upgrade to %s: %s", u.path, why)
-	s.Log.Error("the upgrade is taken back", zap.String("to", u.path), zap.String("why", why))
+	s.Log.Error("undo upgrade", zap.String("to", u.path), zap.String("why", why))
 	s.tellFailed(s.upgradeFailed)
 	s.wantSpare()
 }
@@ -270,7 +270,7 @@ func (s *supervisor) failUpgrade() {
 	}
 	if u.failures++; u.failures >= upgradeTries {
 		s.failures = 0
-		s.abandonUpgrade(fmt.Sprintf("%d workers of it have failed, the last: %s", u.failures, s.reason))
+		s.abandonUpgrade(fmt.Sprintf("%d workers of the new version failed, the last one: %s", u.failures, s.reason))
 	}
 }
 
@@ -290,6 +290,6 @@ func (s *supervisor) finishUpgrade(w *worker) {
 	s.exe, s.exeFile = u.exe(), u.file
 	// If this fails, workers use the new executable already, and only the supervisor keeps the old one.
 	if err := s.replace(u.file); err != nil {
-		s.Log.Warn("the supervisor stays what it was", zap.Error(err))
+		s.Log.Warn("replace supervisor", zap.Error(err))
 	}
 }

@@ -101,7 +101,7 @@ func (s *supervisor) read(w *worker) {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-				s.Log.Warn("read what a worker says", zap.Error(err))
+				s.Log.Warn("read message of worker", zap.Error(err))
 			}
 			s.bring(event{from: w, gone: true})
 			return
@@ -156,13 +156,13 @@ func (w *worker) end() string {
 	case w.killed != "":
 		return w.killed
 	case w.status == nil:
-		return "it was lost"
+		return "worker was lost"
 	}
 	ws, ok := w.status.Sys().(syscall.WaitStatus)
 	if ok && ws.Signaled() {
-		return "it was killed by a signal: " + ws.Signal().String()
+		return "worker was killed by a signal: " + ws.Signal().String()
 	}
-	return fmt.Sprintf("it ended with exit code %d, the log says more", w.status.ExitCode())
+	return fmt.Sprintf("worker exited with code %d; the log has the details", w.status.ExitCode())
 }
 
 // code returns the exit code with which the supervisor ends after this worker has ended.

@@ -126,7 +126,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 		defer close(e.done)
 		var err error
 		if e.answer, e.judged, err = h.ahead(ctx, []byte(e.message)); err != nil {
-			r.log.Debug("command sent ahead", zap.String("remote", r.URL()), zap.Error(err))
+			r.log.Debug("send command in advance", zap.String("remote", r.URL()), zap.Error(err))
 		}
 	}()
 }

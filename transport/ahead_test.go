@@ -43,7 +43,7 @@ func both(t *testing.T, s *webServer, fx fixture, o Options) (refs, fetch int) {
 	return refs, len(s.requests()) - before - refs
 }
 
-// A command sent ahead is the first request beside the capabilities, and is not made again.
+// A send command in advance is the first request beside the capabilities, and is not made again.
 func TestAhead(t *testing.T) {
 	s, fx := webRepo(t)
 	posted, answered := make(chan struct{}), false
@@ -77,7 +77,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// Where a command sent ahead is of no use it is sent again as ever, and none is sent ahead the next time.
+// Where a send command in advance is of no use it is sent again as ever, and none is sent ahead the next time.
 func TestAheadRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string

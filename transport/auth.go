@@ -168,13 +168,13 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	case tried.source == fromHelper:
 		a.report(ctx, "reject", tried)
 		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
-			err = fmt.Errorf("%w: the credentials git has for %s were refused", ErrAuth, a.url.Host)
+			err = fmt.Errorf("%w: %s rejected the credentials from git's credential helper", ErrAuth, a.url.Host)
 		}
 	// The server refused the password in the URL, or the token in the form in which it was sent. The token may be
 	// accepted in the other form (Bearer or password).
 	default:
 		if l, err = a.token(bearer); err == nil && (l == nil || l.secret == tried.secret && l.bearer == tried.bearer) {
-			err = fmt.Errorf("%w: %s refused the token or password of the user", ErrAuth, a.url.Host)
+			err = fmt.Errorf("%w: %s rejected the user's token or password", ErrAuth, a.url.Host)
 		}
 	}
 	a.mu.Lock()
@@ -246,11 +246,11 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 		return nil, context.Cause(ctx)
 	}
 	if err != nil { // the error does not quote the helper's output, which may contain a secret
-		return nil, fmt.Errorf("%w: %s wants credentials and git has none for it", ErrAuth, a.url.Host)
+		return nil, fmt.Errorf("%w: %s requires credentials, and git's credential helper has none for this host", ErrAuth, a.url.Host)
 	}
 	l := parseCredential(out)
 	if l == nil {
-		return nil, fmt.Errorf("%w: git's credentials for %s are incomplete", ErrAuth, a.url.Host)
+		return nil, fmt.Errorf("%w: git's credential helper returned no password for %s", ErrAuth, a.url.Host)
 	}
 	return l, nil
 }
@@ -282,7 +282,7 @@ func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
 	cmd.Stdin = bytes.NewReader(l.answer)
 	if err := cmd.Run(); err != nil {
-		a.remote.log.Debug("git credential", zap.String("verb", verb), zap.Error(err))
+		a.remote.log.Debug("run git credential", zap.String("verb", verb), zap.Error(err))
 	}
 }
 

@@ -24,7 +24,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	kind, line, err := p.line()
 	if err == nil && kind == pktline.Data && bytes.Equal(line, []byte("# service=git-upload-pack")) {
 		if kind, _, err = p.line(); err == nil && kind != pktline.Flush {
-			return c, fmt.Errorf("%w: %v behind the service header", errProtocol, kind)
+			return c, fmt.Errorf("%w: unexpected %v after the service header", errProtocol, kind)
 		}
 		kind, line, err = p.line()
 	}
@@ -45,11 +45,11 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 			break
 		}
 		if kind != pktline.Data || n >= maxCapabilities {
-			return c, fmt.Errorf("%w: %v as capability %d", errProtocol, kind, n)
+			return c, fmt.Errorf("%w: unexpected %v in place of capability %d", errProtocol, kind, n)
 		}
 		key, value, _ := strings.Cut(string(line), "=")
 		if !isCapability(key, value) {
-			return c, fmt.Errorf("%w: capability %.80q", errProtocol, line)
+			return c, fmt.Errorf("%w: invalid capability %.80q", errProtocol, line)
 		}
 		// Unknown capabilities are ignored, as the protocol requires.
 		switch key {
@@ -70,7 +70,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 		}
 	}
 	if !refs || !fetch {
-		return c, fmt.Errorf("%w: server offers no ls-refs or no fetch", errProtocol)
+		return c, fmt.Errorf("%w: server does not offer both ls-refs and fetch", errProtocol)
 	}
 	return c, nil
 }

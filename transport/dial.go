@@ -135,7 +135,7 @@ func (r *Remote) dialGit(ep *endpoint.URL, service service) dial {
 	request := fmt.Sprintf("%s %s\x00host=%s\x00\x00version=2\x00", service, ep.Path, host)
 	return func(ctx context.Context) (duplex, error) {
 		if len(request) > pktline.MaxData {
-			return nil, errors.New("path is too long")
+			return nil, errors.New("repository path is too long for a git:// request")
 		}
 		d := net.Dialer{Timeout: r.opts.Connect, Control: r.sendAgainSoon}
 		c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(ep.Host, port))

@@ -98,7 +98,7 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 }
 
 // errProxyURL does not contain the URL, which may contain a password.
-var errProxyURL = errors.New("proxy URL is malformed")
+var errProxyURL = errors.New("malformed proxy URL")
 
 // excepted reports whether host is in list, which has the format of no_proxy in curl: hosts and domains divided by
 // commas, or "*".
@@ -150,16 +150,16 @@ func certPool(file, dir string) (*x509.CertPool, error) {
 	if file != "" {
 		pem, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read certificates: %w", err)
+			return nil, fmt.Errorf("read certificate authorities: %w", err)
 		}
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read certificates: none in %s", file)
+			return nil, fmt.Errorf("read certificate authorities: no certificate in %s", file)
 		}
 	}
 	if dir != "" {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return nil, fmt.Errorf("read certificates: %w", err)
+			return nil, fmt.Errorf("read certificate authorities: %w", err)
 		}
 		// A directory of certificates may also contain other files, such as revocation lists; files without a certificate
 		// are skipped.

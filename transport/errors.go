@@ -17,17 +17,17 @@ import (
 // An error of this package wraps at most one of these. Its text names the remote and the cause, and never contains a
 // secret.
 var (
-	ErrUnreachable = errors.New("remote unreachable")            // name lookup, route, connection, TLS, status 5xx, or cut off
-	ErrAuth        = error(denied("authentication failed"))      // no credentials, or the server refused them
-	ErrForbidden   = error(denied("access forbidden"))           // the server does not allow the request, with or without a login
-	ErrNotFound    = errors.New("no such repository")            // or a repository that the server hides
-	ErrNoV2        = errors.New("no git protocol version 2")     // the server speaks only protocol 0 or 1, or dumb HTTP
-	ErrURL         = endpoint.ErrURL                             // the URL is invalid, so no request was sent
-	ErrStalled     = errors.New("remote stalled")                // no byte arrived for Options.Stall
-	errClosed      = errors.New("remote is closed")              // Remote.Close was called before
-	errAborted     = errors.New("closed before its end")         // the caller closed FetchResponse.Pack before its end
-	errHungUp      = errors.New("closed before the answer")      // an idle or spare connection turned out to be dead
-	errProtocol    = errors.New("server broke the git protocol") // the server sent bytes that no git server sends
+	ErrUnreachable = errors.New("remote unreachable")                                  // name lookup, route, connection, TLS, status 5xx, or cut off
+	ErrAuth        = error(denied("authentication failed"))                            // no credentials, or the server refused them
+	ErrForbidden   = error(denied("access forbidden"))                                 // the server does not allow the request, with or without a login
+	ErrNotFound    = errors.New("no such repository")                                  // or a repository that the server hides
+	ErrNoV2        = errors.New("server does not support git protocol version 2")      // the server speaks only protocol 0 or 1, or dumb HTTP
+	ErrURL         = endpoint.ErrURL                                                   // the URL is invalid, so no request was sent
+	ErrStalled     = errors.New("remote stalled")                                      // no byte arrived for Options.Stall
+	errClosed      = errors.New("connection to the remote was closed by this program") // Remote.Close was called before
+	errAborted     = errors.New("pack was closed before its end")                      // the caller closed FetchResponse.Pack before its end
+	errHungUp      = errors.New("server closed the connection before it answered")     // an idle or spare connection turned out to be dead
+	errProtocol    = errors.New("server violated the git protocol")                    // the server sent bytes that no git server sends
 )
 
 // denied is an error of authorisation. errors.Is reports it to be fs.ErrPermission, for callers that do not import this
@@ -56,7 +56,7 @@ func (e RateLimited) Error() string {
 	if e.After == 0 {
 		return "server limits the rate of requests"
 	}
-	return fmt.Sprintf("server limits the rate of requests, asks to wait %s", e.After)
+	return fmt.Sprintf("server limits the rate of requests: retry after %s", e.After)
 }
 
 // transient marks an error that another attempt may avoid. after is the pause that the server asks for, or zero.
@@ -94,7 +94,7 @@ func isFault(err error) bool { return errors.Is(err, ErrStalled) || errors.Is(er
 type remoteError struct{ text string }
 
 // Error returns the server's message.
-func (e remoteError) Error() string { return "server says: " + e.text }
+func (e remoteError) Error() string { return "server reported: " + e.text }
 
 // parseRemoteError converts the text of an ERR packet or of side band 3 into an error. The protocol has no error codes;
 // the only text with a meaning here is upload-pack's "not our ref <id>".

@@ -20,11 +20,11 @@ const maxShallow = 1 << 20
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
-		return nil, errors.New("fetch request without wants")
+		return nil, errors.New("fetch request names no objects")
 	case req.Filter != "" && !caps.Filter:
-		return nil, errors.New("server does not offer filters") // the server would ignore the filter and send everything
+		return nil, errors.New("server does not support filters") // the server would ignore the filter and send everything
 	case req.Depth < 0, req.Depth > 0 && !caps.Shallow:
-		return nil, fmt.Errorf("server does not offer depth %d", req.Depth)
+		return nil, fmt.Errorf("server does not support fetches with depth %d", req.Depth)
 	case len(req.Filter) > 1000 || strings.ContainsAny(req.Filter, "\n\x00"):
 		return nil, fmt.Errorf("invalid filter %.80q", req.Filter)
 	}
@@ -40,7 +40,7 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	// A repository has one hash format, so the ids must have the server's.
 	for _, id := range req.Wants {
 		if id.IsZero() || id.Format() != caps.Format {
-			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
+			return nil, fmt.Errorf("object ID %q is not in the server's hash format %v", id, caps.Format)
 		}
 		b = pktline.AppendLine(b, "want "+id.String())
 	}
@@ -59,7 +59,7 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 			return nil, cut(err)
 		}
 		if kind != pktline.Data {
-			return nil, fmt.Errorf("%w: %v in place of a pack", errProtocol, kind)
+			return nil, fmt.Errorf("%w: unexpected %v in place of a section header", errProtocol, kind)
 		}
 		switch string(line) {
 		case "packfile":
@@ -69,7 +69,7 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 				return nil, err
 			}
 		default: // acknowledgments, wanted-refs or packfile-uris, which the request did not ask for
-			return nil, fmt.Errorf("%w: unexpected section %.80q", errProtocol, line)
+			return nil, fmt.Errorf("%w: unexpected section %.80q in the fetch response", errProtocol, line)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func parseShallow(p *pktReader, f object.Format) ([]object.ID, error) {
 		}
 		name, ok := strings.CutPrefix(string(line), "shallow ")
 		if kind != pktline.Data || !ok || n >= maxShallow {
-			return nil, fmt.Errorf("%w: shallow line %d: %v %.80q", errProtocol, n, kind, line)
+			return nil, fmt.Errorf("%w: invalid shallow line %d: %v %.80q", errProtocol, n, kind, line)
 		}
 		id, err := parseID(f, name)
 		if err != nil {
@@ -140,7 +140,7 @@ func (p *pack) step() error {
 		return io.EOF
 	}
 	if kind != pktline.Data || n == 0 {
-		return fmt.Errorf("%w: %v of %d bytes in a pack", errProtocol, kind, n)
+		return fmt.Errorf("%w: unexpected %v of %d bytes in a pack", errProtocol, kind, n)
 	}
 	if err := p.a.Fill(1); err != nil {
 		return cut(err)
@@ -165,7 +165,7 @@ func (p *pack) step() error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: side band %d", errProtocol, band)
+	return fmt.Errorf("%w: unknown side band %d", errProtocol, band)
 }
 
 // Read copies the data of all packets that have arrived, so that small packets do not cost one call each. It blocks only

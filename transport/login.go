@@ -41,7 +41,7 @@ func (l *Login) Given() (token, file string, renewed int) {
 }
 
 // errNoToken means that a token file contains no usable token.
-var errNoToken = errors.New("no token")
+var errNoToken = errors.New("no usable token")
 
 // Token returns the token, or "" if none was named. It reads the file at each call, because short-lived tokens are
 // replaced in the file. An empty file is an error, because the user expects it to contain a token.
@@ -57,9 +57,9 @@ func (l *Login) Token() (string, error) {
 	token = string(bytes.TrimSpace(b))
 	switch {
 	case token == "":
-		return "", fmt.Errorf("%w: %w in token file %s: it is empty", ErrAuth, errNoToken, file)
+		return "", fmt.Errorf("%w: %w in token file %s: the file is empty", ErrAuth, errNoToken, file)
 	case strings.ContainsAny(token, "\r\n\x00"):
-		return "", fmt.Errorf("%w: %w in token file %s: it has more than one line", ErrAuth, errNoToken, file)
+		return "", fmt.Errorf("%w: %w in token file %s: the file has more than one line", ErrAuth, errNoToken, file)
 	}
 	return token, nil
 }

@@ -13,12 +13,12 @@ import (
 // infoMessage returns the object-info request for the sizes of ids. All ids must have the server's hash format.
 func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	if !caps.ObjectInfo {
-		return nil, errors.New("server does not offer object-info")
+		return nil, errors.New("server does not support object-info requests")
 	}
 	b := pktline.AppendLine(command(caps, "object-info", len(ids)*(2*caps.Format.Size()+9)), "size")
 	for _, id := range ids {
 		if id.IsZero() || id.Format() != caps.Format {
-			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
+			return nil, fmt.Errorf("object ID %q is not in the server's hash format %v", id, caps.Format)
 		}
 		b = pktline.AppendLine(b, "oid "+id.String())
 	}
@@ -41,7 +41,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 		return sizes, nil
 	}
 	if kind != pktline.Data || string(line) != "size" {
-		return nil, fmt.Errorf("%w: object-info starts with %v %.80q", errProtocol, kind, line)
+		return nil, fmt.Errorf("%w: object-info response starts with %v %.80q, want \"size\"", errProtocol, kind, line)
 	}
 	// at maps an id to its position in ids. It is built only if the server answers in another order.
 	var at map[object.ID]int
@@ -55,7 +55,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 		}
 		// A server must not send more lines than there were ids in the request.
 		if kind != pktline.Data || n >= len(ids) {
-			return nil, fmt.Errorf("%w: %v as object-info line %d", errProtocol, kind, n)
+			return nil, fmt.Errorf("%w: unexpected %v in place of object-info line %d", errProtocol, kind, n)
 		}
 		id, size, err := parseInfoLine(f, string(line))
 		if err != nil {
@@ -71,7 +71,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 			}
 			var ok bool
 			if i, ok = at[id]; !ok {
-				return nil, fmt.Errorf("%w: size of object %s, which was not requested", errProtocol, id)
+				return nil, fmt.Errorf("%w: object-info response has the size of object %s, which was not requested", errProtocol, id)
 			}
 		}
 		sizes[i] = size
@@ -87,7 +87,7 @@ func parseInfoLine(f object.Format, line string) (object.ID, int64, error) {
 	}
 	size, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil {
-		return id, -1, fmt.Errorf("%w: object-info line %.120q", errProtocol, line)
+		return id, -1, fmt.Errorf("%w: invalid object-info line %.120q", errProtocol, line)
 	}
 	return id, int64(size), nil
 }

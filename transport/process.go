@@ -35,13 +35,13 @@ type process struct {
 func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("make pipe: %w", err)
+		return nil, fmt.Errorf("create pipe: %w", err)
 	}
 	out, childOut, err := os.Pipe()
 	if err != nil {
 		childIn.Close()
 		in.Close()
-		return nil, fmt.Errorf("make pipe: %w", err)
+		return nil, fmt.Errorf("create pipe: %w", err)
 	}
 	// A larger pipe means fewer wake-ups. The error is ignored, because an unprivileged user may have reached the limit
 	// for pipe buffers.

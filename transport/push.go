@@ -154,7 +154,7 @@ func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 // head returns the list of commands in the format of gitprotocol-pack, "Reference Update Request".
 func (p *Push) head(req PushRequest) ([]byte, error) {
 	if len(req.Updates) == 0 {
-		return nil, errors.New("push: nothing to change")
+		return nil, errors.New("push: request has no ref updates")
 	}
 	traits := " report-status"
 	if p.sideBand {
@@ -178,7 +178,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 			return none, nil
 		}
 		if id.Format() != p.Format {
-			return "", fmt.Errorf("push: object %s to a %v repository", id, p.Format)
+			return "", fmt.Errorf("push: object %s is not in the repository's hash format %v", id, p.Format)
 		}
 		return id.String(), nil
 	}
@@ -187,11 +187,11 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 	seen := make(map[string]bool, len(req.Updates))
 	for i, u := range req.Updates {
 		if !refname.Valid(u.Name) || u.Name == "HEAD" || seen[u.Name] {
-			return nil, fmt.Errorf("push: %.200q cannot be moved, or not twice", u.Name)
+			return nil, fmt.Errorf("push: ref %.200q is invalid or is updated twice", u.Name)
 		}
 		seen[u.Name] = true
 		if u.New.IsZero() && (u.Old.IsZero() || !p.Delete) {
-			return nil, fmt.Errorf("push: server cannot remove %s", u.Name)
+			return nil, fmt.Errorf("push: server does not support the deletion of ref %s", u.Name)
 		}
 		from, err := hex(u.Old)
 		if err != nil {
@@ -238,7 +238,7 @@ type emitter struct {
 }
 
 // errUnread is the error of a write to a pack that is not read any more.
-var errUnread = errors.New("the pack is not read any more")
+var errUnread = errors.New("reader of the pack was closed")
 
 // emit starts run in a goroutine. The context of run ends when stop is called.
 func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {

@@ -13,9 +13,9 @@ import (
 
 var (
 	// ErrNoPush means that the server does not accept pushes.
-	ErrNoPush = errors.New("server takes no pushes")
+	ErrNoPush = errors.New("server does not accept pushes")
 	// errNoReport means that the server does not support report-status, so the result of a push would be unknown.
-	errNoReport = fmt.Errorf("%w: no reports", ErrNoPush)
+	errNoReport = fmt.Errorf("%w: server does not report the result of a push", ErrNoPush)
 )
 
 // RejectKind classifies the reasons for which a server refuses an update.
@@ -41,7 +41,7 @@ type Rejected struct {
 }
 
 // Error returns a message with the ref and the server's text.
-func (e *Rejected) Error() string { return "server refuses " + e.Ref + ": " + e.Text }
+func (e *Rejected) Error() string { return "server rejected " + e.Ref + ": " + e.Text }
 
 // rejectKind classifies the texts that git's receive-pack sends. The protocol has no error codes. An unknown text is
 // RejectOther, after which the caller can list the refs to find out what happened.
@@ -78,7 +78,7 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	kind, line, err := p.line()
 	if err == nil && kind == pktline.Data && string(line) == "# service="+string(receivePack) {
 		if kind, _, err = p.line(); err == nil && kind != pktline.Flush {
-			return about, fmt.Errorf("%w: %v behind the service header", errProtocol, kind)
+			return about, fmt.Errorf("%w: unexpected %v after the service header", errProtocol, kind)
 		}
 		kind, line, err = p.line()
 	}
@@ -94,7 +94,7 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 			return about, nil
 		}
 		if kind != pktline.Data || n >= maxRefs {
-			return about, fmt.Errorf("%w: a %v packet in place of ref %d", errProtocol, kind, n)
+			return about, fmt.Errorf("%w: unexpected %v in place of ref %d", errProtocol, kind, n)
 		}
 		text := string(line)
 		if n == 0 {
@@ -125,7 +125,7 @@ func (about *Receiver) parseCapabilities(traits string) error {
 	for trait := range strings.FieldsSeq(traits) {
 		key, value, _ := strings.Cut(trait, "=")
 		if !isCapability(key, value) {
-			return fmt.Errorf("%w: capability %.80q", errProtocol, trait)
+			return fmt.Errorf("%w: invalid capability %.80q", errProtocol, trait)
 		}
 		switch key {
 		case "report-status":
@@ -211,7 +211,7 @@ func (b *banded) step() error {
 		b.over = true
 		return io.EOF
 	case kind != pktline.Data || len(packet) == 0:
-		return fmt.Errorf("%w: %v in a report", errProtocol, kind)
+		return fmt.Errorf("%w: unexpected %v in the push report", errProtocol, kind)
 	}
 	switch packet[0] {
 	case bandData:
@@ -223,7 +223,7 @@ func (b *banded) step() error {
 	case bandError:
 		return parseRemoteError(packet[1:])
 	default:
-		return fmt.Errorf("%w: side band %d", errProtocol, packet[0])
+		return fmt.Errorf("%w: unknown side band %d", errProtocol, packet[0])
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 	}
 	unpacked, ok := strings.CutPrefix(string(line), "unpack ")
 	if kind != pktline.Data || !ok {
-		return nil, fmt.Errorf("%w: %.80q in place of a report", errProtocol, line)
+		return nil, fmt.Errorf("%w: push report starts with %.80q, want \"unpack\"", errProtocol, line)
 	}
 	// The server may report the refs in any order.
 	index := make(map[string]int, len(updates))
@@ -282,7 +282,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		name, reason, _ := strings.Cut(rest, " ")
 		i, known := index[name]
 		if kind != pktline.Data || !known && word != "option" {
-			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
+			return nil, fmt.Errorf("%w: unexpected line %.80q in the push report", errProtocol, line)
 		}
 		switch word {
 		case "ok":
@@ -292,7 +292,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			results[i] = &Rejected{Ref: name, Kind: rejectKind(reason), Text: plain([]byte(reason))}
 		case "option": // belongs to report-status-v2, which was not requested
 		default:
-			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
+			return nil, fmt.Errorf("%w: unexpected line %.80q in the push report", errProtocol, line)
 		}
 	}
 	// A failure to unpack is reported once for all updates. It replaces the results of the updates that needed the pack.
@@ -307,7 +307,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			results[i] = rejected
 		// Every update must have a result, because an update without one could be mistaken for a success.
 		case !reported[i]:
-			return nil, fmt.Errorf("%w: report lacks %s", errProtocol, u.Name)
+			return nil, fmt.Errorf("%w: push report lacks the result of ref %s", errProtocol, u.Name)
 		}
 		// The report only states that a hook, the unpacker or a lock has failed. The reason is in their output, so that
 		// is appended.

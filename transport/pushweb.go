@@ -136,7 +136,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	// A push is not repeated at another URL. The next push begins with a new discovery, which follows the redirect.
 	var m moved
 	if errors.As(err, &m) {
-		err = fmt.Errorf("%w: %w in the middle of a push", ErrUnreachable, err)
+		err = fmt.Errorf("%w: %w during a push", ErrUnreachable, err)
 	}
 	return err
 }

@@ -43,7 +43,7 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 			return refs, nil
 		}
 		if kind != pktline.Data || n >= maxRefs {
-			return refs, fmt.Errorf("%w: a %v packet in place of ref %d", errProtocol, kind, n)
+			return refs, fmt.Errorf("%w: unexpected %v in place of ref %d", errProtocol, kind, n)
 		}
 		ref, err := parseRef(f, string(line))
 		if err != nil {
@@ -81,7 +81,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 	id, rest, ok := strings.Cut(line, " ")
 	name, attributes, more := strings.Cut(rest, " ")
 	if !ok || name == "" || more && attributes == "" {
-		return ref, fmt.Errorf("%w: ref line %.120q", errProtocol, line)
+		return ref, fmt.Errorf("%w: invalid ref line %.120q", errProtocol, line)
 	}
 	ref.Name = name
 	var err error
@@ -96,7 +96,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 		a, attributes, more = strings.Cut(attributes, " ")
 		if target, ok := strings.CutPrefix(a, "symref-target:"); ok {
 			if !refname.Valid(target) {
-				return ref, fmt.Errorf("%w: target of ref %.120q", errProtocol, line)
+				return ref, fmt.Errorf("%w: invalid symbolic ref target in line %.120q", errProtocol, line)
 			}
 			ref.Target = target
 		} else if peeled, ok := strings.CutPrefix(a, "peeled:"); ok {
@@ -106,7 +106,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 		}
 	}
 	if ref.ID.IsZero() && (ref.Target == "" || !ref.Peeled.IsZero()) {
-		return ref, fmt.Errorf("%w: ref line %.120q", errProtocol, line)
+		return ref, fmt.Errorf("%w: invalid ref line %.120q", errProtocol, line)
 	}
 	return ref, nil
 }
@@ -115,7 +115,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 func parseID(f object.Format, s string) (object.ID, error) {
 	id, err := object.ParseIDOf(f, s)
 	if err == nil && strings.Trim(s, "0") == "" {
-		err = fmt.Errorf("null object id")
+		err = fmt.Errorf("object ID has only zeros")
 	}
 	if err != nil {
 		return object.ID{}, fmt.Errorf("%w: %w", errProtocol, err)

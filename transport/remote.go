@@ -165,7 +165,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	case endpoint.Local:
 		return r.newLocal(ep.Path), nil
 	}
-	return nil, fmt.Errorf("unknown scheme %d", ep.Scheme)
+	return nil, fmt.Errorf("connect to remote: unknown URL scheme %d", ep.Scheme)
 }
 
 // known returns the carrier and the capabilities. Each is nil if it does not exist yet.
@@ -299,7 +299,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 			var t transient
 			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
-					r.log.Debug("retry", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
+					r.log.Debug("retry request", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
 					if clock.Wait(ctx, wait) {
 						continue
 					}
@@ -354,7 +354,7 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	err := r.attempts(ctx, "ask for object sizes of", func(c carrier, caps Capabilities) error {
+	err := r.attempts(ctx, "request object sizes from", func(c carrier, caps Capabilities) error {
 		message, err := infoMessage(caps, ids)
 		if err != nil {
 			return err

@@ -40,7 +40,7 @@ func (r *Remote) OpenSpare() {
 		w := r.watches.add(ctx, 0, cancel) // so that Remote.Close ends the attempt
 		defer w.release()
 		if err := open(ctx); err != nil {
-			r.log.Debug("no spare connection", zap.String("remote", r.URL()), zap.Error(err))
+			r.log.Debug("open spare connection", zap.String("remote", r.URL()), zap.Error(err))
 		}
 	}()
 }

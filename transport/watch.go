@@ -38,7 +38,7 @@ type watches struct {
 // most once. The stall clock does not run before arm is called.
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
 	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
-	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no byte for %s", ErrStalled, stall)) })
+	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no data received for %s", ErrStalled, stall)) })
 	w.timer.Stop()
 	s.mu.Lock()
 	closed := s.closed

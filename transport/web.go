@@ -164,7 +164,7 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 			}
 			// A redirect to plain HTTP would make the client send the login and the contents in clear text.
 			if base.Scheme == "https" && next.Scheme != "https" {
-				return fmt.Errorf("%w: %w without encryption", ErrUnreachable, m)
+				return fmt.Errorf("%w: %w by unencrypted HTTP", ErrUnreachable, m)
 			}
 			h.move(next)
 			continue
@@ -191,7 +191,7 @@ func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
 	path, ok := strings.CutSuffix(u.Path, servicePath)
 	if !ok || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, fmt.Errorf("%w: server redirects to %s, which is no repository", ErrNotFound, u.Host)
+		return nil, fmt.Errorf("%w: server redirects to a URL on %s that is not a git repository", ErrNotFound, u.Host)
 	}
 	u.Path, u.RawPath = path, strings.TrimSuffix(u.RawPath, servicePath)
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
@@ -291,7 +291,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 			challenges := res.Header.Values("WWW-Authenticate")
 			a.finish()
 			if tries >= maxLogins {
-				return nil, fmt.Errorf("%w: %s refuses every login", ErrAuth, c.url.Host)
+				return nil, fmt.Errorf("%w: %s rejected every login", ErrAuth, c.url.Host)
 			}
 			// The server demands a login or has refused this one, so the next one is tried.
 			if l, err = auth.next(ctx, l, challenges); err != nil {
@@ -313,7 +313,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 func (h *web) judge(c call, res *http.Response) error {
 	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
-	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
+	said := fmt.Errorf("server answered %s", plain([]byte(res.Status)))
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
 		// The content type shows that a git server has answered, and not a proxy or a login page.
@@ -321,20 +321,20 @@ func (h *web) judge(c call, res *http.Response) error {
 			return nil
 		}
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answers with a page for browsers", ErrNotFound) // it is often a login page
+			return fmt.Errorf("%w: server answered with an HTML page", ErrNotFound) // it is often a login page
 		}
 		if c.service == receivePack && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answers %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
+			return fmt.Errorf("%w: server answered with content type %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
 		}
 		if c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answers %s", ErrNoV2, plain([]byte(res.Header.Get("Content-Type"))))
+			return fmt.Errorf("%w: server answered with content type %s", ErrNoV2, plain([]byte(res.Header.Get("Content-Type"))))
 		}
-		return fmt.Errorf("%w: content type %.80q", errProtocol, res.Header.Get("Content-Type"))
+		return fmt.Errorf("%w: unexpected content type %.80q", errProtocol, res.Header.Get("Content-Type"))
 	case code == 301 || code == 302 || code == 303 || code == 307 || code == 308:
 		if to, err := res.Request.URL.Parse(res.Header.Get("Location")); err == nil && to.Host != "" {
 			return moved{to}
 		}
-		return fmt.Errorf("%w: redirect to nowhere", errProtocol)
+		return fmt.Errorf("%w: redirect without a valid location", errProtocol)
 	case code == http.StatusTooManyRequests, code == http.StatusForbidden && after > 0:
 		return transient{RateLimited{after}, after}
 	case code == http.StatusForbidden:

@@ -28,9 +28,9 @@ removed.`,
   artifactfs cache gc --quota 2G`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("stat or gc?")
+				return errors.New("subcommand is missing: want stat or gc")
 			}
-			return fmt.Errorf("neither stat nor gc: %q", args[0])
+			return fmt.Errorf("unknown subcommand %q: want stat or gc", args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -43,7 +43,7 @@ See artifactfs session --help for the commands that use checkpoints.`,
 					return fmt.Errorf("--pin: %w", err)
 				}
 				if cli.NamesCheckpoint(r.Pin) {
-					return fmt.Errorf("--pin: %s would name two checkpoints", r.Pin)
+					return fmt.Errorf("--pin: %s is ambiguous, because it is also the name of a checkpoint", r.Pin)
 				}
 			}
 			return cli.Arguments(0, 1, "[DIR]")(cmd, args)
@@ -92,8 +92,8 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 	}
 	if err == nil && r.Sync && !reply.Synced {
 		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir,
-			Cause: "the checkpoint is made, and not on the session remote yet",
-			Hint:  "artifactfs status " + cli.ShellWord(m.Dir) + " shows the cause"}
+			Cause: "checkpoint was created, but is not on the session remote yet",
+			Hint:  "run artifactfs status " + cli.ShellWord(m.Dir) + " to see the cause"}
 	}
 	return err
 }
@@ -104,7 +104,7 @@ const leftShown = 5
 // sayLeft prints the paths that a checkpoint does not contain. Ignored paths are printed only with --verbose.
 func sayLeft(a *cli.App, c control.CheckpointReply) {
 	if a.Verbose {
-		what := "nothing has changed since"
+		what := "no changes since the last checkpoint"
 		if c.Made {
 			what = fmt.Sprintf("%s, %s new", cli.Plural(c.Changed, "changed path"), cli.BytesOf(c.Bytes))
 		}
@@ -162,7 +162,7 @@ retries the push.`,
   artifactfs sync /srv/app --timeout 1m && poweroff`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
-				return errors.New("--timeout is negative")
+				return errors.New("--timeout must not be negative")
 			}
 			return cli.Arguments(0, 1, "[DIR]")(cmd, args)
 		},
@@ -215,9 +215,9 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 	if s.Error != "" {
 		cause += ": " + sentence(s.Error)
 	}
-	hint := "the work is kept on this host, and the push is retried automatically"
+	hint := "the changes are stored on this host, and the push is retried automatically"
 	if verb != "sync" { // no daemon retries the push
-		hint = "the work is kept here, and is sent when session " + s.Name + " is mounted again"
+		hint = "the changes are stored on this host and will be pushed when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
 }
@@ -234,14 +234,15 @@ func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedR
 func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 	switch {
 	case d.BlockedBy != "":
-		return fmt.Sprintf("%s cannot be there because of %s; it is kept there as %s", d.RemoteRef, d.BlockedBy, d.KeptRef),
-			"another name of the branch, or --session-branches of artifactfs mount, avoids that"
+		return fmt.Sprintf("%s cannot be created on the session remote because of %s; the session remote has it as %s",
+				d.RemoteRef, d.BlockedBy, d.KeptRef),
+			"rename the branch, or mount with --session-branches PREFIX"
 	case strings.HasPrefix(d.Ref, "refs/notes/"):
-		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.KeptRef),
-			"they are merged by themselves at the next push"
+		return fmt.Sprintf("%s is not merged yet with the notes of other sessions; the session remote has it as %s", d.Ref, d.KeptRef),
+			"the notes are merged automatically at the next push"
 	}
-	return fmt.Sprintf("%s was moved by another session; this session's commits are there as %s", d.RemoteRef, d.KeptRef),
-		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", cli.ShellWord(remote), d.RemoteRef)
+	return fmt.Sprintf("%s was changed by another session; the session remote has this session's commits as %s", d.RemoteRef, d.KeptRef),
+		fmt.Sprintf("to merge both, run in the mount: git fetch %s %s && git merge FETCH_HEAD", cli.ShellWord(remote), d.RemoteRef)
 }
 
 // sentence joins several errors, one per line, to one line.

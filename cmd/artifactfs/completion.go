@@ -24,7 +24,7 @@ func completionCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 			if !slices.Contains(cmd.ValidArgs, args[0]) {
-				return fmt.Errorf("takes bash, zsh or fish, not %q", args[0])
+				return fmt.Errorf("unknown shell %q: want bash, zsh or fish", args[0])
 			}
 			return nil
 		},

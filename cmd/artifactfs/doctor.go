@@ -96,7 +96,7 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	}
 	if err == nil && wrong > 0 {
 		err = &control.Error{Code: control.ExitFailed, Verb: "doctor", Object: a.State,
-			Cause: cli.Plural(int64(wrong), "finding") + " to be looked after"}
+			Cause: cli.Plural(int64(wrong), "finding") + " to repair"}
 	}
 	return err
 }
@@ -109,9 +109,9 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	}
 	if asked != nil {
 		e := control.AsError(asked)
-		say(doctor.LevelBad, "daemon", "not every daemon answers: "+e.Error(), e.Hint)
+		say(doctor.LevelBad, "daemon", "some daemon does not answer: "+e.Error(), e.Hint)
 	} else if len(found.Daemons) == 0 {
-		say(doctor.LevelOK, "daemon", "none runs; mount starts one", "")
+		say(doctor.LevelOK, "daemon", "no daemon is running; artifactfs mount starts one", "")
 	}
 	for _, d := range found.Daemons {
 		what := fmt.Sprintf("answers at %s and serves %s", d.Socket, cli.Plural(int64(d.Mounts), "mount"))
@@ -120,12 +120,13 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 		}
 		switch {
 		case d.UpgradeFailed != "":
-			say(doctor.LevelWarn, "daemon", what+", but an upgrade was taken back: "+d.UpgradeFailed, "")
+			say(doctor.LevelWarn, "daemon", what+", but an upgrade was undone: "+d.UpgradeFailed, "")
 		case d.Version != "" && d.Version != versionText():
-			say(doctor.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(),
-				"artifactfs daemon --upgrade replaces it; its mounts continue")
+			say(doctor.LevelWarn, "daemon", what+", but has version "+d.Version+", while this program has version "+versionText(),
+				"run artifactfs daemon --upgrade to replace the daemon; its mounts continue")
 		case d.Takeovers > 0:
-			say(doctor.LevelOK, "daemon", what+"; it took over "+cli.Plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
+			say(doctor.LevelOK, "daemon", what+"; workers were replaced "+cli.Plural(int64(d.Takeovers),
+				"time")+", the last time because: "+d.Reason, "")
 		default:
 			say(doctor.LevelOK, "daemon", what, "")
 		}
@@ -140,19 +141,19 @@ func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Find
 		switch m.State {
 		case control.StateFailed:
 			f := doctor.Finding{
-				Object: m.Dir, What: "the mount has failed: " + m.Error, Wrong: true, Level: doctor.LevelBad,
-				Hint: cli.ResumeCommand(m.MountStatus) + " mounts it again", Mend: "says so no more; work that is kept stays",
+				Object: m.Dir, What: "mount has failed: " + m.Error, Wrong: true, Level: doctor.LevelBad,
+				Hint: "run " + cli.ResumeCommand(m.MountStatus) + " to mount it again", Mend: "removes this message; the session is kept",
 			}
 			if fix {
 				err := daemon.ForgetFailed(a.State, m.Dir)
 				f.Mended, f.Mend = err == nil, ""
 				if err != nil {
-					f.What += ", and it cannot be forgotten: " + err.Error()
+					f.What += "; removal of the message failed: " + err.Error()
 				}
 			}
 			all = append(all, f)
 		case control.StateDegraded:
-			all = append(all, doctor.Finding{Object: m.Dir, What: "the mount lacks something: " + m.Error, Level: doctor.LevelWarn})
+			all = append(all, doctor.Finding{Object: m.Dir, What: "mount is degraded: " + m.Error, Level: doctor.LevelWarn})
 		}
 	}
 	return all

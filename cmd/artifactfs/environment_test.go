@@ -52,7 +52,7 @@ func TestEnvironmentErrorsNameTheVariable(t *testing.T) {
 func TestUnmountIgnoresTheSessionOfTheEnvironment(t *testing.T) {
 	a := newAfs(t)
 	a.env = []string{"ARTIFACTFS_SESSION=s1", "ARTIFACTFS_ALL=1", "ARTIFACTFS_DISCARD=1"}
-	if r := a.run("unmount"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "needs a directory") {
+	if r := a.run("unmount"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "want a directory") {
 		t.Errorf("got %+v", r)
 	}
 }

@@ -154,7 +154,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 				value := arg[2+j:]
 				if value == "" {
 					if i++; i == len(args) {
-						return h, helperError(name, fmt.Sprintf("-%c lacks its value", letter))
+						return h, helperError(name, fmt.Sprintf("flag -%c needs a value", letter))
 					}
 					value = args[i]
 				}
@@ -187,9 +187,9 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 		h.dir = names[0]
 		return h, nil
 	case h.unmount:
-		return h, helperError(name, "takes a directory, and flags of umount(8)")
+		return h, helperError(name, "want a directory, and flags of umount(8)")
 	case len(names) != 2:
-		return h, helperError(name, "takes a remote, a directory, and -o OPTIONS")
+		return h, helperError(name, "want a remote, a directory, and -o OPTIONS")
 	}
 	h.source, h.dir = names[0], names[1]
 	return h, h.translate(name, options, sloppy)
@@ -198,7 +198,8 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 // helperError returns the error for invalid arguments of a helper.
 func helperError(name, cause string) error {
 	return &control.Error{Code: control.ExitUsage, Verb: name, Cause: cause,
-		Hint: "options are the flags of artifactfs mount: ref=NAME, session=NAME, prefetch=none, allow_other, ..., and those of mount(8)"}
+		Hint: "options are the flags of artifactfs mount, such as ref=NAME, session=NAME, prefetch=none and allow_other, and the " +
+			"options of mount(8)"}
 }
 
 // splitOptions splits a list at commas outside of double quotes, and removes the quotes (libmount, ul_optstr_next).
@@ -258,14 +259,14 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 		case slices.Contains(cli.Everywhere, flag):
 			own = append(own, "--"+flag+"="+value)
 		case flag == "foreground" || flag == "fuse-fd" || flag == "help":
-			return helperError(name, fmt.Sprintf("option %s is for the command line alone", key))
+			return helperError(name, fmt.Sprintf("option %s is only available on the command line", key))
 		case key == "remount" || key == "bind" || key == "move":
-			return helperError(name, fmt.Sprintf("option %s: a mount stays as it is; unmount and mount again", key))
+			return helperError(name, fmt.Sprintf("option %s: options of a mount cannot be changed; unmount and mount again", key))
 		case known.Lookup(flag) == nil && sloppy:
 		case known.Lookup(flag) == nil:
 			return helperError(name, fmt.Sprintf("unknown option %q", key))
 		case !hasValue && known.Lookup(flag).NoOptDefVal == "":
-			return helperError(name, fmt.Sprintf("option %s lacks its value: %s=...", key, key))
+			return helperError(name, fmt.Sprintf("option %s needs a value: %s=...", key, key))
 		case !hasValue:
 			own = append(own, "--"+flag)
 		default:
@@ -293,8 +294,8 @@ func (h *helperRun) restrict() error {
 	}
 	if err != nil {
 		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir,
-			Cause: "it is mounted, but not as restricted as the options say: " + err.Error(),
-			Hint:  "only root can have noexec, which user implies: add exec behind it"}
+			Cause: "directory is mounted, but the options that restrict access could not be set: " + err.Error(),
+			Hint:  "option user implies noexec, which only root can set: add exec after user"}
 	}
 	return err
 }

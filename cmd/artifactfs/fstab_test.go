@@ -41,16 +41,16 @@ func TestMountHelperKeepsRestrictions(t *testing.T) {
 
 func TestHelperRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"mount.fuse.artifactfs":                   "takes a remote, a directory",
-		"mount.fuse.artifactfs r /m /n":           "takes a remote, a directory",
-		"mount.fuse.artifactfs r /m -o":           "-o lacks its value",
+		"mount.fuse.artifactfs":                   "want a remote, a directory",
+		"mount.fuse.artifactfs r /m /n":           "want a remote, a directory",
+		"mount.fuse.artifactfs r /m -o":           "flag -o needs a value",
 		"mount.fuse.artifactfs r /m -x":           "unknown flag -x",
 		"mount.fuse.artifactfs r /m -o sesion=a":  `unknown option "sesion"`,
-		"mount.fuse.artifactfs r /m -o ref":       "option ref lacks its value",
-		"mount.fuse.artifactfs r /m -o remount":   "a mount stays as it is",
-		"mount.fuse.artifactfs r /m -o fuse_fd=3": "for the command line alone",
-		"umount.fuse.artifactfs":                  "takes a directory",
-		"umount.fuse.artifactfs /a /b":            "takes a directory",
+		"mount.fuse.artifactfs r /m -o ref":       "option ref needs a value",
+		"mount.fuse.artifactfs r /m -o remount":   "options of a mount cannot be changed",
+		"mount.fuse.artifactfs r /m -o fuse_fd=3": "only available on the command line",
+		"umount.fuse.artifactfs":                  "want a directory",
+		"umount.fuse.artifactfs /a /b":            "want a directory",
 	} {
 		words := strings.Fields(args)
 		_, err := parseHelper(words[0], words[1:])

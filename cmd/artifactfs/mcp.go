@@ -31,7 +31,7 @@ commands print with --json.`,
 		Args: cli.Arguments(0, 1, "[DIR|SESSION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.JSON {
-				return cli.Usage(cmd, errors.New("--json makes no sense: the output is the protocol's"))
+				return cli.Usage(cmd, errors.New("--json is not possible: the output is in the MCP protocol"))
 			}
 			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, cli.First(args)), os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {

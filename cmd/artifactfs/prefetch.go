@@ -64,7 +64,7 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 		return cli.Failure("prefetch", m.Dir, err)
 	}
 	if reply.Matched == 0 && len(paths) > 0 {
-		fmt.Fprintf(a.Stderr, "artifactfs: nothing that the commit has matches %s\n", strings.Join(paths, " "))
+		fmt.Fprintf(a.Stderr, "artifactfs: no path of the commit matches %s\n", strings.Join(paths, " "))
 	}
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
@@ -100,8 +100,8 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	for _, spec := range specs {
 		joined := filepath.Join(below, spec)
 		if filepath.IsAbs(spec) || !filepath.IsLocal(joined) {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: "prefetch", Object: spec, Cause: "not inside the mount",
-				Hint: "a PATHSPEC is relative to DIR"}
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "prefetch", Object: spec, Cause: "path is not inside the mount",
+				Hint: "type a PATHSPEC relative to DIR"}
 		}
 		if joined == "." {
 			return nil, nil // the whole mount

@@ -86,21 +86,21 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	// REMOTE is in front of "--", CMD and its arguments are behind it.
 	switch at := cmd.ArgsLenAtDash(); {
 	case at < 0 || at == len(args):
-		return cli.Usage(cmd, errors.New("lacks the command: artifactfs run REMOTE -- CMD [ARG...]"))
+		return cli.Usage(cmd, errors.New("command is missing: want REMOTE -- CMD [ARG...]"))
 	case at > 1:
-		return cli.Usage(cmd, fmt.Errorf("takes REMOTE -- CMD [ARG...], got %d arguments in front of --", at))
+		return cli.Usage(cmd, fmt.Errorf("want REMOTE -- CMD [ARG...], got %d arguments before --", at))
 	case at == 1:
 		remote, o.command = []string{args[0]}, args[1:]
 	case len(remote) == 0:
-		return cli.Usage(cmd, errors.New("takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either"))
+		return cli.Usage(cmd, errors.New("REMOTE is missing: want REMOTE -- CMD [ARG...], or set $ARTIFACTFS_REMOTE"))
 	default:
 		o.command = args
 	}
 	if o.discard && o.keep != 0 {
-		return cli.Usage(cmd, errors.New("takes --keep or --discard, not both"))
+		return cli.Usage(cmd, errors.New("--keep and --discard exclude each other"))
 	}
 	if a.JSON {
-		return cli.Usage(cmd, errors.New("--json makes no sense: the output is CMD's"))
+		return cli.Usage(cmd, errors.New("--json is not possible: the output is that of CMD"))
 	}
 	// A missing command is reported before anything is mounted; a path may be one in the mount, so only names are
 	// checked.
@@ -170,8 +170,8 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	code, err := control.ExitFailed, ctx.Err()
 	if err == nil && !mountedAt(reply.Dir) { // in another mount namespace, CMD would run in an empty directory
 		err = &control.Error{Verb: "run", Object: reply.Dir,
-			Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
-			Hint:  "--state DIR with a state directory of this namespace's own has a daemon started here"}
+			Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
+			Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
 	}
 	if err == nil { // no signal arrived after the mount
 		code, err = runChild(a, o.command, reply.Dir)
@@ -229,7 +229,7 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 	}
 	if err != nil && mountedAt(m.Dir) {
 		cli.PrintError(a.Stderr, &control.Error{Verb: "run", Object: m.Dir,
-			Cause: "cut off what still uses the mount: " + control.AsError(err).Cause})
+			Cause: "some processes lost access to the mount, which they still used: " + control.AsError(err).Cause})
 		request.Detach = true
 		reply, err = client.Unmount(ctx, request)
 	}

@@ -57,7 +57,7 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	if got := a.ok("status", "it's", "--json"); !strings.Contains(got, `"state":"unmounted"`) || !strings.Contains(got, `"overlay":{"changed":3,"bytes":2048}`) {
 		t.Errorf("status --json: %s", got)
 	}
-	hint := `hint: artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix resumes the session fix`
+	hint := `hint: run artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix to resume session fix`
 	for _, verb := range []string{"unmount", "prefetch"} {
 		if r := a.run(verb, "it's"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, hint) {
 			t.Errorf("%s: %+v", verb, r)
@@ -129,7 +129,7 @@ func TestUnmountOfSessions(t *testing.T) {
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("unmount --all took what was not mounted: %v", err)
 	}
-	if r := a.run("unmount", "/gone/other", "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: --yes confirms it") {
+	if r := a.run("unmount", "/gone/other", "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: add --yes to confirm") {
 		t.Errorf("unmount --discard without --yes and a terminal: got %+v, want exit code %d and a hint", r, control.ExitUsage)
 	}
 	r = a.run("unmount", "/gone/other", "--discard", "--yes", "--json")
@@ -171,7 +171,7 @@ func TestRedirectsOfTheUser(t *testing.T) {
 		t.Errorf("asked for %q", got)
 	}
 	write("\nredirect = 3")
-	if r := a.run("mount", "repo", "m4"); r.code != control.ExitUsage || !strings.Contains(r.stderr, name) || !strings.Contains(r.stderr, "hint: it may hold") {
+	if r := a.run("mount", "repo", "m4"); r.code != control.ExitUsage || !strings.Contains(r.stderr, name) || !strings.Contains(r.stderr, "hint: the file may contain") {
 		t.Errorf("bad file: %+v", r)
 	}
 }
@@ -191,10 +191,10 @@ func TestDoctorTellsWhatIsWrong(t *testing.T) {
 	}
 	r := a.run("doctor")
 	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "ok    fix: 3 changed paths, last mounted at /gone/fix\n") ||
-		!strings.Contains(r.stdout, "bad   "+left+": a killed mount left it\n      --fix removes it\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
+		!strings.Contains(r.stdout, "bad   "+left+": leftover of a process that was killed while it mounted\n      --fix removes the directory\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("doctor", "--fix"); !strings.Contains(r.stdout, "fixed "+left+": a killed mount left it\n") {
+	if r := a.run("doctor", "--fix"); !strings.Contains(r.stdout, "fixed "+left+": leftover of a process that was killed while it mounted\n") {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(left); err == nil {

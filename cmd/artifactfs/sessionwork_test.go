@@ -31,10 +31,10 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 	s.set(func() {
 		s.checkpoint.Synced = false
 	})
-	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != checkpointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: artifactfs status") {
+	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != checkpointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: run artifactfs status") {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount there") {
+	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount at this directory") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -51,7 +51,7 @@ func TestSyncTellsWhatIsMissing(t *testing.T) {
 		s.sync.Session.Pending, s.sync.Session.Error = 3, "connection refused"
 	})
 	r := a.run("sync", "app", "--timeout", "2s")
-	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the work is kept on this host, and the push is retried automatically\n"
+	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the changes are stored on this host, and the push is retried automatically\n"
 	if r.code != control.ExitUnsynced || r.stdout != "" || r.stderr != want {
 		t.Errorf("%+v", r)
 	}
@@ -80,18 +80,18 @@ func TestSessionsAreNamedByDirectoryOrName(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, bad := range []string{"/nowhere", "./x"} {
-		if r := a.run("session", "log", bad); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount there") {
+		if r := a.run("session", "log", bad); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount at this directory") {
 			t.Errorf("%+v", r)
 		}
 	}
-	if r := a.run("session", "log", "a b"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is neither a directory nor the name of a session") {
+	if r := a.run("session", "log", "a b"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "argument is neither a directory nor a valid session name") {
 		t.Errorf("%+v", r)
 	}
 	r := a.run("session", "log")
-	if r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "the current directory is in no mount\nhint: artifactfs session list") {
+	if r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "current directory is not in a mount\nhint: add -C DIR|SESSION; artifactfs session list") {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("session", "restore", "@", "-C", "old"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: artifactfs session resume old DIR mounts it") {
+	if r := a.run("session", "restore", "@", "-C", "old"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: run artifactfs session resume old DIR to mount it") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -142,7 +142,7 @@ work     active                12           5 min ago  2        /w   https://127
 	})
 	got := a.ok("session", "show", "good", "-C", "app")
 	for _, want := range []string{checkpointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
-		"  pushed    not yet\n", "changed since the session began (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
+		"  pushed    not yet\n", "changed since the session started (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("show has no %q:\n%s", want, got)
 		}
@@ -179,8 +179,8 @@ func TestSessionRestore(t *testing.T) {
 			Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
 	})
 	r := a.run("session", "restore", checkpointA, "./x", "../y", "-C", "app/sub")
-	want := "changed meanwhile, and left as it is: busy\n1 path restored to " + checkpointA + " (just now)\n"
-	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: kept what was there (artifactfs session restore -C "+a.dir+"/app "+checkpointB+" undoes it)\n" {
+	want := "changed at the same time, so left unchanged: busy\n1 path restored to " + checkpointA + " (just now)\n"
+	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: saved the previous state (artifactfs session restore -C "+a.dir+"/app "+checkpointB+" undoes the restore)\n" {
 		t.Errorf("%+v", r)
 	}
 	if q := last[control.RestoreRequest](t, s); !slices.Equal(q.Paths, []string{"sub/x", "y"}) || q.Staged || q.DryRun {
@@ -192,7 +192,7 @@ func TestSessionRestore(t *testing.T) {
 			t.Errorf("%q asked for %+v", paths, q)
 		}
 	}
-	if r := a.run("session", "restore", checkpointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is not in the mount") {
+	if r := a.run("session", "restore", checkpointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "path is not in the mount") {
 		t.Errorf("%+v", r)
 	}
 	s.set(func() {
@@ -233,10 +233,10 @@ func TestSessionForkAndResume(t *testing.T) {
 			t.Errorf("%s asked for %+v", args, r)
 		}
 	}
-	if r := a.run("session", "resume", "work"); r.code != control.ExitFailed || !strings.Contains(r.stderr, "resume session work: it is mounted at /w") {
+	if r := a.run("session", "resume", "work"); r.code != control.ExitFailed || !strings.Contains(r.stderr, "resume session work: session is mounted at /w") {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("session", "resume", "none"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: --session-remote URL says where it is") {
+	if r := a.run("session", "resume", "none"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: add --session-remote URL") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -261,19 +261,19 @@ func TestSessionNoteAndRecord(t *testing.T) {
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
-	if got := record("{\"a\":1}\n\n  {\"b\":2}\n"); got != "artifactfs: 1 text looked like a secret and was taken out\nrecorded 2 lines in refs/afs/transcript/work\n" {
+	if got := record("{\"a\":1}\n\n  {\"b\":2}\n"); got != "artifactfs: 1 text looked like a secret and was removed\nrecorded 2 lines in refs/afs/transcript/work\n" {
 		t.Errorf("%q", got)
 	}
 	if q := last[control.SessionRecordRequest](t, s); !slices.Equal(q.Lines, []string{`{"a":1}`, `{"b":2}`}) {
 		t.Errorf("asked for %+v", q)
 	}
-	if got := record("{\"a\":1}\n[2]\n"); !strings.Contains(got, "recorded 1 line before that\nartifactfs: record line 2: it is no JSON object\n") {
+	if got := record("{\"a\":1}\n[2]\n"); !strings.Contains(got, "recorded 1 line before that\nartifactfs: record line 2: line is not a JSON object\n") {
 		t.Errorf("%q", got)
 	}
 	if got := record(""); got != "nothing to record\n" {
 		t.Errorf("%q", got)
 	}
-	if got := record(`{"a":"` + strings.Repeat("x", sessions.MaxRecordLine) + `"}`); !strings.Contains(got, "a line is longer than 256 KiB") {
+	if got := record(`{"a":"` + strings.Repeat("x", sessions.MaxRecordLine) + `"}`); !strings.Contains(got, "line is longer than 256 KiB") {
 		t.Errorf("%q", got)
 	}
 }
@@ -348,7 +348,7 @@ func TestSessionGC(t *testing.T) {
 		t.Errorf("asked for %+v", q)
 	}
 	for _, bad := range []string{"x", "-1d", "1e9d", "NaNd"} {
-		if r := a.run("session", "gc", "app", "--keep-all", bad); r.code != control.ExitUsage || !strings.Contains(r.stderr, "not a time; examples are 7d and 12h") {
+		if r := a.run("session", "gc", "app", "--keep-all", bad); r.code != control.ExitUsage || !strings.Contains(r.stderr, "invalid duration; examples are 7d and 12h") {
 			t.Errorf("%s: %+v", bad, r)
 		}
 	}
@@ -361,7 +361,7 @@ func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
 		f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Session: "work", Kept: 2, Pending: 3, Why: "a: disk full\nb: too"}}
 	})
 	r := a.run("unmount", "app", "--timeout", "0")
-	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: a: disk full; b: too\nhint: the work is kept here, and is sent when session work is mounted again\n"
+	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: a: disk full; b: too\nhint: the changes are stored on this host and will be pushed when session work is mounted again\n"
 	if r.code != control.ExitUnsynced || r.stdout != "unmounted "+dir+"\n" || !strings.HasSuffix(r.stderr, want) {
 		t.Errorf("%+v", r)
 	}
@@ -410,7 +410,7 @@ func TestStatusOfASession(t *testing.T) {
 		"  session   work, lane main-host-1a2b\n  latest    checkpoint " + checkpointA + ", 90 s ago, changed since; 7 checkpoints\n",
 		"  pushed    to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  traffic   14.5 KiB sent, 6.3 KiB received\n  push      refused\n",
 		"  branches  afs/work/{branch} on the session remote\n",
-		"  diverged  refs/heads/afs/work/main was moved by another session; this session's commits are there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
+		"  diverged  refs/heads/afs/work/main was changed by another session; the session remote has this session's commits as refs/afs/diverged/work/heads/main; to merge both, run in the mount: git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -421,11 +421,11 @@ func TestStatusOfASession(t *testing.T) {
 func TestSessionDelete(t *testing.T) {
 	a, s, _ := newWork(t)
 	none := a.run("session", "delete", "app")
-	if none.code != control.ExitUsage || !strings.Contains(none.stderr, "cannot be confirmed") || !strings.Contains(none.stderr, "--yes") {
+	if none.code != control.ExitUsage || !strings.Contains(none.stderr, "must be confirmed") || !strings.Contains(none.stderr, "--yes") {
 		t.Errorf("without --yes: %+v", none)
 	}
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
-	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays as it is") || !strings.Contains(r.stderr, "session undelete work restores it until") {
+	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays unchanged") || !strings.Contains(r.stderr, "session undelete work restores it until") {
 		t.Errorf("%+v", r)
 	}
 	if q := last[control.SessionDeleteRequest](t, s); q.Of != "elsewhere" || q.Remote != filepath.Join(a.dir, "r.git") || !q.TakeOver {

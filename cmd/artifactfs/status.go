@@ -133,7 +133,7 @@ func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	if d.Takeovers > 0 {
 		why := ""
 		if d.Reason != "" {
-			why = ", the last because: " + d.Reason
+			why = ", the last time because: " + d.Reason
 		}
 		line("takeover", "%s%s", cli.Plural(int64(d.Takeovers), "time"), why)
 	}
@@ -144,7 +144,7 @@ func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 		line("version", "%s", d.Version)
 	}
 	if d.UpgradeFailed != "" {
-		line("upgrade", "taken back: %s", d.UpgradeFailed)
+		line("upgrade", "undone: %s", d.UpgradeFailed)
 	}
 	if d.Cache.Quota > 0 {
 		line("cache", "%s, %s of %s", cli.Plural(d.Cache.Blobs, "blob"), cli.BytesOf(d.Cache.Bytes), cli.BytesOf(d.Cache.Quota))
@@ -314,9 +314,9 @@ func refusedText(r control.RefusedObject, now time.Time) string {
 		name = "object " + r.Object
 	}
 	if r.Next == nil {
-		return fmt.Sprintf("%s: %s; not asked for again (artifactfs prefetch tries once more)", name, r.Cause)
+		return fmt.Sprintf("%s: %s; not requested again (artifactfs prefetch retries)", name, r.Cause)
 	}
-	return fmt.Sprintf("%s: %s; asked for again in %s", name, r.Cause, cli.Age(max(r.Next.Sub(now), 0)))
+	return fmt.Sprintf("%s: %s; requested again in %s", name, r.Cause, cli.Age(max(r.Next.Sub(now), 0)))
 }
 
 // followText describes the state of a mount that follows its branch.
@@ -325,7 +325,7 @@ func followText(f control.FollowStatus, now time.Time) string {
 	if f.Commit == "" {
 		return text
 	}
-	text += fmt.Sprintf(" at %.12s, asked %s ago", f.Commit, cli.Age(now.Sub(f.Checked)))
+	text += fmt.Sprintf(" at %.12s, checked %s ago", f.Commit, cli.Age(now.Sub(f.Checked)))
 	if f.Why != "" {
 		text += "; not moved: " + f.Why
 	}

@@ -106,22 +106,22 @@ func TestNothingIsMounted(t *testing.T) {
 	}
 	for _, args := range []string{"status d", "unmount d", "prefetch d"} {
 		verb := strings.Fields(args)[0]
-		want := "artifactfs: " + verb + " d: no artifactfs mount there\nhint: artifactfs list shows what is\n"
+		want := "artifactfs: " + verb + " d: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
 		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
-	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: no artifactfs mount there","hint":"artifactfs list shows what is","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
+	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: no artifactfs mount at this directory","hint":"run artifactfs list to see the mounted directories","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
 		t.Errorf("status d --json: got exit %d and %q, want %d and %q", r.code, r.stdout, control.ExitNotMounted, want)
 	}
-	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: there is no such session\nhint: artifactfs session list shows what there is\n" {
+	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: no such session\nhint: run artifactfs session list to see the sessions\n" {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(a.state); err == nil {
 		t.Error("asking made a state directory")
 	}
 	r := a.run("status", "--socket", a.dir+"/none.sock")
-	if r.code != control.ExitFailed || !strings.Contains(r.stderr, "none.sock: no daemon answers") {
+	if r.code != control.ExitFailed || !strings.Contains(r.stderr, "none.sock: no daemon is running") {
 		t.Errorf("a socket nobody serves: %+v", r)
 	}
 }
@@ -165,9 +165,9 @@ func TestUnmount(t *testing.T) {
 	serve(t, control.MountSocket(a.state, 7), other)
 
 	r := a.run("unmount", "/none", "/a", "/busy", "/b/below")
-	want := "artifactfs: unmount /b/below: no artifactfs mount there\nhint: it lies in the mount at /b\n" +
+	want := "artifactfs: unmount /b/below: no artifactfs mount at this directory\nhint: the directory is inside the mount at /b\n" +
 		"artifactfs: unmount /busy: busy\nhint: fuser\n" +
-		"artifactfs: unmount /none: no artifactfs mount there\nhint: artifactfs list shows what is\n"
+		"artifactfs: unmount /none: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
 	if r.code != control.ExitNotMounted || r.stdout != "unmounted /a\n" || r.stderr != want {
 		t.Errorf("got %+v", r)
 	}

@@ -51,7 +51,7 @@ with git switch. Git's own switch and checkout work too; they download every fil
 // the hook, not the daemon, so that it has the user's environment and permissions.
 func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
-		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "no branch given", Hint: "artifactfs switch --help shows how"}
+		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "branch is missing", Hint: "artifactfs switch --help"}
 	}
 	if r.Create != "" && r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Object: r.Create, Cause: "-c and --detach exclude each other"}
@@ -79,7 +79,7 @@ func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchReque
 // printSwitch prints the messages of git switch.
 func printSwitch(w io.Writer, s control.SwitchReply) {
 	for _, path := range s.Kept {
-		fmt.Fprintf(w, "changed meanwhile, and left as it is: %s\n", path)
+		fmt.Fprintf(w, "changed at the same time, so left unchanged: %s\n", path)
 	}
 	switch {
 	case s.Branch == "":
@@ -109,7 +109,7 @@ func postCheckout(ctx context.Context, a *cli.App, s control.SwitchReply) error 
 	cmd := exec.CommandContext(ctx, hook, s.FromCommit, s.Commit, "1")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, a.Stderr, a.Stderr
 	if err := cmd.Run(); err != nil {
-		return &control.Error{Code: control.ExitFailed, Verb: "run", Object: hook, Cause: err.Error(), Hint: "the switch is done"}
+		return &control.Error{Code: control.ExitFailed, Verb: "run", Object: hook, Cause: err.Error(), Hint: "the switch itself was successful"}
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ type follower struct {
 func (f *follower) broken() {
 	if f.again.IsZero() {
 		f.again = time.Now().Add(traceAgain)
-		fmt.Fprintf(f.app.Stderr, "artifactfs: process %d, which served the mount, has ended\n", f.pid)
+		fmt.Fprintf(f.app.Stderr, "artifactfs: process %d, which served the mount, has exited\n", f.pid)
 	}
 }
 

@@ -60,15 +60,15 @@ names them. With --detach it unmounts anyway: everything written so far is kept,
 			named := len(args) + len(o.sessions)
 			switch {
 			case o.all && named > 0:
-				return errors.New("takes directories and sessions, or --all, not both")
+				return errors.New("want either directories and sessions, or --all")
 			case o.timeout < 0:
-				return errors.New("--timeout is negative")
+				return errors.New("--timeout must not be negative")
 			case o.all && o.discard:
-				return errors.New("throws away only what is named: --discard does not go with --all")
+				return errors.New("--discard and --all exclude each other: name what to discard")
 			case o.yes && !o.discard:
 				return errors.New("--yes requires --discard")
 			case !o.all && named == 0:
-				return errors.New("needs a directory, --session, or --all")
+				return errors.New("want a directory, --session NAME, or --all")
 			}
 			for _, name := range o.sessions {
 				if err := control.ValidSession(name); err != nil {
@@ -134,7 +134,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			fmt.Fprintln(a.Stdout, what)
 		}
 		if reply.NotRemoved != "" {
-			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n",
+			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: run artifactfs session delete %s --session-remote URL to delete it there\n",
 				(&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.Quiet {
@@ -175,7 +175,7 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 		m, err := cli.Find(mounts, asked, "unmount", dir)
 		if err == nil && !isDir(m.Dir, dir) {
 			e := cli.NotMounted("unmount", dir)
-			e.Hint = "it lies in the mount at " + m.Dir
+			e.Hint = "the directory is inside the mount at " + m.Dir
 			err = e
 		}
 		if session, ok := cli.FindUnmounted(mounts, dir); ok && err != nil && o.discard {
@@ -193,13 +193,14 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 		case at >= 0 && (mounts[at].Mounted() || o.discard):
 			targets = append(targets, mounts[at])
 		case at >= 0:
-			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: "session " + name, Cause: "it is not mounted",
-				Hint: "--discard throws away what is kept of it"})
+			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: "session " + name,
+				Cause: "session is not mounted",
+				Hint:  "add --discard to delete the session and its changes"})
 		case asked != nil:
 			errs = append(errs, asked)
 		default:
 			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "unmount",
-				Object: "session " + name, Cause: "there is no such session", Hint: "artifactfs list shows what there is"})
+				Object: "session " + name, Cause: "no such session", Hint: "run artifactfs list to see the mounts and sessions"})
 		}
 	}
 	if o.all {

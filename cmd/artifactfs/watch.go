@@ -41,10 +41,10 @@ func (i *interval) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)
 	d := time.Duration(n * float64(time.Second))
 	if err != nil || !(n > 0) || n > 86400 {
-		return errors.New("not a number of seconds")
+		return errors.New("want a number of seconds")
 	}
 	if d < leastInterval {
-		return fmt.Errorf("at least %g", leastInterval.Seconds())
+		return fmt.Errorf("want at least %g", leastInterval.Seconds())
 	}
 	*i = interval(d)
 	return nil

@@ -40,9 +40,9 @@ const (
 
 var (
 	// ErrNotFound means that the remote does not have an object to which a tree refers.
-	ErrNotFound = errors.New("the remote does not have it")
+	ErrNotFound = errors.New("object is missing on the remote")
 	// ErrDeadline means that contents did not arrive within Config.Deadline.
-	ErrDeadline = errors.New("deadline passed")
+	ErrDeadline = errors.New("deadline exceeded")
 	// ErrClosed means that the pipeline was closed during the call.
 	ErrClosed = errors.New("closed")
 )

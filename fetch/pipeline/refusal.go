@@ -48,11 +48,11 @@ type refusal struct {
 func (r *refusal) Error() string {
 	switch {
 	case r.Object.IsZero():
-		return fmt.Sprintf("refused: history: %v", r.Err)
+		return fmt.Sprintf("reject history from the remote: %v", r.Err)
 	case r.Path != "":
-		return fmt.Sprintf("refused: object %s (%s): %v", r.Object, r.Path, r.Err)
+		return fmt.Sprintf("reject object %s (%s) from the remote: %v", r.Object, r.Path, r.Err)
 	}
-	return fmt.Sprintf("refused: object %s: %v", r.Object, r.Err)
+	return fmt.Sprintf("reject object %s from the remote: %v", r.Object, r.Err)
 }
 
 // Unwrap returns the cause of the refusal.
@@ -158,7 +158,8 @@ func (p *Pipeline) refuse(w prioritize.Want, err error) {
 	}
 	r.recordFailure(err, p.refusals.firstRetry)
 	p.refusals.byID[w.ID] = r
-	p.log.Warn("refused an answer", zap.Stringer("object", w.ID), zap.String("path", w.Path), zap.Time("again", r.Next), zap.Error(err))
+	p.log.Warn("reject answer of the remote", zap.Stringer("object", w.ID), zap.String("path", w.Path), zap.Time("again", r.Next),
+		zap.Error(err))
 	if f := p.pending[w.ID]; f != nil {
 		f.inBatch = nil
 		p.finish(w.ID, f, nil, r)

@@ -15,7 +15,7 @@ func BootUUID(on FS) (id [16]byte, err error) {
 	}
 	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
 	if err != nil || len(b) != len(id) {
-		return id, fmt.Errorf("boot id %q: not a UUID", text)
+		return id, fmt.Errorf("read boot ID: %q is not a UUID", text)
 	}
 	return [16]byte(b), nil
 }

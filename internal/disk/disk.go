@@ -38,7 +38,7 @@ func Lock(path string) (unlock func(), err error) {
 }
 
 // ErrLocked is returned by TryLock, TryLockFile and Relock if another process holds the lock.
-var ErrLocked = errors.New("locked by another process")
+var ErrLocked = errors.New("file is locked by another process")
 
 // TryLock is Lock, but returns ErrLocked instead of waiting.
 func TryLock(path string) (unlock func(), err error) {
@@ -68,7 +68,7 @@ func TryLockFile(path string) (*os.File, error) {
 func Relock(f *os.File) error {
 	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("lock %s: %w", f.Name(), ErrLocked)
+		return fmt.Errorf("lock file %s: %w", f.Name(), ErrLocked)
 	}
 	return err
 }

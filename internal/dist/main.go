@@ -41,7 +41,7 @@ func run(args []string) error {
 		return err
 	}
 	if *out == "" || flags.NArg() == 0 {
-		return fmt.Errorf("%s: -o FILE and an operand are required", args[0])
+		return fmt.Errorf("run %s: -o FILE and an operand are required", args[0])
 	}
 	f, err := os.Create(*out)
 	if err != nil {
@@ -55,7 +55,7 @@ func run(args []string) error {
 		for _, operand := range flags.Args() {
 			arch, dir, ok := strings.Cut(operand, "=")
 			if !ok {
-				return fmt.Errorf("image: %q is not ARCH=DIR", operand)
+				return fmt.Errorf("write image: argument %q does not have the form ARCH=DIR", operand)
 			}
 			trees = append(trees, tree{arch, dir})
 		}
@@ -63,7 +63,7 @@ func run(args []string) error {
 	case "sbom":
 		err = writeSBOM(f, flags.Arg(0), when)
 	default:
-		err = fmt.Errorf("unknown command %q", args[0])
+		err = fmt.Errorf("run dist: unknown command %q", args[0])
 	}
 	if err != nil {
 		return err

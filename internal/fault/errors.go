@@ -15,27 +15,27 @@ import (
 // These errors are returned or checked for by more than one package.
 var (
 	// ErrReadOnly means that a mount cannot be changed, because it is read-only.
-	ErrReadOnly = errors.New("the mount is read-only")
+	ErrReadOnly = errors.New("mount is read-only")
 	// ErrNoGitDir means that the git directory of a mount has not been created yet.
-	ErrNoGitDir = errors.New("the mount has no git directory yet")
+	ErrNoGitDir = errors.New("git directory of the mount has not been created yet")
 	// ErrNoBranch means that a tag or a commit is mounted, so the mount cannot follow a branch.
-	ErrNoBranch = errors.New("what is mounted is no branch")
+	ErrNoBranch = errors.New("mounted ref is not a branch")
 	// ErrSparse means that the mount has a sparse checkout, which only git can switch.
-	ErrSparse = errors.New("the checkout is sparse")
+	ErrSparse = errors.New("working tree is a sparse checkout")
 	// ErrConflicts means that the index has unresolved conflicts of an earlier merge.
-	ErrConflicts = errors.New("the index has conflicts of before")
+	ErrConflicts = errors.New("index has unresolved conflicts of an earlier merge")
 	// ErrHasFiles means that a directory cannot be redirected, because it contains files of the session.
-	ErrHasFiles = errors.New("it has files already")
+	ErrHasFiles = errors.New("directory already contains files")
 	// ErrNoCheckpoint means that a session has no checkpoint yet.
-	ErrNoCheckpoint = errors.New("no checkpoint was made in it yet")
+	ErrNoCheckpoint = errors.New("session has no checkpoint yet")
 	// ErrNoSessionRemote means that a mount has no session remote, so it creates no checkpoints.
-	ErrNoSessionRemote = errors.New("this mount has no session remote")
+	ErrNoSessionRemote = errors.New("mount has no session remote")
 	// ErrSessionExists means that a session with the name of the requested fork already exists.
-	ErrSessionExists = errors.New("the session exists already")
+	ErrSessionExists = errors.New("session already exists")
 	// ErrOtherRemote means that a session belongs to another mounted remote.
-	ErrOtherRemote = errors.New("the session is of another remote")
+	ErrOtherRemote = errors.New("session belongs to another remote")
 	// ErrSlow means that a session remote did not answer within the time that a command waits for it.
-	ErrSlow = errors.New("the session remote takes too long")
+	ErrSlow = errors.New("session remote did not answer in time")
 
 	// errRemote is matched by every error that Remote returns.
 	errRemote = errors.New("remote failed")
@@ -46,21 +46,21 @@ type OtherCommitError struct{ Ref, Commit, Session, Base string }
 
 // Error returns a message with both commits.
 func (e OtherCommitError) Error() string {
-	return fmt.Sprintf("%s is %.12s, and the work of session %s is on top of %.12s", e.Ref, e.Commit, e.Session, e.Base)
+	return fmt.Sprintf("%s is commit %.12s, but session %s is based on commit %.12s", e.Ref, e.Commit, e.Session, e.Base)
 }
 
 // SessionMountedError means that a session is mounted at Dir, and must be unmounted before the request.
 type SessionMountedError struct{ Dir string }
 
 // Error returns a message with the directory.
-func (e SessionMountedError) Error() string { return "it is mounted at " + e.Dir }
+func (e SessionMountedError) Error() string { return "session is mounted at " + e.Dir }
 
 // NoSuchSessionError means that the session remote does not contain the session. errors.Is reports it to be
 // statedir.ErrNoSession.
 type NoSuchSessionError struct{ Remote string }
 
 // Error returns a message with the session remote.
-func (e NoSuchSessionError) Error() string { return "there is no such session on " + e.Remote }
+func (e NoSuchSessionError) Error() string { return "no such session on " + e.Remote }
 
 // Unwrap returns statedir.ErrNoSession.
 func (NoSuchSessionError) Unwrap() error { return statedir.ErrNoSession }
@@ -70,7 +70,7 @@ type NoPathError struct{ Path string }
 
 // Error returns a message with the path.
 func (e NoPathError) Error() string {
-	return e.Path + ": neither that checkpoint has it, nor one of how things are now"
+	return e.Path + ": path is neither in the checkpoint nor in the working tree"
 }
 
 // GitBusyError means that a git operation, such as a merge, is in progress in the mount. Its value describes the

@@ -148,7 +148,7 @@ func ExplainDelete(verb, object string, err error) *control.Error {
 func NotMounted(verb, dir string) *control.Error {
 	return &control.Error{
 		Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir,
-		Cause: "no artifactfs mount there", Hint: "artifactfs list shows what is mounted",
+		Cause: "no artifactfs mount at this directory", Hint: "run artifactfs list to see the mounted directories",
 	}
 }
 
@@ -165,7 +165,7 @@ func Unsynced(verb, dir string, err error) *control.Error {
 		e.Kind = control.CodeUnsynced
 	}
 	if e.Hint == "" || errors.Is(err, writeback.ErrMoved) {
-		e.Hint = "everything is kept on this host; artifactfs status shows what is not pushed yet"
+		e.Hint = "all changes are stored on this host; run artifactfs status to see which are not pushed yet"
 	}
 	return e
 }
@@ -180,9 +180,9 @@ func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {
 	case errors.Is(e, session.ErrNoCheckpoint):
-		cause = "there is no such checkpoint"
+		cause = "no such checkpoint"
 	case errors.Is(e, session.ErrAmbiguous):
-		cause = "several checkpoints begin with that"
+		cause = "several checkpoints have this prefix"
 	}
 	if tail != "" {
 		cause += ": " + tail

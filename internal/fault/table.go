@@ -80,7 +80,7 @@ func text(t string) func(Subject, error) string {
 }
 
 // lockedIndex is the hint for a locked index.
-const lockedIndex = "if no git command runs in the mount, remove {gitdir}/index.lock"
+const lockedIndex = "if no git command is running in the mount, remove {gitdir}/index.lock"
 
 // specific lists the causes of single areas or operations. For each field, the first row that matches and has the field
 // is used. Therefore rows for fewer areas precede those for more areas.
@@ -89,96 +89,99 @@ var specific = []row{
 
 	// Mounting.
 	{in: Mount, match: a[statedir.InUseError](), hint: of(func(_ Subject, e statedir.InUseError) string {
-		return "artifactfs unmount " + e.Dir + " ends it there; --session NAME begins other work"
+		return "run artifactfs unmount " + e.Dir + " to unmount it there, or add --session NAME to mount another session"
 	})},
 	{in: Mount, match: a[OtherCommitError](), code: control.CodeConflict, exit: control.ExitUsage,
 		hint: of(func(_ Subject, e OtherCommitError) string {
-			return "without --ref the session is resumed; --session NAME mounts " + e.Ref +
-				" beside it; artifactfs unmount --discard --session " + e.Session + " throws its work away"
+			return "omit --ref to resume the session; add --session NAME to mount " + e.Ref +
+				" as another session; run artifactfs unmount --discard --session " + e.Session + " to delete the session and its changes"
 		})},
-	{in: Mount, match: is(statedir.ErrNoSession), cause: text("there is no session {session}"),
-		hint: text("artifactfs list shows those that are kept")},
+	{in: Mount, match: is(statedir.ErrNoSession), cause: text("no session {session} exists"),
+		hint: text("run artifactfs list to see the sessions on this host")},
 	{in: Mount, match: is(ErrOtherRemote), code: control.CodeConflict, exit: control.ExitUsage,
-		hint: text("--session NAME begins other work")},
+		hint: text("add --session NAME to mount another session")},
 	{in: Mount, match: is(overlay.ErrVersion, statedir.ErrNewer), code: control.CodeUnsupported,
-		hint: text("use the artifactfs that made it, or --session NAME to begin other work")},
-	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy, hint: text("--session NAME begins other work")},
+		hint: text("use the artifactfs version that created the session, or add --session NAME to mount another session")},
+	{in: Mount, match: is(overlay.ErrInUse), code: control.CodeBusy, hint: text("add --session NAME to mount another session")},
 	{in: Mount, match: is(overlay.ErrDamaged, statedir.ErrRecord, statedir.ErrNoRecord, inode.ErrTable),
-		hint: text("artifactfs mount {remote} DIR --read-only --session {session} shows what can be read; artifactfs doctor --fix repairs it")},
+		hint: text("run artifactfs mount {remote} DIR --read-only --session {session} to see the readable files, " +
+			"or artifactfs doctor --fix to repair the session")},
 	{in: Resume, match: is(statedir.ErrNoSession), hint: func(s Subject, _ error) string {
 		if !s.Far {
 			return ""
 		}
-		return "artifactfs session list shows those of this host; the session remote has none of this name"
+		return "the session remote has no session with this name; run artifactfs session list to see the sessions on this host"
 	}},
 
 	// Switching and following.
 	{in: Switch, match: a[RefusalError](), code: control.CodeConflict, hint: of(func(_ Subject, e RefusalError) string { return e.Hint })},
-	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict, hint: text("finish or abort that first; git status shows how")},
+	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict, hint: text("finish or abort the git operation first; git status shows how")},
 	{in: Switch, match: is(ErrReadOnly), code: control.CodeUnsupported},
-	{in: Switch | Restore, match: is(ErrReadOnly), hint: text("mount without --read-only to change it")},
-	{in: Restore, match: is(syscall.EROFS), hint: text("mount without --read-only to change it")},
+	{in: Switch | Restore, match: is(ErrReadOnly), hint: text("mount without --read-only to change files")},
+	{in: Restore, match: is(syscall.EROFS), hint: text("mount without --read-only to change files")},
 	{in: Switch, match: is(gitdir.ErrLocked), code: control.CodeBusy},
 	{in: Switch | Restore, match: is(gitdir.ErrLocked), hint: text(lockedIndex)},
 	{in: Switch, match: is(gitdir.ErrNoCommit), code: control.CodeNotFound, exit: control.ExitUsage,
-		cause: text("there is no branch {ref}, here or on the remote"), hint: text("git branch -a lists branches; git fetch updates them")},
+		cause: text("no branch {ref} exists in the mount or on the remote"), hint: text("run git branch -a to list the branches, and git fetch to update them")},
 	{in: Switch, match: is(gitdir.ErrNotBranch), exit: control.ExitUsage,
-		hint: text("--detach goes there without a branch, -c NAME makes one")},
+		hint: text("add --detach to switch to the commit without a branch, or -c NAME to create a branch")},
 	{in: Switch, match: is(gitdir.ErrBranchExists), code: control.CodeConflict, exit: control.ExitUsage,
-		hint: text("without -c it is switched to")},
-	{in: Switch, match: is(gitdir.ErrAmbiguous), exit: control.ExitUsage, hint: text("-c {ref} REMOTE/{ref} says which")},
-	{in: Switch, match: is(index.ErrSplit, ErrSparse), hint: text("git switch does it")},
-	{match: is(ErrNoBranch), code: control.CodeUnsupported, hint: text("mount a branch: artifactfs mount REMOTE DIR --ref BRANCH")},
+		hint: text("omit -c to switch to the existing branch")},
+	{in: Switch, match: is(gitdir.ErrAmbiguous), exit: control.ExitUsage, hint: text("add -c {ref} REMOTE/{ref} to choose the remote")},
+	{in: Switch, match: is(index.ErrSplit, ErrSparse), hint: text("use git switch instead")},
+	{match: is(ErrNoBranch), code: control.CodeUnsupported, hint: text("run artifactfs mount REMOTE DIR --ref BRANCH to mount a branch")},
 	{match: is(ErrConflicts), exit: control.ExitUsage,
-		hint: text("resolve them and git add the files, or git checkout them; then merge again")},
-	{in: Restore, match: a[NoPathError](), hint: text("artifactfs session diff {id} --name-only lists what differs")},
+		hint: text("resolve the conflicts and run git add on the files, or restore them with git checkout; then merge again")},
+	{in: Restore, match: a[NoPathError](), hint: text("run artifactfs session diff {id} --name-only to list the paths that differ")},
 
 	// Deleting.
-	{in: Delete, match: a[*session.HeldError](), hint: text("--take-over deletes it all the same")},
+	{in: Delete, match: a[*session.HeldError](), hint: text("add --take-over to delete the session nevertheless")},
 	{in: Delete, match: a[SessionMountedError](), hint: of(func(_ Subject, e SessionMountedError) string {
-		return "artifactfs unmount --discard " + e.Dir + " ends the mount and deletes the session"
+		return "run artifactfs unmount --discard " + e.Dir + " to unmount and delete the session"
 	})},
 	{in: Delete, match: is(trash.ErrNone), code: control.CodeNotFound, exit: control.ExitNotMounted, cause: text(trash.ErrNone.Error()),
-		hint: text("artifactfs session list --deleted lists those that can be restored; with --session-remote those of that repository")},
+		hint: text("run artifactfs session list --deleted to see the sessions that can be restored, with --session-remote URL " +
+			"those on a session remote")},
 	{in: Delete, match: is(trash.ErrThere), code: control.CodeConflict,
-		hint: text("artifactfs session delete {object} puts that one into the trash")},
-	{in: Delete, match: is(disk.ErrLocked), hint: text("artifactfs status shows who uses it")},
+		hint: text("run artifactfs session delete {object} to move the existing session to the trash")},
+	{in: Delete, match: is(disk.ErrLocked), hint: text("run artifactfs status to see the process that uses the session")},
 	{in: Delete, match: is(transport.ErrNoPush), exit: control.ExitRemote},
 
 	// Session remotes.
 	{in: SessionAt, match: a[SessionRemoteError](),
-		hint: text("the URL and its credentials are looked at as git does: git ls-remote URL shows more")},
+		hint: text("run git ls-remote URL to check the URL and its credentials")},
 	{in: SessionAt, match: a[NoSuchSessionError](), hint: of(func(_ Subject, e NoSuchSessionError) string {
-		return "artifactfs session list --session-remote " + control.ShellWord(e.Remote) + " shows those that there are"
+		return "run artifactfs session list --session-remote " + control.ShellWord(e.Remote) + " to see the sessions there"
 	})},
 	{in: namesSessionRemote, match: a[SessionRemoteError](), exit: control.ExitRemote,
 		cause: of(func(_ Subject, e SessionRemoteError) string { return e.Err.Error() })},
 
 	// Sessions and checkpoints.
 	{match: a[*session.HeldError](), code: control.CodeConflict,
-		hint: text("artifactfs session fork starts a new session from its newest checkpoint; --take-over resumes this one anyway")},
+		hint: text("run artifactfs session fork to start a new session from its newest checkpoint, or add --take-over to resume " +
+			"the session nevertheless")},
 	{match: is(session.ErrClosed), code: control.CodeConflict,
-		hint: text("artifactfs session reopen opens it again; --session NAME begins other work")},
+		hint: text("run artifactfs session reopen to open the session again, or add --session NAME to mount another session")},
 	{match: is(session.ErrMoved), code: control.CodeConflict},
 	{match: a[*session.FindError](), cause: of(func(s Subject, e *session.FindError) string { return findText(s.Object, e) })},
 	{match: is(statedir.ErrNoSession, session.ErrNoMeta), code: control.CodeNotFound, exit: control.ExitNotMounted,
-		hint: text("artifactfs session list shows those that there are")},
+		hint: text("run artifactfs session list to see the sessions")},
 	{match: is(session.ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted,
-		hint: text("artifactfs session log lists them")},
-	{match: is(session.ErrAmbiguous), code: control.CodeUsage, exit: control.ExitUsage, hint: text("use a longer prefix of the id")},
-	{match: is(ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted, hint: text("artifactfs checkpoint makes one")},
+		hint: text("run artifactfs session log to list the checkpoints")},
+	{match: is(session.ErrAmbiguous), code: control.CodeUsage, exit: control.ExitUsage, hint: text("type more characters of the checkpoint's ID")},
+	{match: is(ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted, hint: text("run artifactfs checkpoint to create a checkpoint")},
 	{match: is(session.ErrNoPin), code: control.CodeNotFound, exit: control.ExitNotMounted,
-		hint: text("artifactfs session log shows those that there are")},
+		hint: text("run artifactfs session log to see the pins")},
 	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported,
-		hint: text("mount it without --read-only and with a --session-remote other than none")},
+		hint: text("mount without --read-only and without --session-remote none")},
 	{match: a[*session.TransitionError](), code: control.CodeConflict, exit: control.ExitUsage},
 	{match: is(transcript.ErrNoCommit), code: control.CodeNotFound, exit: control.ExitUsage},
 	{match: a[*transcript.LineError](), code: control.CodeUsage, exit: control.ExitUsage},
 	{match: is(transcript.ErrNotesRef, transcript.ErrNotJSON), code: control.CodeUsage, exit: control.ExitUsage},
 	{match: a[SessionMountedError](), code: control.CodeConflict, hint: of(func(_ Subject, e SessionMountedError) string {
-		return "artifactfs unmount " + e.Dir + " ends that"
+		return "run artifactfs unmount " + e.Dir + " to unmount the session"
 	})},
-	{match: a[statedir.InUseError](), code: control.CodeConflict, hint: text("ask the daemon that serves it, or unmount it")},
+	{match: a[statedir.InUseError](), code: control.CodeConflict, hint: text("unmount the session first, or send the request to the daemon that serves it")},
 }
 
 // common lists the causes that every operation can have. It is used for the fields that no row of specific has set. The
@@ -190,51 +193,51 @@ var common = []row{
 		if len(e.Similar) > 0 {
 			return "did you mean " + strings.Join(e.Similar, ", ") + "?"
 		}
-		return "git ls-remote lists the branches and tags that the remote has"
+		return "run git ls-remote URL to list the branches and tags of the remote"
 	})},
 	{match: a[transport.NotOurRef](), code: control.CodeNotFound, exit: control.ExitRemote,
-		hint: text("the remote has no such commit, or does not allow fetching it by its ID")},
+		hint: text("check the ID; some remotes do not allow fetching a commit by its ID")},
 	{match: is(transport.ErrURL), code: control.CodeUsage, exit: control.ExitUsage,
-		hint: text("http, https, ssh, git and file URLs, HOST:PATH and local paths name remotes")},
+		hint: text("type an http, https, ssh, git or file URL, HOST:PATH, or a local path")},
 	{match: is(transport.ErrAuth), code: control.CodeAuth, exit: control.ExitRemote,
-		hint: text("set ARTIFACTFS_TOKEN, use --token-file, or let a git credential helper know the password")},
+		hint: text("set ARTIFACTFS_TOKEN, use --token-file, or store the password in a git credential helper")},
 	{match: is(transport.ErrForbidden), code: control.CodeRefused, exit: control.ExitRemote,
-		hint: text("the credentials are known there but not allowed to read this repository")},
+		hint: text("use credentials that may read this repository")},
 	{match: is(writeback.ErrRefused), code: control.CodeRefused},
 	{match: is(transport.ErrNotFound), code: control.CodeNotFound, exit: control.ExitRemote,
-		hint: text("check the spelling; private repositories also look like this without credentials")},
+		hint: text("check the spelling, and the credentials if the repository is private")},
 	{match: is(fetch.ErrNotFound), code: control.CodeNotFound, exit: control.ExitRemote},
-	{match: is(fetch.ErrDeadline), code: control.CodeTimeout, exit: control.ExitRemote, hint: text("--timeout allows more time")},
+	{match: is(fetch.ErrDeadline), code: control.CodeTimeout, exit: control.ExitRemote, hint: text("add --timeout DURATION to allow more time")},
 	{match: is(transport.ErrStalled), code: control.CodeTimeout, exit: control.ExitRemote},
 	{match: a[transport.RateLimited](), code: control.CodeRateLimited, exit: control.ExitRemote},
 	{match: is(transport.ErrUnreachable), code: control.CodeUnreachable, exit: control.ExitRemote},
 	{match: IsGit, exit: control.ExitRemote},
 
 	// Failures of the mount's directory, and of this host.
-	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("artifactfs unmount {object} ends the mount there")},
+	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to unmount it")},
 	{match: is(mountpoint.ErrTaken, mountpoint.ErrInside), code: control.CodeConflict, hint: text("choose another directory")},
-	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("umount -l {object} removes it")},
+	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("run umount -l {object} to remove the dead mount")},
 	{match: is(mountpoint.ErrNotEmpty), code: control.CodeConflict, hint: text("choose an empty directory, or one that does not exist yet")},
 	{match: is(mountpoint.ErrNotDirectory, ErrSessionExists, ErrHasFiles), code: control.CodeConflict},
 	{match: is(mountpoint.ErrNoFUSE, fuse.ErrNoFUSE), code: control.CodeUnsupported,
-		hint: text("load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount")},
-	{match: is(syscall.ENOSPC), hint: text("free some space, or choose another place with --state")},
+		hint: text("load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN")},
+	{match: is(syscall.ENOSPC), hint: text("free some space, or choose a state directory on another disk with --state")},
 	{match: a[mountpoint.BusyError](), code: control.CodeBusy, cause: of(func(_ Subject, e mountpoint.BusyError) string { return e.Error() }),
 		hint: of(func(_ Subject, e mountpoint.BusyError) string { return e.Hint() })},
 	{match: is(fuse.ErrBusy), code: control.CodeBusy,
-		hint: text("a process has a file or its working directory there: fuser -vm {object} names it")},
+		hint: text("run fuser -vm {object} to see the processes that use the mount")},
 	{match: is(statedir.ErrBusySession, statedir.ErrStoreUsed, ErrNoGitDir), code: control.CodeBusy},
 	{match: is(mountpoint.ErrUserMount),
-		hint: text("mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds " +
-			"what it said")},
+		hint: text("mount as root, or make fusermount3 work: own the directory, and have access to /dev/fuse; the daemon's log has " +
+			"the output of fusermount3")},
 	{match: noGit,
-		hint: text("install git; a daemon that runs already has the PATH that it was started with: artifactfs unmount --all ends it")},
-	{match: is(exec.ErrNotFound, fs.ErrPermission), hint: text("mount as root, or have fusermount3 installed and own the directory")},
+		hint: text("install git; if the daemon was started with another PATH, run artifactfs unmount --all and mount again")},
+	{match: is(exec.ErrNotFound, fs.ErrPermission), hint: text("mount as root, or install fusermount3 and mount at a directory that you own")},
 	{match: is(errRemote), exit: control.ExitRemote},
 }
 
 // sessionRemoteHint is the hint for a failure of a session remote, if no row has another hint.
-const sessionRemoteHint = "--session-remote names it; with embedded or none the mount does without"
+const sessionRemoteHint = "check --session-remote; with --session-remote embedded or none no other repository is used"
 
 // noGit reports whether err means that git is not installed.
 func noGit(err error) bool {

@@ -85,7 +85,7 @@ func inherit(gitDir, name string, f *os.File) (*Listener, error) {
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		return nil, errors.Join(errors.New("not a socket's listener"), l.Close())
+		return nil, errors.Join(errors.New("inherited descriptor is not a listening unix socket"), l.Close())
 	}
 	u.SetUnlinkOnClose(false)
 	return &Listener{u, gitDir, name}, nil

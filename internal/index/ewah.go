@@ -69,14 +69,14 @@ func (b *bitmap) appendTo(out []byte) []byte {
 func readBitmap(in []byte, limit int) (bitmap, int, error) {
 	var b bitmap
 	if len(in) < 12 {
-		return b, 0, fmt.Errorf("bitmap is cut short")
+		return b, 0, fmt.Errorf("bitmap is truncated")
 	}
 	n, count := int64(binary.BigEndian.Uint32(in)), int64(binary.BigEndian.Uint32(in[4:]))
 	if n > int64(limit) {
-		return b, 0, fmt.Errorf("bitmap of %d bits, there can be %d", n, limit)
+		return b, 0, fmt.Errorf("bitmap has %d bits, limit is %d", n, limit)
 	}
 	if int64(len(in))-12 < 8*count {
-		return b, 0, fmt.Errorf("bitmap of %d words is cut short", count)
+		return b, 0, fmt.Errorf("bitmap of %d words is truncated", count)
 	}
 	words, size := in[8:8+8*count], int(12+8*count)
 	most := (n + 63) / 64 // number of words for n bits; git may omit words of zeros at the end
@@ -86,7 +86,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		run, literals := int64(head>>1&maxRun), int64(head>>(1+runBits))
 		// A run of up to 2^32 words takes only 8 bytes in the file, so its length is checked before memory is allocated.
 		if int64(len(b.words))+run+literals > most || literals > int64(len(words)/8) {
-			return b, 0, fmt.Errorf("bitmap of %d bits has more words than they take", n)
+			return b, 0, fmt.Errorf("bitmap of %d bits has too many words", n)
 		}
 		for range run {
 			b.words = append(b.words, -(head & 1))

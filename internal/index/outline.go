@@ -13,7 +13,7 @@ import (
 
 // ErrNoOutline means that only Read can parse the index: it contains a conflict, an entry with a flag, or an entry that
 // stands for a directory in a sparse index.
-var ErrNoOutline = errors.New("index has no outline")
+var ErrNoOutline = errors.New("index can only be read completely")
 
 // Outline reads single entries of an index file when they are requested. A caller that needs few entries, or only the
 // cache tree, thus avoids parsing all of them.
@@ -45,16 +45,16 @@ func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 func readOutline(f object.Format, data []byte) (*Outline, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
-		return nil, errors.New("no index")
+		return nil, errors.New("file is not a git index")
 	}
 	o := &Outline{format: f, version: binary.BigEndian.Uint32(data[4:]), data: data[:body], count: int(binary.BigEndian.Uint32(data[8:]))}
 	if o.version < 2 || o.version > 4 {
-		return nil, fmt.Errorf("unknown version %d", o.version)
+		return nil, fmt.Errorf("unknown index version %d", o.version)
 	}
 	// The entry count in the file determines how much memory is needed, so a count that is too large for the file is
 	// refused first.
 	if least := fixedSize + f.Size() + 2 + 1; o.count > body/least {
-		return nil, fmt.Errorf("%d entries: %w", o.count, errShort)
+		return nil, fmt.Errorf("index states %d entries: %w", o.count, errShort)
 	}
 	c := cursor{at: headerSize}
 	for i := range o.count {
@@ -65,13 +65,13 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 		special, more, err := o.next(&c)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("entry %d: %w", i, err)
+			return nil, fmt.Errorf("index entry %d: %w", i, err)
 		case special:
 			return nil, ErrNoOutline
 		case len(c.path) == 0: // an entry without a path replaces one of the shared index; it occurs only in a split index
 			return nil, ErrSplit
 		case !more:
-			return nil, fmt.Errorf("%q out of order", c.path)
+			return nil, fmt.Errorf("entry %q is out of order", c.path)
 		}
 	}
 	return o, o.extensions(c.at)
@@ -136,7 +136,7 @@ func (o *Outline) extensions(at int) error {
 		name, size := o.data[at:at+4], int64(binary.BigEndian.Uint32(o.data[at+4:]))
 		at += 8
 		if size > int64(len(o.data)-at) {
-			return fmt.Errorf("extension %.4q: %w", name, errShort)
+			return fmt.Errorf("index extension %.4q: %w", name, errShort)
 		}
 		body := o.data[at : at+int(size)]
 		at += int(size)
@@ -145,17 +145,17 @@ func (o *Outline) extensions(at int) error {
 			r.text, r.at = string(body), 0
 			var err error
 			if o.Tree, err = r.tree(0, o.count); err == nil && r.at < len(body) {
-				err = errors.New("more than one root")
+				err = errors.New("cache tree has more than one root")
 			}
 			if err != nil {
-				return fmt.Errorf("extension %.4q: %w", name, err)
+				return fmt.Errorf("index extension %.4q: %w", name, err)
 			}
 		case string(name) == "link":
 			return ErrSplit
 		// The name of an extension that a reader must support begins with a lower-case letter. sdir has no effect here,
 		// because next refuses entries that stand for directories.
 		case string(name) != "sdir" && (name[0] < 'A' || name[0] > 'Z'):
-			return fmt.Errorf("extension %.4q: not known, and not optional", name)
+			return fmt.Errorf("index extension %.4q is required but unknown", name)
 		}
 	}
 	return nil
@@ -185,7 +185,7 @@ func (o *Outline) Entry(i int) (Entry, error) {
 	_, _, _ = o.next(&c)
 	e := Entry{Path: string(c.path), Mode: object.Mode(number(b, 24)), ID: id, Stat: readStat(b, b[28:])}
 	if !e.Mode.IsBlob() && e.Mode != object.ModeGitlink {
-		return Entry{}, fmt.Errorf("read index entry %d: mode %o", i, uint32(e.Mode))
+		return Entry{}, fmt.Errorf("read index entry %d: invalid mode %o", i, uint32(e.Mode))
 	}
 	return e, nil
 }

@@ -14,10 +14,10 @@ import (
 
 // ErrSplit means that the index is a split index, which consists of two files (core.splitIndex). This package cannot read
 // it.
-var ErrSplit = errors.New("split index")
+var ErrSplit = errors.New("index is split (core.splitIndex)")
 
 // errShort means that the data end before a length that they state.
-var errShort = errors.New("cut short")
+var errShort = errors.New("index is truncated")
 
 // Read parses an index file of version 2 to 4. It drops the extensions that only speed up reading (EOIE, IEOT), which
 // WriteTo creates again, and unknown optional extensions.
@@ -33,18 +33,18 @@ func Read(f object.Format, data []byte) (*Index, error) {
 func read(f object.Format, data []byte) (*Index, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
-		return nil, errors.New("no index")
+		return nil, errors.New("file is not a git index")
 	}
 	if err := verify(f, data[:body], data[body:]); err != nil {
 		return nil, err
 	}
 	x := &Index{Format: f, Version: binary.BigEndian.Uint32(data[4:])}
 	if x.Version < 2 || x.Version > 4 {
-		return nil, fmt.Errorf("unknown version %d", x.Version)
+		return nil, fmt.Errorf("unknown index version %d", x.Version)
 	}
 	count := int(binary.BigEndian.Uint32(data[8:]))
 	if least := fixedSize + f.Size() + 2 + 1; count > body/least {
-		return nil, fmt.Errorf("%d entries: %w", count, errShort)
+		return nil, fmt.Errorf("index states %d entries: %w", count, errShort)
 	}
 	r := reader{x: x, text: string(data[:body]), at: headerSize}
 	x.Entries = make([]Entry, count)
@@ -54,7 +54,7 @@ func read(f object.Format, data []byte) (*Index, error) {
 			before = &x.Entries[i-1]
 		}
 		if err := r.entry(&x.Entries[i], before); err != nil {
-			return nil, fmt.Errorf("entry %d: %w", i, err)
+			return nil, fmt.Errorf("index entry %d: %w", i, err)
 		}
 	}
 	for r.at < body {
@@ -73,7 +73,7 @@ func verify(f object.Format, body, sum []byte) error {
 	h := checksum(f)
 	h.Write(body)
 	if !bytes.Equal(h.Sum(nil), sum) {
-		return errors.New("checksum does not fit")
+		return errors.New("checksum of the index is wrong")
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (r *reader) entry(e, before *Entry) error {
 	e.Stat = readStat(b, b[28:])
 	e.Mode = object.Mode(number(b, 24))
 	if !e.Mode.IsBlob() && e.Mode != object.ModeGitlink && e.Mode != object.ModeDir {
-		return fmt.Errorf("mode %o", uint32(e.Mode))
+		return fmt.Errorf("invalid mode %o", uint32(e.Mode))
 	}
 	if e.ID, err = r.id(); err != nil {
 		return err
@@ -166,11 +166,11 @@ func (r *reader) entry(e, before *Entry) error {
 	case e.Path == "": // an entry without a path replaces one of the shared index; it occurs only in a split index
 		return ErrSplit
 	case len(e.Path) > maxPath:
-		return fmt.Errorf("path of %d bytes", len(e.Path))
+		return fmt.Errorf("path has %d bytes, want 1 to 4096", len(e.Path))
 	case min(len(e.Path), maxNameInFlags) != int(flags&maxNameInFlags):
-		return fmt.Errorf("path of %d bytes announced as %d", len(e.Path), flags&maxNameInFlags)
+		return fmt.Errorf("path has %d bytes, but the entry states %d", len(e.Path), flags&maxNameInFlags)
 	case before != nil && compare(before, e) >= 0:
-		return fmt.Errorf("%q out of order", e.Path)
+		return fmt.Errorf("entry %q is out of order", e.Path)
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (r *reader) flags(e *Entry) (uint16, error) {
 	}
 	more := binary.BigEndian.Uint16([]byte(b))
 	if r.x.Version < 3 || more&^(flagSkipWorktree|flagIntentToAdd) != 0 {
-		return 0, fmt.Errorf("unknown flags %#x", more)
+		return 0, fmt.Errorf("unknown entry flags %#x", more)
 	}
 	e.SkipWorktree, e.IntentToAdd = more&flagSkipWorktree != 0, more&flagIntentToAdd != 0
 	return flags, nil
@@ -232,7 +232,7 @@ func (r *reader) shortPath(e, before *Entry) error {
 		return nil
 	}
 	if gone > len(before.Path) {
-		return fmt.Errorf("%d bytes less than %q", gone, before.Path)
+		return fmt.Errorf("entry removes %d bytes from the previous path %q, which is shorter", gone, before.Path)
 	}
 	// Without a limit a file of n bytes could contain paths with a total length of n*n bytes.
 	if len(before.Path)-gone+len(come) > maxPath {
@@ -251,13 +251,13 @@ func (r *reader) extension() error {
 	}
 	body, err := r.take(int(number(head, 4)))
 	if err != nil {
-		return fmt.Errorf("extension %.4q: %w", head, err)
+		return fmt.Errorf("index extension %.4q: %w", head, err)
 	}
 	in := &reader{x: r.x, text: body}
 	switch head[:4] {
 	case "TREE":
 		if r.x.Tree, err = in.tree(0, len(r.x.Entries)); err == nil && in.at < len(body) {
-			err = errors.New("more than one root")
+			err = errors.New("cache tree has more than one root")
 		}
 	// The contents of REUC are kept unchanged for WriteTo.
 	case "REUC":
@@ -274,11 +274,11 @@ func (r *reader) extension() error {
 		err = ErrSplit
 	default:
 		if head[0] < 'A' || head[0] > 'Z' {
-			err = errors.New("not known, and not optional")
+			err = errors.New("extension is required but unknown")
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("extension %.4q: %w", head, err)
+		return fmt.Errorf("index extension %.4q: %w", head, err)
 	}
 	return nil
 }
@@ -344,7 +344,7 @@ func (r *reader) monitor() error {
 			return err
 		}
 	default:
-		return fmt.Errorf("unknown version %d", v)
+		return fmt.Errorf("unknown index version %d", v)
 	}
 	if _, err := r.take(4); err != nil { // length of the bitmap, which is also stated in the bitmap
 		return err

@@ -71,7 +71,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 		return err
 	}
 	if len(all) != n {
-		return errors.New("directories are not as many as announced")
+		return errors.New("number of directories differs from the stated number")
 	}
 	var maps [3]bitmap // valid, check-only, and has an id
 	for i := range maps {

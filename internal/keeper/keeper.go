@@ -90,7 +90,7 @@ func (m Message) Encode() ([]byte, error) {
 		fmt.Fprintf(&b, "%s=%s\n", key, strings.ReplaceAll(m[key], "\n", " "))
 	}
 	if b.Len() > maxMessage {
-		return nil, fmt.Errorf("encode message: %d bytes, limit is %d", b.Len(), maxMessage)
+		return nil, fmt.Errorf("encode message: message has %d bytes, limit is %d", b.Len(), maxMessage)
 	}
 	return []byte(b.String()), nil
 }
@@ -101,7 +101,7 @@ func Parse(b []byte) (Message, error) {
 	for line := range strings.Lines(string(b)) {
 		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		if !ok || key == "" {
-			return nil, fmt.Errorf("read message: %.40q is no KEY=VALUE", line)
+			return nil, fmt.Errorf("read message: line %.40q does not have the form KEY=VALUE", line)
 		}
 		m[key] = value
 	}
@@ -113,7 +113,7 @@ func Parse(b []byte) (Message, error) {
 func ValidName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
-		return fmt.Errorf("name descriptor: %.40q: not 1 to %d printable ASCII characters without colon", name, maxName)
+		return fmt.Errorf("check name of descriptor %.40q: want 1 to %d printable ASCII characters without a colon", name, maxName)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ type Conn struct {
 func Pair() (c *Conn, peer *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+		return nil, nil, fmt.Errorf("create socket pair: %w", err)
 	}
 	peer = os.NewFile(uintptr(fds[1]), "keeper")
 	if c, err = Open(fds[0]); err != nil {
@@ -147,17 +147,17 @@ func Pair() (c *Conn, peer *os.File, err error) {
 func Open(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "keeper")
 	if f == nil {
-		return nil, errors.New("open keeper: no descriptor")
+		return nil, errors.New("open supervisor socket: invalid descriptor")
 	}
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("open keeper: %w", err)
+		return nil, fmt.Errorf("open supervisor socket: %w", err)
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, errors.New("open keeper: not a unix socket")
+		return nil, errors.New("open supervisor socket: descriptor is not a unix socket")
 	}
 	return &Conn{
 		c: u, buf: make([]byte, maxMessage+1), rights: make([]byte, unix.CmsgSpace(4*maxFiles)),
@@ -212,7 +212,7 @@ func (c *Conn) Receive() (m Message, fds []int, err error) {
 		return nil, nil, io.EOF // the other end is closed, because no valid message is empty
 	}
 	if err == nil && (flags&unix.MSG_CTRUNC != 0 || n > maxMessage) {
-		err = fmt.Errorf("read message: cut off at %d descriptors, %d bytes", len(fds), n)
+		err = fmt.Errorf("read message: truncated to %d descriptors and %d bytes", len(fds), n)
 	}
 	if err == nil {
 		m, err = Parse(c.buf[:n])

@@ -31,13 +31,13 @@ func (c *Conn) Keep(name string, f *os.File) error {
 	}
 	dup, err := duplicate(name, f)
 	if err != nil {
-		return fmt.Errorf("keep %s: %w", name, err)
+		return fmt.Errorf("store descriptor %s: %w", name, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remember(name, dup)
 	if err := c.send(Message{Store: "1", Name: name}, dup); err != nil && !isGone(err) {
-		return fmt.Errorf("keep %s: %w", name, err)
+		return fmt.Errorf("store descriptor %s: %w", name, err)
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (c *Conn) Drop(name string) error {
 	defer c.mu.Unlock()
 	c.remember(name, nil)
 	if err := c.Send(Message{Remove: "1", Name: name}); err != nil && !isGone(err) {
-		return fmt.Errorf("drop %s: %w", name, err)
+		return fmt.Errorf("remove descriptor %s: %w", name, err)
 	}
 	return nil
 }
@@ -126,14 +126,14 @@ func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 		names := strings.Split(m[Name], ":")
 		if len(names) != len(fds) {
 			closeAll(fds)
-			return Start{}, nil, fmt.Errorf("receive descriptors: %d of them and %d names", len(fds), len(names))
+			return Start{}, nil, fmt.Errorf("receive descriptors: got %d descriptors but %d names", len(fds), len(names))
 		}
 		for i, fd := range fds {
 			f := os.NewFile(uintptr(fd), names[i])
 			descriptors = append(descriptors, Descriptor{names[i], f})
 			dup, err := duplicate(names[i], f)
 			if err != nil {
-				return Start{}, nil, fmt.Errorf("receive %s: %w", names[i], err)
+				return Start{}, nil, fmt.Errorf("receive descriptor %s: %w", names[i], err)
 			}
 			c.mu.Lock()
 			c.remember(names[i], dup)
@@ -171,15 +171,15 @@ func (c *Conn) HandOver(to *Conn, s Start) error {
 	defer c.mu.Unlock()
 	for name, f := range c.held {
 		if err := to.send(Message{Store: "1", Name: name}, f); err != nil {
-			return fmt.Errorf("hand over %s: %w", name, err)
+			return fmt.Errorf("hand over descriptor %s: %w", name, err)
 		}
 	}
 	if err := to.Send(s.Message()); err != nil {
-		return fmt.Errorf("hand over: %w", err)
+		return fmt.Errorf("hand over descriptors: %w", err)
 	}
 	m, _, err := to.Receive()
 	if errors.Is(err, io.EOF) || err == nil && m[Adopted] == "" {
-		return errors.New("hand over: not taken")
+		return errors.New("hand over descriptors: receiver did not accept them")
 	}
 	return err
 }

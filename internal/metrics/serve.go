@@ -35,20 +35,20 @@ type Address struct {
 func ParseAddress(text string) (Address, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		if path == "" {
-			return Address{}, errors.New("unix: needs a path behind it")
+			return Address{}, errors.New("unix: must be followed by a path")
 		}
 		path, err := filepath.Abs(path)
 		return Address{path: path}, err
 	}
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
-		return Address{}, errors.New("neither unix:PATH nor HOST:PORT")
+		return Address{}, errors.New("address has neither the form unix:PATH nor HOST:PORT")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return Address{}, fmt.Errorf("%q is no port", port)
+		return Address{}, fmt.Errorf("invalid port %q", port)
 	}
 	if !isLoopback(host) {
-		return Address{}, fmt.Errorf("%q is not an address of the loopback: it would be open to other hosts", host)
+		return Address{}, fmt.Errorf("address %q is not a loopback address, so other hosts could connect", host)
 	}
 	return Address{host: host, port: port}, nil
 }
@@ -90,7 +90,7 @@ func listenUnix(path string) (net.Listener, error) {
 	// process.
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, errors.New("something else than a socket is there")
+			return nil, errors.New("another file that is not a socket exists")
 		}
 		conn, err := net.DialTimeout("unix", path, probeTime)
 		if err == nil {

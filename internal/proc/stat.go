@@ -13,7 +13,7 @@ import (
 const Tick = 10 * time.Millisecond
 
 // ErrStat reports that a stat file does not have the format that proc_pid_stat(5) describes.
-var ErrStat = errors.New("invalid stat of a process")
+var ErrStat = errors.New("invalid stat file of a process")
 
 // Stat holds fields of proc_pid_stat(5).
 type Stat struct {

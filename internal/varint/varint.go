@@ -11,7 +11,7 @@ import (
 )
 
 // ErrOverflow reports that a number has more than 63 bits.
-var ErrOverflow = errors.New("number of more than 63 bits")
+var ErrOverflow = errors.New("number has more than 63 bits")
 
 // Append appends the encoding of v to b. The encoding has at most 10 bytes.
 func Append(b []byte, v uint64) []byte {

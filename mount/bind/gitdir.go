@@ -90,7 +90,7 @@ func (g *GitDir) Bind() error {
 				continue
 			}
 			if err := g.bindOne(p); err != nil {
-				return fmt.Errorf("mount %s over %s: %w", p.source, g.at(p.at), err)
+				return fmt.Errorf("bind-mount %s over %s: %w", p.source, g.at(p.at), err)
 			}
 		}
 		return nil

@@ -41,8 +41,8 @@ func TestPlan(t *testing.T) {
 		t.Errorf("planned %v, want %v", record, want)
 	}
 	notes := []string{
-		"web is not redirected: web/dist is redirected", "main.go/x is not redirected: main.go is no directory",
-		"node_modules/a is not redirected: node_modules is redirected",
+		"web is not redirected: path overlaps the existing redirect web/dist", "main.go/x is not redirected: main.go is not a directory",
+		"node_modules/a is not redirected: path overlaps the existing redirect node_modules",
 	}
 	if !slices.Equal(r.Notes(), notes) {
 		t.Errorf("notes %q, want %q", r.Notes(), notes)

@@ -143,7 +143,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 			return nil, ctx.Err()
 		case err != nil && w.Strict:
 			return nil, &control.Error{Code: control.ExitUsage, Verb: "redirect", Object: p, Cause: err.Error(),
-				Hint: "--redirect takes paths that the repository does not have"}
+				Hint: "type a path with --redirect that the repository does not have"}
 		case err != nil:
 			r.Note("%s is not redirected: %v", p, err)
 			continue
@@ -188,7 +188,7 @@ func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string
 func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	for _, d := range r.all {
 		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
-			return fmt.Errorf("%s is redirected", d.Path)
+			return fmt.Errorf("path overlaps the existing redirect %s", d.Path)
 		}
 	}
 	tree := w.Root
@@ -203,9 +203,9 @@ func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 		case at < 0:
 			return nil
 		case i == len(names)-1:
-			return errors.New("the repository tracks it")
+			return errors.New("repository has files at this path")
 		case entries[at].Mode != object.ModeDir:
-			return fmt.Errorf("%s is no directory", strings.Join(names[:i+1], "/"))
+			return fmt.Errorf("%s is not a directory", strings.Join(names[:i+1], "/"))
 		}
 		tree = entries[at].ID
 	}
@@ -239,7 +239,7 @@ func (r *Redirects) bind(d *redirect) error {
 	}
 	root, err := unix.Open(r.o.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return fmt.Errorf("open mount: %w", err)
+		return fmt.Errorf("open mount's root directory: %w", err)
 	}
 	defer unix.Close(root)
 	dir, err := unix.Openat2(root, d.Path, &unix.OpenHow{
@@ -247,7 +247,7 @@ func (r *Redirects) bind(d *redirect) error {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})
 	if err != nil {
-		return fmt.Errorf("open %s: %w", d.Path, err)
+		return fmt.Errorf("open redirected directory %s: %w", d.Path, err)
 	}
 	defer unix.Close(dir)
 	if _, empty, err := r.bare(context.Background(), d.Path); err != nil {
@@ -256,7 +256,7 @@ func (r *Redirects) bind(d *redirect) error {
 		return fault.ErrHasFiles
 	}
 	if err := unix.Mount(r.backing(d.Redirect), proc.Thread.FDPath(dir), "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s: %w", d.Path, err)
+		return fmt.Errorf("bind-mount redirect %s: %w", d.Path, err)
 	}
 	d.active.Store(true)
 	return nil
@@ -325,7 +325,7 @@ func (r *Redirects) BindExisting(ctx context.Context) {
 			continue // it may be created later
 		}
 		if !empty || err != nil {
-			r.Note("%s is not redirected: the session has files of its own there", d.Path)
+			r.Note("%s is not redirected: the session has other files at this path", d.Path)
 			continue
 		}
 		err = fuse.WithoutDevice(func() error { return r.bind(d) })

@@ -80,6 +80,6 @@ func (r *Redirects) redirect(ctx context.Context, server Server, d *redirect) {
 		err = server.Redirect(worktree.Place{Dir: parent, Name: path.Base(d.Path)}, func() error { return r.bind(d) })
 	}
 	if err != nil {
-		r.o.Log.Warn("redirect again", zap.String("dir", r.o.Dir), zap.String("path", d.Path), zap.Error(err))
+		r.o.Log.Warn("restore redirect", zap.String("dir", r.o.Dir), zap.String("path", d.Path), zap.Error(err))
 	}
 }

@@ -13,21 +13,21 @@ import (
 func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	found, ok := mounts.At(r.Dir)
 	if !ok || found.Type != FUSEType {
-		return fmt.Errorf("%w: nothing of the type %s is mounted there", errNotAdopted, FUSEType)
+		return fmt.Errorf("%w: no file system of type %s is mounted there", errNotAdopted, FUSEType)
 	}
 	switch readOnly := slices.Contains(found.Options, "ro"); {
 	case !slices.Contains(found.Super, "default_permissions"):
-		return fmt.Errorf("%w: it is mounted without default_permissions, so file modes would not be checked", errNotAdopted)
+		return fmt.Errorf("%w: mounted without default_permissions, so the kernel would not check file modes", errNotAdopted)
 	case r.ReadOnly && !readOnly:
-		return fmt.Errorf("%w: it is not mounted read-only", errNotAdopted)
+		return fmt.Errorf("%w: not mounted read-only, although --read-only was given", errNotAdopted)
 	case !r.ReadOnly && readOnly:
-		return fmt.Errorf("%w: it is mounted read-only, and --read-only was not given", errNotAdopted)
+		return fmt.Errorf("%w: mounted read-only, although --read-only was not given", errNotAdopted)
 	}
 	return nil
 }
 
 // errNotAdopted is wrapped by all errors of adoptable.
-var errNotAdopted = errors.New("the descriptor cannot be used")
+var errNotAdopted = errors.New("inherited FUSE descriptor cannot be used")
 
 // CheckAdopted is called instead of Prepare for a mount that another program made and whose FUSE device was passed to this
 // one. It changes nothing. It returns an error if the mount cannot be served as r requests.

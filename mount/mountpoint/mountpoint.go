@@ -34,25 +34,25 @@ const (
 // These errors report a problem with the directory of a mount, or with this host.
 var (
 	// ErrAlreadyMounted reports that a live artifactfs mount is at the directory.
-	ErrAlreadyMounted = errors.New("artifactfs has mounted something there already")
+	ErrAlreadyMounted = errors.New("directory already has an artifactfs mount")
 	// ErrTaken reports that another file system is mounted at the directory.
-	ErrTaken = errors.New("another file system is mounted there")
+	ErrTaken = errors.New("another file system is mounted at the directory")
 	// ErrInside reports that the directory lies inside another artifactfs mount.
-	ErrInside = errors.New("the directory lies inside the mount")
+	ErrInside = errors.New("directory is inside another mount")
 	// ErrNotEmpty reports that the directory has entries.
-	ErrNotEmpty = errors.New("the directory is not empty")
+	ErrNotEmpty = errors.New("directory is not empty")
 	// ErrNotDirectory reports that the path is a file and not a directory.
-	ErrNotDirectory = errors.New("not a directory")
+	ErrNotDirectory = errors.New("path is not a directory")
 	// ErrDeadMount reports that the process of a mount has died and that the mount cannot be removed.
-	ErrDeadMount = errors.New("a dead mount is there: its process is gone")
+	ErrDeadMount = errors.New("directory has a dead mount, whose process has exited")
 	// ErrUserMount reports that fusermount3 has failed.
-	ErrUserMount = errors.New("fusermount3 did not mount it")
+	ErrUserMount = errors.New("fusermount3 failed to mount")
 	// ErrNoFUSE reports that /dev/fuse cannot be used on this host.
 	ErrNoFUSE = errors.New("/dev/fuse cannot be used")
 )
 
 // errAutomount reports that the directory is an automount whose automounter did not send this request.
-var errAutomount = errors.New("an automount is there, and its automounter has not asked for this mount")
+var errAutomount = errors.New("directory is an automount point, but the automounter has not sent this request")
 
 // Point is the directory of a mount, with the directories that were created for it.
 type Point struct {
@@ -101,7 +101,7 @@ func CheckDevice() error {
 	}
 	// The device number is assigned in Documentation/admin-guide/devices.txt of the kernel.
 	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
-		return fmt.Errorf("%w: it is another file", ErrNoFUSE)
+		return fmt.Errorf("%w: file is not the FUSE device", ErrNoFUSE)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func clearDead(ctx context.Context, dir, parentDir string) error {
 			return ErrAlreadyMounted
 		}
 		if err := Detach(ctx, dir); err != nil {
-			return fmt.Errorf("%w, and it cannot be removed: %w", ErrDeadMount, err)
+			return fmt.Errorf("%w; remove the dead mount: %w", ErrDeadMount, err)
 		}
 	}
 	return ErrDeadMount
@@ -158,7 +158,7 @@ func Detach(ctx context.Context, dir string) error {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
 	if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+		return fmt.Errorf("run fusermount3: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }
@@ -231,7 +231,7 @@ func DeviceOf(dir string) (uint32, error) {
 			return uint32(m.Device), nil
 		}
 	}
-	return 0, fmt.Errorf("find device of %s: not mounted", dir)
+	return 0, fmt.Errorf("find device of %s: directory is not mounted", dir)
 }
 
 // MayBind reports whether this process may make bind mounts, which requires root with CAP_SYS_ADMIN.

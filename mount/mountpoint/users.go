@@ -43,11 +43,11 @@ func usersOf(dir string) (users []user) {
 		how := ""
 		switch {
 		case linksInto(p.Dir, inside):
-			how = "its working directory"
+			how = "a working directory in the mount"
 		case linksInto(p.RootDir, inside):
-			how = "its root directory"
+			how = "a root directory in the mount"
 		case linksInto(p.Executable, inside):
-			how = "its program"
+			how = "a program in the mount"
 		default:
 			how = openFile(p, dir, id, inside)
 			if how == "" && mapsFrom(p, device) {
@@ -67,11 +67,11 @@ func usersOf(dir string) (users []user) {
 func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	for _, c := range copies {
 		if c.PID == 0 {
-			users = append(users, user{c.Point, "a bind mount", "it until that is unmounted"})
+			users = append(users, user{c.Point, "a bind mount", "the mount open until the bind mount is unmounted"})
 			continue
 		}
 		name, _ := proc.Of(c.PID).Name()
-		users = append(users, user{strconv.Itoa(c.PID), name, "it at " + c.Point + " of a mount namespace of its own"})
+		users = append(users, user{strconv.Itoa(c.PID), name, "a copy of the mount at " + c.Point + " in another mount namespace"})
 	}
 	return users
 }
@@ -153,9 +153,9 @@ func (e BusyError) Error() string {
 		names = append(names, u.String())
 	}
 	if more := len(e.users) - usersNamed; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
+		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return "it is in use by " + strings.Join(names, ", ")
+	return "mount is in use by " + strings.Join(names, ", ")
 }
 
 // Hint returns a text that states which objects the first usersNamed processes hold.

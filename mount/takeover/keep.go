@@ -70,7 +70,7 @@ func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	k := Handover{keeper: keeper, key: hex.EncodeToString(random[:]), dir: h.Dir, log: log}
 	var err error
 	if k.state, err = newStateFile(h); err != nil {
-		log.Warn("the mount will end with this process", zap.String("dir", h.Dir), zap.Error(err))
+		log.Warn("mount cannot outlive this process", zap.String("dir", h.Dir), zap.Error(err))
 		return Handover{}
 	}
 	k.Keep(partState, k.state.file)
@@ -106,7 +106,7 @@ func (k *Handover) Keep(p part, f *os.File) {
 		return
 	}
 	if err := k.keeper.Keep(k.key+"."+string(p), f); err != nil {
-		k.log.Warn("the mount may end with this process", zap.String("dir", k.dir), zap.Error(err))
+		k.log.Warn("mount may not outlive this process", zap.String("dir", k.dir), zap.Error(err))
 	}
 }
 
@@ -136,7 +136,7 @@ func (k *Handover) Drop() {
 	}
 	for _, p := range parts {
 		if err := k.keeper.Drop(k.key + "." + string(p)); err != nil {
-			k.log.Warn("drop what was kept", zap.String("dir", k.dir), zap.Error(err))
+			k.log.Warn("remove stored state of mount", zap.String("dir", k.dir), zap.Error(err))
 			break
 		}
 	}

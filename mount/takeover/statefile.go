@@ -88,7 +88,7 @@ const (
 )
 
 var (
-	errNoState  = errors.New("not the state of a mount")
+	errNoState  = errors.New("invalid stored state of a mount")
 	castagnoli  = crc32.MakeTable(crc32.Castagnoli)
 	slotNumbers = binary.LittleEndian
 )
@@ -97,7 +97,7 @@ var (
 func newStateFile(h State) (*stateFile, error) {
 	fd, err := unix.MemfdCreate("artifactfs-mount", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("keep mount: %w", os.NewSyscallError("memfd_create", err))
+		return nil, fmt.Errorf("store mount's state: %w", os.NewSyscallError("memfd_create", err))
 	}
 	s := &stateFile{file: os.NewFile(uintptr(fd), "artifactfs-mount"), state: h}
 	if err := s.update(func(*State) {}); err != nil {
@@ -158,10 +158,10 @@ func (s *stateFile) update(change func(h *State)) error {
 	next.Environment = next.Request.Environment.Encode()
 	text, err := json.Marshal(next)
 	if err == nil && len(text) > slotSize-slotHeader {
-		err = fmt.Errorf("%d bytes are too many", len(text))
+		err = fmt.Errorf("state is too large: %d bytes", len(text))
 	}
 	if err != nil {
-		return fmt.Errorf("keep mount: %w", err)
+		return fmt.Errorf("store mount's state: %w", err)
 	}
 	number := s.number + 1
 	slot := make([]byte, slotHeader, slotHeader+len(text))
@@ -169,7 +169,7 @@ func (s *stateFile) update(change func(h *State)) error {
 	slotNumbers.PutUint64(slot[12:], uint64(len(text)))
 	slotNumbers.PutUint32(slot, crc32.Update(crc32.Checksum(slot[4:], castagnoli), castagnoli, text))
 	if _, err := s.file.WriteAt(append(slot, text...), int64(number%2)*slotSize); err != nil {
-		return fmt.Errorf("keep mount: %w", err)
+		return fmt.Errorf("store mount's state: %w", err)
 	}
 	s.number, s.state = number, next
 	return nil

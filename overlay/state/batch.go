@@ -129,7 +129,7 @@ func (b *Batch) PutInode(new, old *Inode) {
 		b.uint(uint64(new.Parent))
 	}
 	if new.Size < SizeOfBase {
-		b.fail("inode %d: size %d", new.Node, new.Size)
+		b.fail("inode %d: invalid size %d", new.Node, new.Size)
 	}
 }
 
@@ -164,7 +164,7 @@ func (b *Batch) SetTarget(n Node, target string) {
 	b.put(putTarget, n)
 	b.string(target)
 	if len(target) > maxTarget {
-		b.fail("target of %d bytes", len(target))
+		b.fail("symbolic link target is too long: %d bytes", len(target))
 	}
 }
 
@@ -175,7 +175,7 @@ func (b *Batch) SetXattr(n Node, name string, value []byte) {
 	b.uint(uint64(len(value)))
 	b.b = append(b.b, value...)
 	if len(value) > maxValue {
-		b.fail("attribute %s of %d bytes", name, len(value))
+		b.fail("extended attribute %s is too large: %d bytes", name, len(value))
 	}
 }
 
@@ -201,7 +201,7 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	b.b = append(b.b, byte(c))
 	b.uint(v)
 	if c >= maxCounter {
-		b.fail("counter %d", c)
+		b.fail("unknown counter %d", c)
 	}
 }
 
@@ -211,7 +211,7 @@ func (b *Batch) Request(id uint64, made Node) {
 	b.uint(id)
 	b.uint(uint64(made))
 	if made != 0 && !made.valid() {
-		b.fail("node %d", made)
+		b.fail("invalid node number %d", made)
 	}
 }
 
@@ -246,7 +246,7 @@ func (b *Batch) put(c code, n Node) {
 func (b *Batch) node(n Node) {
 	b.uint(uint64(n))
 	if !n.valid() {
-		b.fail("node %d", n)
+		b.fail("invalid node number %d", n)
 	}
 }
 
@@ -255,14 +255,14 @@ func (b *Batch) entry(c code, dir Node, name string) {
 	b.put(c, dir)
 	b.name(name)
 	if name == "." || name == ".." || strings.Contains(name, "/") {
-		b.fail("entry %q", name)
+		b.fail("invalid entry name %q", name)
 	}
 }
 
 // name appends a file or attribute name, and records an error if the name is invalid.
 func (b *Batch) name(s string) {
 	if s == "" || len(s) > maxName || strings.Contains(s, "\x00") {
-		b.fail("name %.40q of %d bytes", s, len(s))
+		b.fail("name %.40q is empty or too long: %d bytes", s, len(s))
 	}
 	b.string(s)
 }
@@ -272,7 +272,7 @@ func (b *Batch) number(c code, number uint64) {
 	b.begin(c)
 	b.uint(number)
 	if number == 0 {
-		b.fail("content 0")
+		b.fail("number is 0, want at least 1")
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrBatch means that the bytes are not a valid batch.
-var ErrBatch = errors.New("not a batch of changes")
+var ErrBatch = errors.New("invalid batch of changes")
 
 // put is one decoded put. Its name and value point into the batch. Which fields are valid depends on code.
 type put struct {

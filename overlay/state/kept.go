@@ -48,7 +48,7 @@ func (b *Batch) Keep(k Kept) {
 	b.string(k.Path)
 	b.string(k.Target)
 	if k.Size < 0 || k.At < 0 || k.Path == "" || len(k.Path) > MaxKeptPath || len(k.Target) > maxTarget {
-		b.fail("kept file %d: %d bytes, path of %d bytes, target of %d", k.ID, k.Size, len(k.Path), len(k.Target))
+		b.fail("kept file %d: invalid length: size %d, path %d bytes, link target %d bytes", k.ID, k.Size, len(k.Path), len(k.Target))
 	}
 }
 

@@ -114,7 +114,7 @@ func (t *nodes) list(i uint32, r *record) {
 }
 
 // ErrFull means that no node number is left.
-var ErrFull = errors.New("no node left")
+var ErrFull = errors.New("no free node number")
 
 // NewNode reserves an own node, whose inode the caller then puts with PutInode. A caller that does not do so must call
 // CancelNode. NewNode returns ErrFull if no number is left, or the error of Memory.

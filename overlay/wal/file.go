@@ -154,7 +154,7 @@ func (l *file) prepare() {
 // record is longer than maxRecord.
 func (l *file) append(record []byte, time int64) (err error) {
 	if len(record) > maxRecord {
-		return fmt.Errorf("append %d bytes to %s: %w", len(record), l.disk.Name(), syscall.EFBIG)
+		return fmt.Errorf("append %d bytes to log %s: %w", len(record), l.disk.Name(), syscall.EFBIG)
 	}
 	end := l.end + occupied(len(record))
 	for last := l.chunks[len(l.chunks)-1]; end > last.off+chunkSize; last = l.chunks[len(l.chunks)-1] {
@@ -194,7 +194,7 @@ func (l *file) copy(h *head, record []byte) (err error) {
 			if _, ok := fault.(interface{ Addr() uintptr }); !ok {
 				panic(fault)
 			}
-			err = fmt.Errorf("append to %s: page fault: %w", l.disk.Name(), syscall.EIO)
+			err = fmt.Errorf("append to log %s: page fault: %w", l.disk.Name(), syscall.EIO)
 		}
 	}()
 	l.write(l.end+recordHead, record)
@@ -222,7 +222,7 @@ func (l *file) at(off int64) []byte {
 // concurrently; mu guards end and appended.
 func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	if l.broken != nil {
-		return fmt.Errorf("sync %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)
+		return fmt.Errorf("sync log %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)
 	}
 	if l.synced >= want {
 		return nil

@@ -60,18 +60,18 @@ type DamageError struct {
 
 // Error returns the path, the offset and the number of valid records behind the damage.
 func (e *DamageError) Error() string {
-	return fmt.Sprintf("read %s: damaged at byte %d, %d good records behind it", e.Path, e.Offset, e.Records)
+	return fmt.Sprintf("read log %s: damaged at byte %d, %d valid records after it", e.Path, e.Offset, e.Records)
 }
 
 var (
 	// ErrRefused is returned by Options.Replay for a record that is valid but cannot be used.
-	ErrRefused = errors.New("record refused")
+	ErrRefused = errors.New("log record cannot be applied")
 	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, and a
 	// later sync would succeed although their bytes are lost. A Rotation writes everything to a new file.
-	ErrUnsynced = errors.New("an earlier sync failed")
+	ErrUnsynced = errors.New("an earlier sync of the log failed")
 	// ErrVersion means that an incompatible version of this program wrote the log.
-	ErrVersion = errors.New("unknown version")
-	errEmpty   = errors.New("append an empty record")
+	ErrVersion = errors.New("unknown version of the overlay's log")
+	errEmpty   = errors.New("append to log: record is empty")
 )
 
 // Log is an open log. All methods may be called concurrently.
@@ -99,7 +99,7 @@ func (l *Log) Append(record []byte, time int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil {
-		return fmt.Errorf("append to %s: %w", l.path, syscall.EROFS)
+		return fmt.Errorf("append to log %s: %w", l.path, syscall.EROFS)
 	}
 	if err := l.file.append(record, time); err != nil {
 		return err
@@ -129,11 +129,11 @@ func (l *Log) Sync() error {
 // replaced the file since the caller read want, the rotation has synced these records.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
-		return fmt.Errorf("sync %s: %w", l.path, os.ErrClosed)
+		return fmt.Errorf("sync log %s: %w", l.path, os.ErrClosed)
 	}
 	if l.dirDirty {
 		if err := l.fs.SyncDir(filepath.Dir(l.path)); err != nil {
-			return fmt.Errorf("sync %s: %w", l.path, err)
+			return fmt.Errorf("sync log %s: %w", l.path, err)
 		}
 		l.dirDirty = false
 	}

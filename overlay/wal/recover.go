@@ -134,7 +134,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	}
 	if r.PowerLost {
 		if r.SavedTo, err = l.save(f, r.end, r.Cut, o.LostFound); err != nil {
-			return r, fmt.Errorf("keep the tail of the log: %w", err)
+			return r, fmt.Errorf("save the damaged end of the log: %w", err)
 		}
 	}
 	return r, zero(f, r.end, r.Cut)
@@ -146,9 +146,9 @@ func (l *Log) checkHeader(h *header) error {
 	case h.magic != magic:
 		return &DamageError{Path: l.path}
 	case h.order != byteOrder:
-		return fmt.Errorf("%s: written by a host of another byte order: %w", l.path, ErrVersion)
+		return fmt.Errorf("read log %s: written by a host with another byte order: %w", l.path, ErrVersion)
 	case h.version < oldest || h.version > version:
-		return fmt.Errorf("%s: version %d, this program knows version %d: %w", l.path, h.version, version, ErrVersion)
+		return fmt.Errorf("read log %s: version is %d, this program supports up to %d: %w", l.path, h.version, version, ErrVersion)
 	case !h.good():
 		return &DamageError{Path: l.path}
 	}

@@ -19,24 +19,24 @@ type Rotation struct {
 // newPath returns the path of a new log until it is renamed to the final path.
 func newPath(path string) string { return path + ".new" }
 
-var errEnded = errors.New("the rotation has ended")
+var errEnded = errors.New("rotation of the log has already ended")
 
 // Begin starts a rotation. It returns EBUSY if another rotation is in progress, and EROFS if the log cannot be written.
 func (l *Log) Begin() (*Rotation, error) {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
 	if l.file == nil {
-		return nil, fmt.Errorf("rotate %s: %w", l.path, syscall.EROFS)
+		return nil, fmt.Errorf("rotate log %s: %w", l.path, syscall.EROFS)
 	}
 	l.mu.Lock()
 	busy := l.rotation != nil
 	l.mu.Unlock()
 	if busy {
-		return nil, fmt.Errorf("rotate %s: %w", l.path, syscall.EBUSY)
+		return nil, fmt.Errorf("rotate log %s: %w", l.path, syscall.EBUSY)
 	}
 	f, err := create(l.fs, newPath(l.path), l.bootID)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("rotate %s: %w", l.path, err), l.fs.Remove(newPath(l.path)))
+		return nil, errors.Join(fmt.Errorf("rotate log %s: %w", l.path, err), l.fs.Remove(newPath(l.path)))
 	}
 	r := &Rotation{log: l, file: f}
 	l.mu.Lock()

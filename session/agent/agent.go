@@ -34,7 +34,7 @@ import (
 )
 
 // ErrEnded is returned because the mount is being unmounted.
-var ErrEnded = errors.New("the mount ends")
+var ErrEnded = errors.New("mount is being unmounted")
 
 // A failed operation is retried after retryFirst. Each further wait is twice as long as the previous one, up to retryMost.
 const (
@@ -266,7 +266,7 @@ func (p *problems) note(operation string, err error) {
 		p.log.Warn(operation, zap.Error(err))
 		p.failed[operation] = err
 	} else if failed {
-		p.log.Info("succeeded after all: " + operation)
+		p.log.Info("succeeded after earlier failures: " + operation)
 		delete(p.failed, operation)
 	}
 }

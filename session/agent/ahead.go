@@ -47,7 +47,7 @@ func (a *Agent) ClaimAhead(ctx context.Context, remote *thin.Remote, ref string,
 		push, err := remote.OpenPushOf(ctx, []transport.Ref{{Name: ref, ID: old}})
 		if err != nil {
 			push = nil
-			a.log.Debug("claim ahead", zap.String("session", a.config.Session), zap.Error(err))
+			a.log.Debug("claim session in advance", zap.String("session", a.config.Session), zap.Error(err))
 		}
 		c.opened <- push
 	}()
@@ -93,7 +93,7 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
 	}
 	if err != nil {
-		c.agent.log.Debug("claim ahead", zap.String("session", c.agent.config.Session), zap.Error(err))
+		c.agent.log.Debug("claim session in advance", zap.String("session", c.agent.config.Session), zap.Error(err))
 	}
 	c.now, c.acked = now, err == nil
 	return nil
@@ -142,7 +142,7 @@ func (c *AheadClaim) End() {
 }
 
 // notMade is the reason that is recorded when the lane of a failed mount is released.
-const notMade = "it could not be mounted"
+const notMade = "session could not be mounted"
 
 // withdraw releases the lane of a mount that has claimed the lane and then failed to start. Otherwise other machines could not
 // use the lane without taking it over.
@@ -167,7 +167,7 @@ func (l *laneClaim) withdraw() {
 		return l.withdrawAhead(ctx, writer, before)
 	}()
 	if err != nil {
-		a.log.Warn("let go of a session", zap.String("session", a.config.Session), zap.Error(err))
+		a.log.Warn("release claim on session", zap.String("session", a.config.Session), zap.Error(err))
 	}
 }
 

@@ -57,7 +57,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	}
 	began := time.Now()
 	p, report, err = a.opened().capturer.Checkpoint(ctx, reason, message)
-	a.problems.note("make a checkpoint", err)
+	a.problems.note("create checkpoint", err)
 	if err != nil {
 		if signed {
 			a.git.sign()
@@ -73,7 +73,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 		c.made.Made++
 		c.made.Paused = max(c.made.Paused, report.Paused)
 		c.made.Took += report.Took
-		a.log.Debug("checkpoint made", zap.String("dir", a.config.Dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
+		a.log.Debug("created checkpoint", zap.String("dir", a.config.Dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
 			zap.Int64("changed", p.Changed), zap.Duration("paused", report.Paused), zap.Duration("took", report.Took))
 	}
 	return p, report, nil
@@ -168,7 +168,7 @@ func (a *Agent) unsaved() bool {
 	}
 	untouched, err := a.config.Git.Untouched()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if there is no git directory, git was not used
-		a.log.Debug("look at git", zap.String("dir", a.config.Dir), zap.Error(err))
+		a.log.Debug("check git directory for changes", zap.String("dir", a.config.Dir), zap.Error(err))
 	}
 	return err == nil && !untouched
 }

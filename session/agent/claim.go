@@ -70,7 +70,7 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if IsRefusal(err) || ctx.Err() != nil {
 		return err
 	}
-	a.problems.note("open the session", err) // the claim is repeated later; until then, the mount can be used
+	a.problems.note("open session", err) // the claim is repeated later; until then, the mount can be used
 	return nil
 }
 
@@ -195,7 +195,7 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 		case moved:
 			continue
 		case err != nil:
-			a.log.Info("continue without an answer of the session remote", zap.String("session", a.config.Session), zap.Error(err))
+			a.log.Info("continue without a reply of the session remote", zap.String("session", a.config.Session), zap.Error(err))
 		}
 		return nil
 	}
@@ -207,7 +207,7 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	defer cancel()
 	newer, err := l.fetchMeta(ctx)
 	if err != nil {
-		l.agent.log.Info("ask who is at work", zap.String("session", l.agent.config.Session), zap.Error(err))
+		l.agent.log.Info("read claim from session remote", zap.String("session", l.agent.config.Session), zap.Error(err))
 	}
 	return newer
 }

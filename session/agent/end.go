@@ -133,7 +133,7 @@ func (a *Agent) End(r EndRequest) {
 		errs = append(errs, w.repo.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
-		a.log.Warn("end a session", zap.String("session", a.config.Session), zap.Error(err))
+		a.log.Warn("end session", zap.String("session", a.config.Session), zap.Error(err))
 	}
 }
 
@@ -201,10 +201,10 @@ func (a *Agent) Left() Left {
 	l := Left{Diverged: a.ending.diverged}
 	switch {
 	case a.ending.unsaved != nil: // count at least 1 ref: the one that the missing checkpoint would have updated
-		l.Pending, l.Why = max(1, a.ending.pending), "the last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
+		l.Pending, l.Why = max(1, a.ending.pending), "last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:
-		l.Pending, l.Why = a.ending.pending, "it was not waited for"
+		l.Pending, l.Why = a.ending.pending, "push was not waited for"
 	default:
 		l.Pending, l.Why = max(1, a.ending.pending), fault.OneLine(control.AsError(a.ending.why).Cause)
 	}

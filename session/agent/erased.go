@@ -36,7 +36,7 @@ func (e parentErasures) follow(ctx context.Context) {
 	for {
 		id, err := e.look(ctx, parent, remote, seen)
 		if err != nil && ctx.Err() == nil {
-			a.log.Debug("look what the session's parent erased", zap.String("session", a.config.Session), zap.Error(err))
+			a.log.Debug("read records erased by the parent session", zap.String("session", a.config.Session), zap.Error(err))
 		}
 		if seen = id; !clock.Wait(ctx, eraseEvery) {
 			return
@@ -91,7 +91,7 @@ func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure 
 	if err != nil || len(erased) == 0 {
 		return err
 	}
-	a.log.Info("erased what the session's parent erased", zap.String("session", a.config.Session), zap.Int("records", len(erased)))
+	a.log.Info("erased records that the parent session erased", zap.String("session", a.config.Session), zap.Int("records", len(erased)))
 	if err := session.NoteErased(ctx, repo, a.config.Session, erasure); err != nil {
 		return err
 	}

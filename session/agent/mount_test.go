@@ -268,7 +268,7 @@ func TestWorkThatCannotBeKeptIsReported(t *testing.T) {
 	if !errors.As(err, &lost) || !errors.Is(err, m.fails) {
 		t.Errorf("keep: %v", err)
 	}
-	if s := a.Status(); s.Error != "make a checkpoint: no space" {
+	if s := a.Status(); s.Error != "create checkpoint: no space" {
 		t.Errorf("status: %q", s.Error)
 	}
 	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})

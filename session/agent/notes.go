@@ -47,7 +47,7 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref",
 		"-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
-		return fmt.Errorf("move %s: %w: %s", ref, err, bytes.TrimSpace(out))
+		return fmt.Errorf("update ref %s: %w: %s", ref, err, bytes.TrimSpace(out))
 	}
 	return nil
 }
@@ -81,10 +81,10 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	text, err := unpack.CombinedOutput()
 	if err != nil {
 		io.Copy(io.Discard, in) // pack-objects blocks until its output is read
-		err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
+		err = fmt.Errorf("run git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
 	}
 	if packErr := pack.Wait(); packErr != nil {
-		err = fmt.Errorf("git pack-objects: %w: %s", packErr, strings.TrimSpace(stderr.String()))
+		err = fmt.Errorf("run git pack-objects: %w: %s", packErr, strings.TrimSpace(stderr.String()))
 	}
 	return err
 }

@@ -91,7 +91,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 		a.Recount()
 	}
 	if claimed.Interrupted {
-		a.log.Info("the previous mount of the session was interrupted", zap.String("session", a.config.Session))
+		a.log.Info("found interrupted mount of session", zap.String("session", a.config.Session))
 	}
 	return nil
 }
@@ -113,8 +113,8 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	}
 	a.watchRefs(ctx, format)
 	a.resume(ctx)
-	a.config.Background("look who works in the session", func() { otherWriters{a}.look(ctx) })
-	a.config.Background("look what the session's parent erased", func() { parentErasures{a}.follow(ctx) })
+	a.config.Background("read claim of session", func() { otherWriters{a}.look(ctx) })
+	a.config.Background("read records erased by the parent session", func() { parentErasures{a}.follow(ctx) })
 	if a.Automatic() {
 		(&waiting{agent: a}).makeCheckpoints(ctx)
 	}
@@ -125,7 +125,7 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 func (a *Agent) resume(ctx context.Context) {
 	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
 		_, err := a.Open(ctx)
-		a.problems.note("open the session", err)
+		a.problems.note("open session", err)
 		if err == nil || !clock.Wait(ctx, retry) {
 			return
 		}

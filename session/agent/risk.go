@@ -101,7 +101,7 @@ func option(options ...string) func(arg string) bool {
 }
 
 // errPatience is the cause by which the context of BeforeGit ends after riskTime.
-var errPatience = errors.New("git was not kept waiting any longer")
+var errPatience = errors.New("limit for delaying git was reached")
 
 // Guards reports whether a checkpoint is made before git commands that may discard changes.
 func (a *Agent) Guards() bool {
@@ -126,7 +126,7 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 		return
 	}
 	_, made, err := a.Checkpoint(ctx, session.BeforeRisk, "")
-	a.log.Debug("git may throw work away", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
+	a.log.Debug("checkpoint before git command", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
 }
 
 // lastLook identifies the git process that looked for its repository last.

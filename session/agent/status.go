@@ -62,11 +62,12 @@ func (a *Agent) Notices() []string {
 	defer a.mu.Unlock()
 	notes := slices.Clone(a.notes)
 	if a.checkpoints.old >= manyOld {
-		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last of each day, "+
-			"and pinned ones", a.checkpoints.old))
+		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last checkpoint of each day "+
+			"and pinned checkpoints", a.checkpoints.old))
 	}
 	if len(a.checkpoints.unread) > 0 {
-		notes = append(notes, fmt.Sprintf("%s could not be read: the last checkpoint may hold what it ignores, and the next one tries "+
+		notes = append(notes, fmt.Sprintf("ignore file %s could not be read: the last checkpoint may contain ignored files; the "+
+			"next one reads it "+
 			"again", strings.Join(a.checkpoints.unread, ", ")))
 	}
 	if a.work.queue == nil {
@@ -74,14 +75,14 @@ func (a *Agent) Notices() []string {
 	}
 	st := a.work.queue.Status()
 	if st.Seeding {
-		notes = append(notes, fmt.Sprintf("the session remote gets the history that the session stands on first: %s", seedText(st)))
+		notes = append(notes, fmt.Sprintf("the history of the base commit is pushed to the session remote first: %s", seedText(st)))
 	}
 	for _, ref := range st.Behind {
 		name, id, _ := strings.Cut(ref, ": ")
 		notes = append(notes, AheadText(name, id))
 	}
 	for _, ref := range st.Refused {
-		notes = append(notes, "the session remote does not take "+ref)
+		notes = append(notes, "the session remote rejected "+ref)
 	}
 	return append(notes, st.Notices...)
 }
@@ -89,7 +90,7 @@ func (a *Agent) Notices() []string {
 // AheadText returns the note for a ref that has commits on the session remote that this host does not have. id is the ref's commit
 // on the session remote.
 func AheadText(ref, id string) string {
-	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them",
+	return fmt.Sprintf("%s on the session remote has commits that are not in the newest checkpoint; run git merge %.12s to merge them",
 		statedir.ShortRef(ref), id)
 }
 

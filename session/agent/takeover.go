@@ -58,7 +58,7 @@ type otherWriters struct{ agent *Agent }
 // write under other refs, so that neither writer's checkpoints are lost.
 func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
-	a.log.Warn("another mount has moved a ref of the session", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
+	a.log.Warn("ref of session was changed by another mount", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
 	ctx := context.Background()
 	a.opening.Lock() // the queue may call follow before join has returned
 	//lint:ignore SA2001 taking the lock waits for its holder
@@ -76,7 +76,7 @@ func (o otherWriters) follow(t writeback.Taken) {
 	} else {
 		err = o.leaveSegment(ctx, t)
 	}
-	a.problems.note("follow what others did to the session", err)
+	a.problems.note("follow changes of other mounts to the session", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	close(a.followed)
@@ -115,7 +115,7 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 func takenText(meta session.Meta, theirs, ours string) string {
 	for _, l := range meta.Lanes {
 		if l.Name == theirs {
-			return fmt.Sprintf("%s has taken session %s over at %s: checkpoints of this mount go to lane %s",
+			return fmt.Sprintf("%s took over session %s at %s: checkpoints of this mount go to lane %s",
 				l.Writer.Host, meta.Session, l.Since.Format(time.RFC3339), ours)
 		}
 	}
@@ -172,7 +172,7 @@ func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error
 	if lane == ours.Name {
 		a.work.capturer.SetLane(lane, free+1)
 	}
-	a.notes = append(a.notes, "another mount has made checkpoints in lane "+lane+" too: ours of then are in its segment "+strconv.Itoa(free))
+	a.notes = append(a.notes, "another mount has written checkpoints to lane "+lane+", too: those of this mount are in its segment "+strconv.Itoa(free))
 	return nil
 }
 
@@ -218,7 +218,7 @@ func (o otherWriters) look(ctx context.Context) {
 			wait = lookIdle
 		}
 		if err := o.lookOnce(ctx); err != nil && ctx.Err() == nil {
-			a.log.Debug("look who works in the session", zap.String("session", a.config.Session), zap.Error(err))
+			a.log.Debug("read claim of session", zap.String("session", a.config.Session), zap.Error(err))
 			wait = lookIdle
 		}
 	}

@@ -39,7 +39,7 @@ func ParseAgent(name string) (Agent, error) {
 	for _, a := range Agents() {
 		names = append(names, string(a))
 	}
-	return "", fmt.Errorf("unknown agent %q: known are %s", name, strings.Join(names, ", "))
+	return "", fmt.Errorf("unknown agent %q: want one of %s", name, strings.Join(names, ", "))
 }
 
 // Timeout is the maximum time that a hook takes for one event, during which the agent waits.

@@ -80,14 +80,14 @@ type wire struct {
 // event.
 func Parse(a Agent, text []byte) (Event, error) {
 	if len(text) > MaxEvent {
-		return Event{}, fmt.Errorf("read event: it has %d bytes, limit is %d", len(text), MaxEvent)
+		return Event{}, fmt.Errorf("read event: event has %d bytes, limit is %d", len(text), MaxEvent)
 	}
 	var w wire
 	if err := json.Unmarshal(text, &w); err != nil {
 		return Event{}, fmt.Errorf("read event: %w", err)
 	}
 	if w.Event == "" {
-		return Event{}, errors.New("read event: it has no hook_event_name")
+		return Event{}, errors.New("read event: hook_event_name is missing")
 	}
 	e := Event{
 		Agent: a, Kind: kinds[w.Event], Session: w.Session, Dir: w.Dir, Model: w.Model,

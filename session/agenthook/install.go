@@ -47,7 +47,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	// render removes the hooks of an earlier Install first, so a second Install with the same program changes nothing.
 	after, err := c.render(a, before, program+commandSuffix(a))
 	if err != nil {
-		return change, fmt.Errorf("%s: %w", path, err)
+		return change, fmt.Errorf("edit settings %s: %w", path, err)
 	}
 	change.Tracked = tracked(dir, c.path)
 	if change.Changed = missing || !bytes.Equal(before, after); !change.Changed {
@@ -69,7 +69,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 func (c configuration) render(a Agent, before []byte, command string) ([]byte, error) {
 	if a == OpenCode {
 		if len(before) > 0 && !bytes.HasPrefix(before, []byte(pluginMark)) {
-			return nil, errors.New("it exists and is not the plugin of artifactfs")
+			return nil, errors.New("file exists and is not the plugin of artifactfs")
 		}
 		return []byte(strings.Replace(plugin, "COMMAND", quote(command), 1)), nil
 	}
@@ -103,7 +103,7 @@ func Uninstall(dir string, a Agent) (Change, error) {
 	} else {
 		rest, n, err := uninstall(before, a)
 		if err != nil {
-			return change, fmt.Errorf("%s: %w", path, err)
+			return change, fmt.Errorf("edit settings %s: %w", path, err)
 		}
 		if n == 0 {
 			return change, nil
@@ -139,7 +139,7 @@ func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	}
 	_, n, err := uninstall(text, a)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
+		err = fmt.Errorf("edit settings %s: %w", path, err)
 	}
 	return path, n > 0, err
 }
@@ -153,7 +153,7 @@ func readSettings(path string) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
 	if err == nil && len(text) > maxSettings {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxSettings)
+		err = fmt.Errorf("read settings %s: file has more than %d bytes", path, maxSettings)
 	}
 	return text, err
 }

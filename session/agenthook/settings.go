@@ -38,10 +38,10 @@ func parseSettings(text []byte) (value, error) {
 		return value{}, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return value{}, errors.New("there is more than one JSON value")
+		return value{}, errors.New("file has more than one JSON value")
 	}
 	if root.kind != '{' {
-		return value{}, errors.New("not a JSON object")
+		return value{}, errors.New("file is not a JSON object")
 	}
 	return root, nil
 }
@@ -49,7 +49,7 @@ func parseSettings(text []byte) (value, error) {
 // parseValue reads the next value from d, which decodes text. depth is the number of values that enclose it.
 func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	if depth > maxDepth {
-		return value{}, fmt.Errorf("it is nested deeper than %d", maxDepth)
+		return value{}, fmt.Errorf("JSON is nested deeper than %d", maxDepth)
 	}
 	start := next(d, text)
 	token, err := d.Token()
@@ -156,14 +156,14 @@ func (c configuration) install(text []byte, a Agent, command string) ([]byte, er
 			text = add(text, root, "\"hooks\": {\n  "+quote(e.name)+": [\n    "+strings.ReplaceAll(group, "\n", "\n    ")+"\n  ]\n}", 1)
 			continue
 		case hooks.kind != '{':
-			return nil, errors.New(`"hooks" is not an object`)
+			return nil, errors.New(`member "hooks" is not an object`)
 		}
 		groups, ok := hooks.at(e.name)
 		switch {
 		case !ok:
 			text = add(text, hooks, quote(e.name)+": [\n  "+strings.ReplaceAll(group, "\n", "\n  ")+"\n]", 2)
 		case groups.kind != '[':
-			return nil, fmt.Errorf(`"hooks", %q is not an array`, e.name)
+			return nil, fmt.Errorf(`member %q of "hooks" is not an array`, e.name)
 		default:
 			text = add(text, groups, group, 3)
 		}

@@ -79,7 +79,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 		e.left.forget(f.Path)
 		passed, err := e.entry(ctx, f)
 		if err != nil {
-			return nil, fmt.Errorf("keep %s: %w", f.Path, err)
+			return nil, fmt.Errorf("apply change of %s: %w", f.Path, err)
 		}
 		if passed {
 			under = f.Path + "/"
@@ -412,7 +412,7 @@ func (e *edit) contents(ctx context.Context) error {
 		return nil
 	}
 	if err := e.c.clean(ctx, e, e.cleaned); err != nil {
-		return fmt.Errorf("convert files: %w", err)
+		return fmt.Errorf("convert contents of files: %w", err)
 	}
 	for i := range e.cleaned {
 		s := &e.cleaned[i]

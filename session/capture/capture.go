@@ -242,7 +242,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	// Many files were removed at once. The checkpoint below will not contain them, so first make one that does.
 	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal {
 		if _, _, err := c.checkpoint(ctx, session.Removal, ""); err != nil {
-			c.o.Log.Warn("make a checkpoint of removed files", zap.Error(err))
+			c.o.Log.Warn("create checkpoint of removed files", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)
 		}
 		c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
@@ -253,7 +253,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	if err != nil {
 		// mem may be half updated: the next checkpoint must read everything that differs from the base tree.
 		c.mem, c.left = memory{}, newLeftSet(nil)
-		return session.Checkpoint{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
+		return session.Checkpoint{}, Report{}, fmt.Errorf("create checkpoint: %w", err)
 	}
 	report.Took, report.Steps = time.Since(began), c.steps.list
 	return p, report, nil
@@ -346,7 +346,7 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
 		var err error
 		if s.view, err = c.look(ctx, whole); err != nil {
-			return nil, fmt.Errorf("look at the working tree: %w", err)
+			return nil, fmt.Errorf("read the working tree: %w", err)
 		}
 		s.at = time.Now().UTC()
 		c.steps.done("names")

@@ -18,7 +18,7 @@ import (
 )
 
 // errUnpinned is returned if the contents of a file were not frozen because the file is larger than FreezeOptions.MaxPinned.
-var errUnpinned = errors.New("content was not kept")
+var errUnpinned = errors.New("contents are too large to be frozen")
 
 // converts reports whether git may convert the file at path. An error while the attributes are read is only logged.
 func (c *Capturer) converts(ctx context.Context, path string) bool {
@@ -27,7 +27,7 @@ func (c *Capturer) converts(ctx context.Context, path string) bool {
 	}
 	yes, err := c.o.Converts(ctx, path)
 	if err != nil {
-		c.o.Log.Warn("attributes cannot be read", zap.String("path", path), zap.Error(err))
+		c.o.Log.Warn("read attributes", zap.String("path", path), zap.Error(err))
 	}
 	return yes
 }
@@ -44,7 +44,7 @@ func (c *Capturer) sweepClean() {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), cleanPrefix) {
 			if err := os.RemoveAll(filepath.Join(c.o.Repo.Dir(), e.Name())); err != nil {
-				c.o.Log.Warn("remove files that were being converted", zap.Error(err))
+				c.o.Log.Warn("remove temporary files of conversions", zap.Error(err))
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 
 // asItIs stores a file without conversion, after git has failed to convert it.
 func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
-	l.c.o.Log.Warn("file is kept as it is", zap.String("path", s.path), zap.Error(cause))
+	l.c.o.Log.Warn("store file without conversion", zap.String("path", s.path), zap.Error(cause))
 	one := []source{*s}
 	if err := l.e.out.hash(ctx, one); err == nil {
 		l.e.out.keep(&one[0])
@@ -123,7 +123,7 @@ func (l *cleaning) attributes(ctx context.Context, list []source) error {
 			}
 			text, err := l.read(ctx, path, id)
 			if err != nil {
-				return fmt.Errorf("read %s: %w", path, err)
+				return fmt.Errorf("read file %s: %w", path, err)
 			}
 			if err := os.MkdirAll(l.work(dir), 0o700); err != nil {
 				return err
@@ -220,7 +220,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	for i := range list {
 		id, ok := ids[list[i].path]
 		if !ok {
-			return fmt.Errorf("git has not added %s", list[i].path)
+			return fmt.Errorf("git add did not add %s", list[i].path)
 		}
 		list[i].id = id
 		if err := l.take(loose, id); err != nil {
@@ -260,11 +260,11 @@ func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
 			if line == "" {
 				continue
 			}
-			return nil, fmt.Errorf("read git ls-files: %.80q", line)
+			return nil, fmt.Errorf("read output of git ls-files: invalid line %.80q", line)
 		}
 		id, err := object.ParseID(fields[1])
 		if err != nil || id.Format() != f {
-			return nil, fmt.Errorf("read git ls-files: %.80q", line)
+			return nil, fmt.Errorf("read output of git ls-files: invalid line %.80q", line)
 		}
 		ids[path] = id
 	}

@@ -68,7 +68,7 @@ func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
 }
 
 // errFile is the error by which anyFile stops at the first file.
-var errFile = errors.New("there is a file")
+var errFile = errors.New("directory contains a file")
 
 // anyFile returns errFile if there is a file in d or in a directory below d.
 func (t *trees) anyFile(ctx context.Context, d *directory) error {

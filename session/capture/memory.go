@@ -62,7 +62,7 @@ const (
 // index returns the remembered index. It returns an error if the index has special entries that were not written to the file.
 func (m *indexMemory) index() (session.Index, error) {
 	if !m.Plain && m.Special == nil {
-		return session.Index{}, errors.New("special entries were not kept")
+		return session.Index{}, errors.New("special index entries are not in memory")
 	}
 	id, err := object.ParseID(m.Tree)
 	return session.Index{Tree: id, Special: m.Special}, err
@@ -170,6 +170,6 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {
-		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))
+		c.o.Log.Warn("save memory of last checkpoint", zap.Error(err))
 	}
 }

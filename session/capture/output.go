@@ -126,7 +126,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				runtime.Gosched() // let the goroutines that answer the kernel run first
 				if err := list[i].hash(w.format, keep, buf); err != nil {
 					mu.Lock()
-					failure = errors.Join(failure, fmt.Errorf("read %s: %w", list[i].path, err))
+					failure = errors.Join(failure, fmt.Errorf("read file %s: %w", list[i].path, err))
 					mu.Unlock()
 				}
 			}

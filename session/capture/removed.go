@@ -32,7 +32,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			_, err = e.entry(ctx, f)
 		}
 		if err != nil {
-			return done, "", fmt.Errorf("keep removed %s: %w", f.Path, err)
+			return done, "", fmt.Errorf("store removed file %s: %w", f.Path, err)
 		}
 	}
 	if n+lost == 0 {
@@ -56,7 +56,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 		said = "before 1 file was removed or overwritten"
 	}
 	if lost > 0 {
-		said += fmt.Sprintf(", without %d more that there was no room to keep", lost)
+		said += fmt.Sprintf(", without %d more for which there was no space", lost)
 	}
 	return done, said, err
 }

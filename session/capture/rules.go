@@ -86,7 +86,7 @@ func (r Rules) compile() (rules, error) {
 			before := len(*list.to)
 			// add drops a rule that can match no path. Report that instead of ignoring the option.
 			if *list.to = list.to.add(strings.TrimPrefix(glob, "./"), false); len(*list.to) == before {
-				return rules{}, fmt.Errorf("%q is no glob: nothing can match it", glob)
+				return rules{}, fmt.Errorf("glob %q cannot match any path", glob)
 			}
 		}
 	}

@@ -120,7 +120,7 @@ func (v *view) fetchRules() {
 			cancel()
 		}
 		if err != nil {
-			v.c.o.Log.Warn("ignore file cannot be read", zap.String("path", path), zap.Error(err))
+			v.c.o.Log.Warn("read ignore file", zap.String("path", path), zap.Error(err))
 			v.parsed[parent(path)] = nil
 			v.unread = append(v.unread, path)
 			continue
@@ -403,7 +403,7 @@ func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]by
 		}
 		text, err := c.o.Blob(ctx, e.Path, e.ID)
 		if err != nil {
-			c.o.Log.Warn("ignore file cannot be read", zap.String("path", e.Path), zap.Error(err))
+			c.o.Log.Warn("read ignore file", zap.String("path", e.Path), zap.Error(err))
 		}
 		return text, nil
 	}

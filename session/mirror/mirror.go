@@ -306,7 +306,7 @@ func (m *Mirror) Base(ctx context.Context, name string) error {
 		return nil
 	}
 	if err := m.fetchAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
-		return fmt.Errorf("fetch commit %s, which session %s began with: %w", base, name, err)
+		return fmt.Errorf("fetch base commit %s of session %s: %w", base, name, err)
 	}
 	m.based[base] = true
 	return nil

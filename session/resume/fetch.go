@@ -132,7 +132,7 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	}
 	var err error
 	if s.Checkpoint, err = Find(repo, at, nil); err != nil {
-		return fmt.Errorf("find %s: %w", at, err)
+		return fmt.Errorf("find checkpoint %s: %w", at, err)
 	}
 	state, err := t.fetchState(ctx, repo, t.Remote, s.Checkpoint, s.Format)
 	if err != nil {

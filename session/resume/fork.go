@@ -173,7 +173,7 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 	}
 	var err error
 	if s.Checkpoint, err = repo.Find(p.checkpoint); err != nil {
-		return fmt.Errorf("find %s: %w", p.checkpoint, err)
+		return fmt.Errorf("find checkpoint %s: %w", p.checkpoint, err)
 	}
 	if _, err = t.fetchState(ctx, repo, p.Remote, s.Checkpoint, s.Format); err != nil {
 		return fault.SessionRemote(p.Remote, err)
@@ -190,7 +190,7 @@ func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)
 	if err != nil {
-		return fmt.Errorf("read the transcript of session %s: %w", parent, err)
+		return fmt.Errorf("read transcript of session %s: %w", parent, err)
 	}
 	kept := []string{session.BaseRef(t.Session)}
 	for ref, id := range map[string]object.ID{session.TranscriptRef(t.Session): until, session.FactsRef(t.Session): tips.facts} {

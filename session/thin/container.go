@@ -56,10 +56,10 @@ const Prefix = session.Prefix + "thin/"
 func Ref(name string) string { return Prefix + name }
 
 // ErrContainer means that the ref of a container does not name a valid container of the session.
-var ErrContainer = errors.New("not a container of a session")
+var ErrContainer = errors.New("invalid session container")
 
 // ErrNewer means that a container was written by a later version of this program.
-var ErrNewer = errors.New("container of a later version")
+var ErrNewer = errors.New("session container has a newer version")
 
 // Base identifies the history of the mounted repository that the objects of a container refer to.
 type Base struct {
@@ -132,7 +132,7 @@ func (m manifest) encode() ([]byte, error) {
 func decodeManifest(text []byte) (manifest, error) {
 	var j manifestJSON
 	if len(text) > maxManifest {
-		return manifest{}, fmt.Errorf("%w: %d bytes", ErrContainer, len(text))
+		return manifest{}, fmt.Errorf("%w: manifest has %d bytes", ErrContainer, len(text))
 	}
 	// A Decoder stops after the first value, so a call of Token checks that no other value follows.
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -140,11 +140,11 @@ func decodeManifest(text []byte) (manifest, error) {
 		return manifest{}, fmt.Errorf("%w: %w", ErrContainer, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return manifest{}, fmt.Errorf("%w: something follows the JSON", ErrContainer)
+		return manifest{}, fmt.Errorf("%w: unexpected data after the JSON", ErrContainer)
 	}
 	// A later version may have other members, so check the version before anything else.
 	if j.Version > version {
-		return manifest{}, fmt.Errorf("%w: %d", ErrNewer, j.Version)
+		return manifest{}, fmt.Errorf("%w: version %d", ErrNewer, j.Version)
 	}
 	m, err := j.manifest()
 	if err != nil {
@@ -168,11 +168,11 @@ func (j manifestJSON) manifest() (manifest, error) {
 	case j.Version != version:
 		return m, fmt.Errorf("unknown version %d", j.Version)
 	case session.ValidName(j.Session) != nil:
-		return m, fmt.Errorf("session %.140q", j.Session)
+		return m, fmt.Errorf("invalid session name %.140q", j.Session)
 	case len(j.Packs) > maxPacks || len(j.Refs) > maxRefs || len(j.Base.Commits) > maxCommits:
-		return m, fmt.Errorf("%d packs, %d refs, %d commits are too many", len(j.Packs), len(j.Refs), len(j.Base.Commits))
+		return m, fmt.Errorf("too many entries: %d packs, %d refs, %d commits", len(j.Packs), len(j.Refs), len(j.Base.Commits))
 	case j.Next < 0 || j.Next > 1<<40:
-		return m, fmt.Errorf("next pack %d", j.Next)
+		return m, fmt.Errorf("invalid number of the next pack %d", j.Next)
 	}
 	if err := plainURL(j.Base.URL); err != nil {
 		return m, err
@@ -181,7 +181,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 	id := func(text string) (object.ID, error) {
 		id, err := object.ParseID(text)
 		if err == nil && (id.Format() != m.Format || strings.Trim(text, "0") == "") {
-			err = fmt.Errorf("object id %.80q", text)
+			err = fmt.Errorf("invalid object ID %.80q", text)
 		}
 		return id, err
 	}
@@ -199,10 +199,10 @@ func (j manifestJSON) manifest() (manifest, error) {
 		}
 		var n int
 		if _, err := fmt.Sscanf(p.Name, "%d.pack", &n); err != nil || packName(n) != p.Name || n < 0 || n >= j.Next {
-			return m, fmt.Errorf("pack %.40q", p.Name)
+			return m, fmt.Errorf("invalid pack name %.40q", p.Name)
 		}
 		if p.Size < 0 || p.Size > maxPack {
-			return m, fmt.Errorf("pack %s of %d bytes", p.Name, p.Size)
+			return m, fmt.Errorf("pack %s has an invalid size: %d bytes", p.Name, p.Size)
 		}
 		// Newer packs have higher numbers, so the order of names must be the order of age.
 		if len(m.Packs) > 0 && !older(m.Packs[len(m.Packs)-1].Name, p.Name) {
@@ -230,11 +230,11 @@ func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a <
 // plainURL returns an error if text contains a password or could not be the URL of a remote.
 func plainURL(text string) error {
 	if len(text) > 4096 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("base %.80q", text)
+		return fmt.Errorf("invalid base URL %.80q", text)
 	}
 	if u, err := url.Parse(text); err == nil && u.User != nil {
 		if _, has := u.User.Password(); has {
-			return errors.New("the URL of the base holds a password")
+			return errors.New("base URL contains a password")
 		}
 	}
 	return nil

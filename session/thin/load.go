@@ -118,7 +118,7 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 		return nil, m, err
 	}
 	if m.Session != r.session {
-		return nil, m, fmt.Errorf("%w: it is of session %s", ErrContainer, m.Session)
+		return nil, m, fmt.Errorf("%w: container belongs to session %s", ErrContainer, m.Session)
 	}
 	repo, err := session.OpenRepo(spool, session.RepoOptions{Format: tip.Format(), Session: r.session, Log: r.log})
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 	}
 	for _, p := range m.Packs {
 		if err := u.take(ctx, came, p); err != nil {
-			return nil, m, fmt.Errorf("%w: %s: %w", ErrContainer, p.Name, err)
+			return nil, m, fmt.Errorf("%w: pack %s: %w", ErrContainer, p.Name, err)
 		}
 	}
 	return u, m, nil
@@ -170,7 +170,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	read := func(id object.ID, want object.Type, limit int64) ([]byte, error) {
 		t, content, err := from.Get(id, limit)
 		if err == nil && t != want {
-			err = fmt.Errorf("%s is a %v", id, t)
+			err = fmt.Errorf("object %s has the wrong type %v", id, t)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrContainer, err)
@@ -219,11 +219,11 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	}
 	// A pack in the tree that the manifest does not list would never be read, so the counts must be equal.
 	if m.Format != f || len(packs) != len(m.Packs) {
-		return m, fmt.Errorf("%w: it has %d packs, and names %d", ErrContainer, len(packs), len(m.Packs))
+		return m, fmt.Errorf("%w: container has %d packs, but the manifest lists %d", ErrContainer, len(packs), len(m.Packs))
 	}
 	for _, p := range m.Packs {
 		if packs[p.Name].ID != p.Blob {
-			return m, fmt.Errorf("%w: %s is not the pack that it names", ErrContainer, p.Name)
+			return m, fmt.Errorf("%w: pack %s differs from the manifest", ErrContainer, p.Name)
 		}
 	}
 	return m, nil
@@ -237,7 +237,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 		return err
 	}
 	if t != object.Blob || size != p.Size {
-		return fmt.Errorf("a %v of %d bytes", t, size)
+		return fmt.Errorf("unexpected %v of %d bytes", t, size)
 	}
 	// The pack may be larger than memory, so it is streamed through a pipe.
 	in, out := io.Pipe()
@@ -276,7 +276,7 @@ func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 	}
 	return &stream{out, func() error {
 		if err := cmd.Wait(); err != nil {
-			return fmt.Errorf("make pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
+			return fmt.Errorf("create pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
 		}
 		return nil
 	}}, nil

@@ -122,7 +122,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	r.mu.Unlock()
 	// moved is the result of each update if another process has replaced the container. The caller then lists the refs again
 	// and retries.
-	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "the container was moved"}
+	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "container was changed by another process"}
 	if at != p.tip {
 		return rejectAll(req.Updates, moved), nil
 	}
@@ -154,7 +154,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	}
 	next, err := r.next(ctx, p, now, load, keepOld)
 	if err != nil {
-		return nil, fmt.Errorf("make container of session %s: %w", r.session, err)
+		return nil, fmt.Errorf("create container of session %s: %w", r.session, err)
 	}
 	defer os.RemoveAll(next.dir)
 	// The state is written before the push. If the server's answer is lost, load recognizes the new container as state.Next.
@@ -173,7 +173,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	// An error while the state is written does not fail the push, because the state can be fetched from the session remote.
 	if last == nil {
 		if err := r.arrived(next); err != nil {
-			r.log.Warn("note what is in the container", zap.String("session", r.session), zap.Error(err))
+			r.log.Warn("record contents of container", zap.String("session", r.session), zap.Error(err))
 		}
 	}
 	var refused *transport.Rejected

@@ -62,7 +62,7 @@ func (r *Remote) writeState(st state) error {
 		err = disk.WriteFile(join(dir, stateName), text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("write state of container: %w", err)
+		return fmt.Errorf("write state of the container: %w", err)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 			b.WriteString(id.String() + "\n")
 		}
 		if err := disk.WriteFile(join(dir, name+".ids"), []byte(b.String()), 0o600); err != nil {
-			return fmt.Errorf("write ids of %s: %w", name, err)
+			return fmt.Errorf("write object IDs of %s: %w", name, err)
 		}
 	}
 	entries, err := os.ReadDir(dir)

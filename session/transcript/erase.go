@@ -45,7 +45,7 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("erase from %s: %w", ref, err)
+		return nil, fmt.Errorf("erase records from %s: %w", ref, err)
 	}
 	return erased, nil
 }

@@ -38,7 +38,7 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("drop old records of %s: %w", ref, err)
+		return 0, fmt.Errorf("remove old records of %s: %w", ref, err)
 	}
 	return dropped, nil
 }

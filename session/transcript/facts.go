@@ -25,7 +25,7 @@ var (
 	// ErrNoFact means that no fact has the requested id.
 	ErrNoFact = errors.New("no such fact")
 	// ErrTooLong means that the facts or the handoff are longer than maxFacts.
-	ErrTooLong = errors.New("it is longer than a megabyte")
+	ErrTooLong = errors.New("text is longer than 1 MiB")
 )
 
 // Fact is a short text for those who resume a session.

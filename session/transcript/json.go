@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNotJSON means that a text that has to be JSON is not valid JSON, or is not a JSON object.
-var ErrNotJSON = errors.New("no JSON")
+var ErrNotJSON = errors.New("invalid JSON")
 
 // secretKey matches the names of JSON members whose values are always secrets. doubtfulKey matches the names of members whose
 // values are secrets only if they look random.
@@ -156,7 +156,7 @@ func members(text []byte) (all []member, err error) {
 			return all, nil
 		}
 		if err != nil || t != json.Delim('{') {
-			return nil, fmt.Errorf("%w object: %w", ErrNotJSON, err)
+			return nil, fmt.Errorf("%w: not an object: %w", ErrNotJSON, err)
 		}
 		for d.More() {
 			t, err := d.Token()

@@ -19,7 +19,7 @@ var (
 	// ErrNoCommit means that NoteRequest.Commit does not name a commit.
 	ErrNoCommit = errors.New("no such commit")
 	// ErrNotesRef means that NoteRequest.Ref is not the name of a ref below refs/notes/.
-	ErrNotesRef = errors.New("no name of notes")
+	ErrNotesRef = errors.New("invalid name of a notes ref")
 )
 
 const (

@@ -167,7 +167,7 @@ const TurnPrefix = "turn:"
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {
-		return session.Checkpoint{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: turns are numbers from 1 on", session.ErrNoCheckpoint)}
+		return session.Checkpoint{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: turn numbers start at 1", session.ErrNoCheckpoint)}
 	}
 	lines, _, err := Read(r, r.Session(), provide)
 	if err != nil {
@@ -179,8 +179,8 @@ func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error)
 		if len(lines) > 0 {
 			last = lines[len(lines)-1].Turn
 		}
-		err := fmt.Errorf("%w: the transcript has %d turns", session.ErrNoCheckpoint, last)
-		return session.Checkpoint{}, &session.FindError{Name: name, Err: err}
+		return session.Checkpoint{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: transcript has only %d turns",
+			session.ErrNoCheckpoint, last)}
 	}
 	// If the record's checkpoint was dropped or belongs to another session, find a checkpoint by the record's time.
 	if at := lines[i].Checkpoint; at != "" {

@@ -105,7 +105,7 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 		}
 	}
 	if err != nil {
-		return Recorded{}, fmt.Errorf("record in %s: %w", ref, err)
+		return Recorded{}, fmt.Errorf("write records to %s: %w", ref, err)
 	}
 	return done, nil
 }
@@ -118,11 +118,11 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 	e.SetEscapeHTML(false)
 	for i, line := range b.Lines {
 		if len(line) > maxLine {
-			return nil, 0, &LineError{i + 1, fmt.Errorf("%d bytes, limit is %d", len(line), maxLine)}
+			return nil, 0, &LineError{i + 1, fmt.Errorf("record has %d bytes, limit is %d", len(line), maxLine)}
 		}
 		clean, n, err := RedactJSON([]byte(line))
 		if err == nil && !isObject(clean) {
-			err = fmt.Errorf("%w object", ErrNotJSON)
+			err = fmt.Errorf("%w: not an object", ErrNotJSON)
 		}
 		if err != nil {
 			return nil, 0, &LineError{i + 1, err}

@@ -35,7 +35,7 @@ var (
 	// ErrNone means that no deleted session has the requested name.
 	ErrNone = errors.New("no such deleted session")
 	// ErrThere means that the session cannot be restored, because another session has its name now.
-	ErrThere = errors.New("there is another session of that name")
+	ErrThere = errors.New("another session has this name")
 )
 
 // Deleted is a deleted session that can be restored.
@@ -109,7 +109,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	}
 	// Create the copies first, so that no ref is lost if the process is killed before the removals.
 	if _, err := move(ctx, remote, copies, true); err != nil {
-		return nil, fmt.Errorf("put session %s into the trash: %w", name, err)
+		return nil, fmt.Errorf("move session %s to the trash: %w", name, err)
 	}
 	if kept, err = move(ctx, remote, removals, false); err != nil {
 		return kept, fmt.Errorf("delete session %s: %w", name, err)
@@ -178,7 +178,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 		return nil, fmt.Errorf("restore session %s: %w", name, err)
 	}
 	if _, err := move(ctx, remote, removals, false); err != nil {
-		return taken, fmt.Errorf("take session %s out of the trash: %w", name, err)
+		return taken, fmt.Errorf("remove session %s from the trash: %w", name, err)
 	}
 	return taken, nil
 }

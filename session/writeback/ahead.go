@@ -34,7 +34,7 @@ func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string,
 	}
 	var refused *transport.Rejected
 	if errors.As(results[0], &refused) && refused.Kind == transport.RejectMoved {
-		return fmt.Errorf("%s: %w", ref, ErrMoved)
+		return fmt.Errorf("push %s: %w", ref, ErrMoved)
 	}
 	return results[0]
 }

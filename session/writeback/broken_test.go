@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A ref whose file a power cut has emptied was not removed by anybody: the session remote keeps it.
+// A ref whose file a power cut has emptied was not removed by anybody: the session remote still has it.
 func TestBrokenRefs(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, p.origin.Path)

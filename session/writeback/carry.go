@@ -134,7 +134,7 @@ func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 		if !errors.Is(err, odb.ErrNotFound) {
 			return false
 		}
-		lost = append(lost, fmt.Errorf("copy %s: %w", m.name, err))
+		lost = append(lost, fmt.Errorf("copy ref %s: %w", m.name, err))
 		// The list keeps what it had of the ref, because the Repo keeps its old value.
 		if delete(after, m.name); !before[m.name].IsZero() {
 			after[m.name] = before[m.name]
@@ -266,10 +266,10 @@ func (c *RefCopier) bare(id object.ID) (bool, error) {
 			return false, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("look at %s: %w", id, err)
+			return false, fmt.Errorf("read object %s: %w", id, err)
 		}
 		if id, _, err = object.ParseTagTarget(c.repo.Format(), content); err != nil {
-			return false, fmt.Errorf("look at tag: %w", err)
+			return false, fmt.Errorf("read tag: %w", err)
 		}
 	}
 	return false, nil
@@ -318,7 +318,7 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 const ancestryMost = 200_000
 
 // errTooFar is returned by contains after ancestryMost commits.
-var errTooFar = errors.New("too much history to look through")
+var errTooFar = errors.New("history is too long to be searched")
 
 // contains reports whether wanted is tip or an ancestor of it, as far as the history is on this host. It does not follow
 // commits that are more than a day older than wanted by their committer dates. The error is errTooFar.

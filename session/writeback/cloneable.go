@@ -90,13 +90,13 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at %s: %w", id, err)
+		return nil, fmt.Errorf("read object %s: %w", id, err)
 	}
 	switch t {
 	case object.Commit:
 		info, err := object.ParseCommit(c.repo.Format(), content)
 		if err != nil {
-			return nil, fmt.Errorf("look at commit %s: %w", id, err)
+			return nil, fmt.Errorf("read commit %s: %w", id, err)
 		}
 		if err := c.tree(info.Tree, v); err != nil {
 			return nil, err
@@ -110,7 +110,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	case object.Tag:
 		target, _, err := object.ParseTagTarget(c.repo.Format(), content)
 		if err != nil {
-			return nil, fmt.Errorf("look at tag %s: %w", id, err)
+			return nil, fmt.Errorf("read tag %s: %w", id, err)
 		}
 		return []object.ID{target}, nil
 	case object.Tree:
@@ -127,7 +127,7 @@ func (c *cloneable) tree(id object.ID, v *survey) error {
 	v.trees[id] = true
 	entries, err := c.repo.Tree(id)
 	if err != nil {
-		return fmt.Errorf("look at tree %s: %w", id, err)
+		return fmt.Errorf("read tree %s: %w", id, err)
 	}
 	for _, e := range entries {
 		switch {

@@ -81,7 +81,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			// A removal in one session must not remove a ref that other sessions use.
 			if mine.IsZero() && !there.IsZero() && !layout.Exclusive(ref) {
 				delete(l.refs, ref)
-				q.say(ref + " was removed here and stays on the session remote, where others use it, too: git push --delete removes it")
+				q.say(ref + " was removed in this session but stays on the session remote, where others use it; run git push --delete to remove it")
 				continue
 			}
 		// This session had pushed the ref, and now it is missing on the session remote.
@@ -91,12 +91,12 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			if mine.IsZero() {
 				continue
 			}
-			q.say("the session remote had lost " + ref + ": it was sent again")
+			q.say("the session remote had lost " + ref + ", which was pushed again")
 		case mine.IsZero():
 			// Removed in the mount, moved by another session: the other session's value stays.
 			delete(l.refs, ref)
 			c.updates = append(c.updates, q.sign(ref, mine, theirs, layout)...)
-			q.say("another session has moved " + ref + " on the session remote, so it was not removed there")
+			q.say("another session has changed " + ref + " on the session remote, so the ref was not removed there")
 			continue
 		// Changed by another session, and this session has merged that value: a fast-forward.
 		case q.contains(mine, there):
@@ -276,7 +276,7 @@ func (q *Queue) follow(ctx context.Context, c comparison, local map[string]objec
 		}
 		// Taken reads the commit, so it has to be in the Repo.
 		if err := q.bring(ctx, theirs, local[ref]); err != nil {
-			q.log.Warn("fetch what other mounts made of the session", zap.String("ref", ref), zap.Error(err))
+			q.log.Warn("fetch refs that other mounts changed", zap.String("ref", ref), zap.Error(err))
 			continue
 		}
 		q.mu.Lock()

@@ -74,7 +74,7 @@ const (
 )
 
 // errLedger is returned for a file in another format.
-var errLedger = errors.New("not what was written")
+var errLedger = errors.New("unexpected format")
 
 func newLedger(remote string) *ledger {
 	return &ledger{remote: remote, baseCommits: map[object.ID]bool{}, refs: map[string]acquaint{}}
@@ -89,7 +89,7 @@ func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 		return newLedger(remote), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what was sent: %w", err)
+		return nil, fmt.Errorf("read record of pushed refs: %w", err)
 	}
 	l, err := parseLedger(repo.Format(), text)
 	// Knowledge of another session remote would make its refs look like removed ones.
@@ -102,7 +102,7 @@ func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 // write replaces the file atomically.
 func (l *ledger) write(repo *session.Repo) error {
 	if err := disk.WriteFile(filepath.Join(repo.Dir(), ledgerFile), l.encode(), 0o644); err != nil {
-		return fmt.Errorf("write what was sent: %w", err)
+		return fmt.Errorf("write record of pushed refs: %w", err)
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 			err = errLedger
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: %.100q", errLedger, line)
+			return nil, fmt.Errorf("%w: invalid line %.100q", errLedger, line)
 		}
 	}
 	return l, nil

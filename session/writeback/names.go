@@ -93,7 +93,7 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 		return nil, err
 	}
 	if len(broken) > 0 {
-		err = fmt.Errorf("read %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
+		err = fmt.Errorf("read refs %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
 	}
 	return sentOf(refs, q.layout(l)), err
 }

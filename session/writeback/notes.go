@@ -98,7 +98,7 @@ func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesM
 		done, err := q.pushNotes(ctx, push, n, l, local)
 		push = nil
 		if err != nil {
-			return false, fmt.Errorf("merge %s: %w", n.ref, err)
+			return false, fmt.Errorf("merge notes %s: %w", n.ref, err)
 		}
 		t.busy = t.busy || !done
 		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]

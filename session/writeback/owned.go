@@ -51,7 +51,7 @@ func newPushSet(ctx context.Context, repo *session.Repo, tips []object.ID, sent 
 		h.objects = append(h.objects, id)
 		below, err := h.tip(id)
 		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", id, err)
+			return nil, fmt.Errorf("read object %s: %w", id, err)
 		}
 		stack = append(stack, below...)
 	}
@@ -79,7 +79,7 @@ func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, er
 				err = h.tree(tree, object.ID{})
 			}
 			if err != nil {
-				return nil, fmt.Errorf("look at %s: %w", id, err)
+				return nil, fmt.Errorf("read object %s: %w", id, err)
 			}
 			next = append(next, below...)
 		}
@@ -158,7 +158,7 @@ func (h *pushSet) tree(id, before object.ID) error {
 	h.objects = append(h.objects, id)
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
 	if err == nil && t != object.Tree {
-		err = fmt.Errorf("%s is a %v, and not a tree", id, t)
+		err = fmt.Errorf("object %s is a %v, want a tree", id, t)
 	}
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provi
 	// The contents may never have been fetched, because no process has read them.
 	if absent := store.Missing(slices.Collect(maps.Keys(named))); len(absent) > 0 {
 		if err := store.Provide(ctx, absent, nil); err != nil {
-			return fmt.Errorf("fetch contents that the session remote lacks: %w", err)
+			return fmt.Errorf("fetch contents missing on the session remote: %w", err)
 		}
 	}
 	h.objects = slices.AppendSeq(h.objects, maps.Keys(named))
@@ -256,7 +256,7 @@ func (h *pushSet) spread(id object.ID, into, except idSet) error {
 	into[id] = true
 	entries, err := h.repo.Tree(id)
 	if err != nil {
-		return fmt.Errorf("look at tree %s: %w", id, err)
+		return fmt.Errorf("read tree %s: %w", id, err)
 	}
 	for _, e := range entries {
 		switch {
@@ -286,10 +286,10 @@ func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.
 		cmd.Stdin, cmd.Stderr = &in, &stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
-			return fmt.Errorf("make pack: %w", err)
+			return fmt.Errorf("create pack: %w", err)
 		}
 		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("make pack: %w", err)
+			return fmt.Errorf("create pack: %w", err)
 		}
 		_, copyErr := bufio.NewReaderSize(out, 64<<10).WriteTo(w)
 		if copyErr != nil { // git blocks on the pipe otherwise
@@ -300,7 +300,7 @@ func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.
 			return fmt.Errorf("send pack: %w", copyErr)
 		}
 		if err != nil {
-			return fmt.Errorf("make pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
+			return fmt.Errorf("create pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
 		}
 		return nil
 	}

@@ -362,9 +362,9 @@ func (q *Queue) fail(err error) {
 	q.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		q.log.Warn("send to session remote", zap.String("session", q.o.Session), zap.Error(err))
+		q.log.Warn("push to session remote", zap.String("session", q.o.Session), zap.Error(err))
 	case err == nil && before != nil:
-		q.log.Info("session remote answers again", zap.String("session", q.o.Session))
+		q.log.Info("reached session remote again", zap.String("session", q.o.Session))
 	}
 }
 
@@ -418,10 +418,10 @@ func (q *Queue) unfinished() error {
 	st := q.Status()
 	var errs []error
 	for _, ref := range st.Moved {
-		errs = append(errs, fmt.Errorf("%s: %w", ref, ErrMoved))
+		errs = append(errs, fmt.Errorf("push %s: %w", ref, ErrMoved))
 	}
 	for _, text := range st.Refused {
-		errs = append(errs, fmt.Errorf("%s: %w", text, ErrRefused))
+		errs = append(errs, fmt.Errorf("push %s: %w", text, ErrRefused))
 	}
 	return errors.Join(errs...)
 }

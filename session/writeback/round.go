@@ -71,7 +71,7 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 
 // errNoMeta is returned if the Repo has lost the session's metadata ref, which the session remote has: the Repo is
 // damaged.
-var errNoMeta = errors.New("the session's refs are lost here")
+var errNoMeta = errors.New("session's refs are missing on this host")
 
 // pushAttempt is the state of one round.
 type pushAttempt struct {
@@ -125,7 +125,8 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	defer push.Close()
 	// git cannot push between repositories of different object formats.
 	if push.Format != q.o.Repo.Format() {
-		return false, fmt.Errorf("%w: its objects are %v, the session's %v", transport.ErrNoPush, push.Format, q.o.Repo.Format())
+		return false, fmt.Errorf("%w: session remote uses object format %v, the session uses %v", transport.ErrNoPush, push.Format,
+			q.o.Repo.Format())
 	}
 	if err := q.choose(ctx, push, ledger); err != nil {
 		return false, err
@@ -317,7 +318,7 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		// The ref that stays there does no harm. It is not this session's any more.
 		delete(l.refs, u.Name)
 		q.mu.Lock()
-		q.notice("the session remote keeps " + u.Name + ", which was removed here")
+		q.notice("the session remote still has " + u.Name + ", which was removed in this session")
 		q.mu.Unlock()
 		return nil
 	case transport.RejectMoved: // the ref changed or is locked, perhaps by an earlier push of this session
@@ -380,7 +381,7 @@ func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	q.ledger = l.clone()
 	q.mu.Unlock()
 	if err := l.write(q.o.Repo); err != nil {
-		q.log.Warn("note what was sent", zap.String("session", q.o.Session), zap.Error(err))
+		q.log.Warn("record pushed refs", zap.String("session", q.o.Session), zap.Error(err))
 	}
 }
 

@@ -81,7 +81,7 @@ func (g baseAttempt) next() time.Time {
 }
 
 // errNoBase is returned if no remote can supply the base commits to the session remote.
-var errNoBase = errors.New("the session remote lacks the history that the session stands on")
+var errNoBase = errors.New("history of the session's base commit is missing on the session remote")
 
 // lacks returns the commits of baseCommits that the session remote does not have. It queries the session remote for those
 // that are not known yet; if that is impossible, it assumes that the session remote has them. complained is set after
@@ -205,7 +205,7 @@ func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 		return fmt.Errorf("send history to the session remote: %w", err)
 	}
 	if err := os.Remove(path); err != nil {
-		q.log.Warn("remove sent history", zap.Error(err))
+		q.log.Warn("remove temporary pack of history", zap.Error(err))
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (
 	defer res.Pack.Close()
 	// A pack of a shallow clone lacks the history that the session remote needs.
 	if len(res.Shallow) > 0 {
-		return "", errors.New("the mounted remote has no whole history itself")
+		return "", errors.New("mounted remote is a shallow clone without the complete history")
 	}
 	f, err := os.Create(path + ".part")
 	if err != nil {

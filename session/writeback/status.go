@@ -43,9 +43,9 @@ func (q *Queue) Status() Status {
 	case err != nil:
 		s.Failure = err
 	case len(s.Refused) > 0:
-		s.Failure = fmt.Errorf("%s: %w", s.Refused[0], ErrRefused)
+		s.Failure = fmt.Errorf("push %s: %w", s.Refused[0], ErrRefused)
 	case len(s.Moved) > 0:
-		s.Failure = fmt.Errorf("%s: %w", s.Moved[0], ErrMoved)
+		s.Failure = fmt.Errorf("push %s: %w", s.Moved[0], ErrMoved)
 	}
 	if s.Failure == nil {
 		s.Since = time.Time{}
@@ -105,16 +105,16 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		case failure != nil:
 			return failure
 		case moved && !q.contains(id, theirs): // otherwise the local value contains the remote one by now
-			return fmt.Errorf("%s: %w", ref, ErrMoved)
+			return fmt.Errorf("push %s: %w", ref, ErrMoved)
 		case refused:
-			return fmt.Errorf("%s: %w", ref, ErrRefused)
+			return fmt.Errorf("push %s: %w", ref, ErrRefused)
 		case closed:
-			return fmt.Errorf("send %s: %w", ref, ErrClosed)
+			return fmt.Errorf("push %s: %w", ref, ErrClosed)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("send %s: %w", ref, context.Cause(ctx))
+			return fmt.Errorf("push %s: %w", ref, context.Cause(ctx))
 		}
 	}
 }

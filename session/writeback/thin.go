@@ -50,7 +50,7 @@ func (q *Queue) keepTraffic() {
 		return
 	}
 	if err := l.write(q.o.Repo); err != nil {
-		q.log.Warn("note what was moved", zap.String("session", q.o.Session), zap.Error(err))
+		q.log.Warn("record traffic", zap.String("session", q.o.Session), zap.Error(err))
 	}
 }
 
@@ -141,7 +141,7 @@ func writePacks(ctx context.Context, repo *session.Repo, dir string, ids []objec
 		"pack-objects", "-q", "--max-pack-size="+strconv.Itoa(thin.PackSize), filepath.Join(dir, "pack"))
 	cmd.Stdin = &in
 	if err := gitcmd.Run(cmd); err != nil {
-		return fmt.Errorf("make packs: %w", err)
+		return fmt.Errorf("create packs: %w", err)
 	}
 	return nil
 }

@@ -46,9 +46,9 @@ var (
 	// ErrMoved is returned if another session changed a ref on the session remote.
 	ErrMoved = session.ErrMoved
 	// ErrRefused is returned if the session remote refused an update of a ref.
-	ErrRefused = errors.New("the session remote refuses it")
+	ErrRefused = errors.New("session remote rejected the ref")
 	// ErrClosed is returned to a caller that was waiting when the queue was closed.
-	ErrClosed = errors.New("closed")
+	ErrClosed = errors.New("queue of pushes was closed")
 )
 
 // Status describes which refs are pending and why.

@@ -230,7 +230,7 @@ func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 	}
 	needed, err := statedir.NeededStores(state)
 	if err != nil {
-		freed.Notes = append(freed.Notes, "all stores stay, because not every session can be read: "+err.Error())
+		freed.Notes = append(freed.Notes, "kept all stores, because some session cannot be read: "+err.Error())
 		stores = nil
 	}
 	for _, dir := range stores {
@@ -269,7 +269,7 @@ func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
 		freed.Blobs, freed.Left = int64(before.Blobs-after.Blobs), after.Bytes
 	}
 	if freed.Left > c.Quota {
-		freed.Notes = append(freed.Notes, "more stays than the quota allows: a process that serves still appends to it")
+		freed.Notes = append(freed.Notes, "cache is larger than the quota, because a daemon still writes to it")
 	}
 	return freed, nil
 }

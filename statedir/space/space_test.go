@@ -68,7 +68,7 @@ func TestNeededStores(t *testing.T) {
 	// Then nothing is removed.
 	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
 	freed, err := Collect(t.Context(), h.State, Goal{Quota: 1})
-	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "all stores stay") {
+	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "kept all stores") {
 		t.Errorf("%+v, %v", freed, err)
 	}
 	os.RemoveAll(filepath.Join(h.Dir(), "odd"))

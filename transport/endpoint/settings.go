@@ -177,7 +177,7 @@ func (line setting) boolean() (bool, error) {
 	}
 	n, err := strconv.Atoi(line.value)
 	if err != nil {
-		return false, fmt.Errorf("read git configuration: %s is no boolean", line.name)
+		return false, fmt.Errorf("read git configuration: value of %s is not a boolean", line.name)
 	}
 	return n != 0, nil
 }

@@ -82,7 +82,7 @@ func Parse(raw string) (*URL, error) {
 		// The user has probably forgotten the scheme. Taken as host:path, the user name would be the host, and the
 		// password a part of the path, which ssh would get as an argument that every process can read.
 		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") && !strings.Contains(raw[:colon], "@") {
-			return nil, Malformed("USER:PASSWORD@HOST without a scheme")
+			return nil, Malformed("USER:PASSWORD@HOST needs a scheme")
 		}
 		return newSSH(raw, raw[:colon], raw[colon+1:])
 	}
@@ -126,7 +126,7 @@ func parseFile(raw, rest string) (*URL, error) {
 	}
 	path, err := url.PathUnescape("/" + path)
 	if err != nil || strings.IndexByte(path, 0) >= 0 {
-		return nil, Malformed("bad escape in path")
+		return nil, Malformed("invalid escape in path")
 	}
 	ep, err := newLocal(raw, path)
 	if err == nil {
@@ -142,7 +142,7 @@ func parseHTTP(raw string) (*URL, error) {
 		return nil, Malformed("malformed")
 	}
 	if u.Hostname() == "" {
-		return nil, Malformed("no host")
+		return nil, Malformed("host is missing")
 	}
 	ep := &URL{Scheme: HTTP, Raw: raw, Host: u.Hostname(), Port: u.Port()}
 	ep.User = u.User.Username()
@@ -162,14 +162,14 @@ func parseHTTP(raw string) (*URL, error) {
 func parseAuthority(s Scheme, raw, rest string) (*URL, error) {
 	authority, path, ok := strings.Cut(rest, "/")
 	if !ok {
-		return nil, Malformed("no path")
+		return nil, Malformed("path is missing")
 	}
 	path, err := url.PathUnescape("/" + path)
 	if err != nil {
-		return nil, Malformed("bad escape in path")
+		return nil, Malformed("invalid escape in path")
 	}
 	if authority, err = url.PathUnescape(authority); err != nil {
-		return nil, Malformed("bad escape in host")
+		return nil, Malformed("invalid escape in host")
 	}
 	if strings.HasPrefix(path, "/~") { // a path below a home directory, as in git
 		path = path[1:]
@@ -205,7 +205,7 @@ func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	if strings.HasPrefix(ep.Host, "[") {
 		end := strings.IndexByte(ep.Host, ']')
 		if end < 0 || end+1 < len(ep.Host) && ep.Host[end+1] != ':' {
-			return nil, Malformed("bad host")
+			return nil, Malformed("invalid host")
 		}
 		ep.Host, ep.Port = ep.Host[1:end], strings.TrimPrefix(ep.Host[end+1:], ":")
 	} else {
@@ -216,17 +216,17 @@ func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	all := ep.User + ep.Host + ep.Port + path
 	switch {
 	case ep.Host == "":
-		return nil, Malformed("no host")
+		return nil, Malformed("host is missing")
 	case path == "" || path == "/":
-		return nil, Malformed("no path")
+		return nil, Malformed("path is missing")
 	case ep.Host[0] == '-' || strings.HasPrefix(ep.User, "-") || path[0] == '-':
 		return nil, Malformed("host, user or path begins with '-'")
 	case strings.ContainsFunc(all, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return nil, Malformed("control character")
 	case strings.Trim(ep.Port, "0123456789") != "" || len(ep.Port) > 5:
-		return nil, Malformed("bad port")
+		return nil, Malformed("invalid port")
 	case ep.User == "" && ep.HasSecret, strings.ContainsAny(ep.Host, " /@"):
-		return nil, Malformed("bad host")
+		return nil, Malformed("invalid host")
 	}
 	ep.Display = ep.spell()
 	return ep, nil

@@ -108,7 +108,7 @@ func flagText(err error) string {
 	case errors.As(err, &number):
 		why = "not a number"
 	case bad.GetFlag().Value.Type() == "duration":
-		why = "not a time; examples are 30s and 5m"
+		why = "invalid duration; examples are 30s and 5m"
 	default:
 		return err.Error()
 	}
@@ -129,7 +129,7 @@ func Reason(err error) string {
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
-			return fmt.Errorf("takes %s, got %s", takes, Plural(int64(len(args)), "argument"))
+			return fmt.Errorf("want %s, got %s", takes, Plural(int64(len(args)), "argument"))
 		}
 		return nil
 	}
@@ -153,7 +153,7 @@ func (a *App) OfState(err error) error {
 	}
 	e := *control.AsError(err)
 	if e.Hint == "" {
-		e.Hint = "the state directory is " + a.State + "; --state DIR or $ARTIFACTFS_STATE chooses another"
+		e.Hint = "the state directory is " + a.State + "; --state DIR or $ARTIFACTFS_STATE selects another"
 	}
 	return &e
 }

@@ -201,7 +201,7 @@ func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	}
 	e := NotMounted(verb, dir)
 	if k, ok := FindUnmounted(all, dir); ok {
-		e.Hint = ResumeCommand(k.MountStatus) + " resumes the session " + k.Session.Name
+		e.Hint = "run " + ResumeCommand(k.MountStatus) + " to resume session " + k.Session.Name
 	}
 	return Served{}, e
 }
@@ -240,17 +240,17 @@ func ShellWord(w string) string { return control.ShellWord(w) }
 // of another state directory, the hint names the remedy.
 func NotMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb,
-		Object: dir, Cause: "no artifactfs mount there", Hint: "artifactfs list shows what is"}
+		Object: dir, Cause: "no artifactfs mount at this directory", Hint: "run artifactfs list to see the mounted directories"}
 	table, _ := mountinfo.Self()
 	for _, spelling := range Spellings(dir) {
 		switch {
 		case !HasMount(table, spelling):
 		case !mountpoint.IsDead(spelling):
-			e.Cause = "the mount there is not served by a daemon of this state directory"
-			e.Hint = "--state DIR names the state directory it was mounted with"
+			e.Cause = "mount is served by a daemon with another state directory"
+			e.Hint = "add --state DIR with the state directory of the mount"
 		default:
-			e.Cause = "a dead mount is there: the process that served it is gone"
-			e.Hint = "umount -l " + dir + " removes it (fusermount3 -uz for users)"
+			e.Cause = "directory has a dead mount, whose process has exited"
+			e.Hint = "run umount -l " + dir + " to remove the dead mount (users: fusermount3 -uz)"
 		}
 	}
 	return e

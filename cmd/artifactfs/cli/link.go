@@ -21,7 +21,7 @@ func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool
 	}
 	for _, flag := range []string{"session", "session-remote", "at", "ref"} {
 		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
-			return false, Usage(cmd, errors.New("a link says what --"+flag+" does"))
+			return false, Usage(cmd, errors.New("link and --"+flag+" exclude each other: the link already names it"))
 		}
 	}
 	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Checkpoint
@@ -59,7 +59,7 @@ func FarRemote(verb, remote string) (string, error) {
 		return "", nil
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
 		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: "--session-remote " + remote,
-			Cause: "it is the URL or path of a git repository here", Hint: "without the flag the sessions of this host are meant"}
+			Cause: "this command needs the URL or path of a git repository", Hint: "omit the flag for the sessions of this host"}
 	}
 	if !IsPath(remote) {
 		return remote, nil

@@ -63,12 +63,12 @@ func (d *Days) Set(text string) error {
 	if number, ok := strings.CutSuffix(text, "d"); ok {
 		var n float64
 		if n, err = strconv.ParseFloat(number, 64); err == nil && !(math.Abs(n) < 36500) {
-			err = errors.New("too long")
+			err = errors.New("duration is too long")
 		}
 		t = time.Duration(n * 24 * float64(time.Hour))
 	}
 	if err != nil || t < 0 {
-		return errors.New("not a time; examples are 7d and 12h")
+		return errors.New("invalid duration; examples are 7d and 12h")
 	}
 	*d = Days(max(t, 1)) // in a request 0 means the default, so the user's 0 becomes 1 ns
 	return nil
@@ -87,26 +87,26 @@ func First(args []string) string {
 func Confirm(a *App, verb, what string) error {
 	if !IsTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
-			Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
+			Cause: "deletion must be confirmed, but standard input is not a terminal", Hint: "add --yes to confirm"}
 	}
 	fmt.Fprintf(a.Stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
 		return nil
 	}
-	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "it was not confirmed: nothing was deleted"}
+	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "not confirmed: nothing was deleted"}
 }
 
 // SayStays prints the refs that stay on the session remote.
 func SayStays(a *App, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
+		fmt.Fprintf(a.Stderr, "artifactfs: %s stays unchanged on the session remote\n", ref)
 	}
 }
 
 // LeftText returns a path with the reason why a checkpoint does not contain it.
 func LeftText(l control.LeftOut) string {
-	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
+	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "not a file that git can store"}[l.Why]
 	if why == "" {
 		why = l.Why
 	}
@@ -120,14 +120,14 @@ func PushedText(s control.SessionStatus, now time.Time) string {
 	case s.Mode == control.RemoteEmbedded:
 		return text
 	case s.Mode == "seed":
-		text += " (seed: it gets all of the history, too)"
+		text += " (seed: with the complete history)"
 	case s.Mode == "thin":
-		text += " (thin: it has only what the session made)"
+		text += " (thin: only the objects of the session)"
 	}
 	if s.Pending > 0 {
 		text += fmt.Sprintf(", %s pending", Plural(s.Pending, "ref"))
 	} else {
-		text += ", all there"
+		text += ", all pushed"
 	}
 	if s.LastSync != nil {
 		text += ", " + Ago(*s.LastSync, now)
@@ -139,7 +139,7 @@ func PushedText(s control.SessionStatus, now time.Time) string {
 func TrafficText(s control.SessionStatus) string {
 	text := fmt.Sprintf("%s sent, %s received", BytesOf(s.Sent), BytesOf(s.Received))
 	if s.Seeded > 0 {
-		text += fmt.Sprintf(", and %s from the mounted remote for it", BytesOf(s.Seeded))
+		text += fmt.Sprintf(", %s fetched from the mounted remote", BytesOf(s.Seeded))
 	}
 	return text
 }

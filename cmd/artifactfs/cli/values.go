@@ -101,11 +101,11 @@ func ParseSize(text string) (int64, error) {
 	n = math.Floor(n * float64(int64(1)<<shift))
 	switch {
 	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts 0x1p4, which is no size
-		return 0, fmt.Errorf("not a size; examples are 512M and 20G")
+		return 0, fmt.Errorf("invalid size; examples are 512M and 20G")
 	case n < 1:
-		return 0, fmt.Errorf("must be at least one byte")
+		return 0, fmt.Errorf("size must be at least one byte")
 	case n >= 1<<62:
-		return 0, fmt.Errorf("too large")
+		return 0, fmt.Errorf("size is too large")
 	}
 	return int64(n), nil
 }

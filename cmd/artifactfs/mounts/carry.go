@@ -35,9 +35,9 @@ func (p *policy) Type() string { return "WHEN" }
 func (p *policy) Set(text string) error {
 	if every, ok := strings.CutPrefix(text, string(control.PolicyInterval)); ok {
 		if d, err := time.ParseDuration(every); err != nil {
-			return fmt.Errorf("%q is no duration; an example is interval=30s", every)
+			return fmt.Errorf("invalid duration %q; an example is interval=30s", every)
 		} else if d < leastPolicyInterval {
-			return fmt.Errorf("interval is at least %s", leastPolicyInterval)
+			return fmt.Errorf("interval must be at least %s", leastPolicyInterval)
 		}
 	} else if !slices.Contains([]control.Policy{control.PolicyOff, control.PolicyIdle, control.PolicyBeforeRisk}, control.Policy(text)) {
 		return fmt.Errorf("must be one of %s", policyWords)
@@ -119,13 +119,13 @@ func splitWords(text string) (words []string, err error) {
 		}
 	}
 	if quote != 0 || escaped {
-		return nil, errors.New("a quote is not closed")
+		return nil, errors.New("closing quote is missing")
 	}
 	if inside {
 		words = append(words, word.String())
 	}
 	if len(words) == 0 {
-		return nil, errors.New("the command is empty")
+		return nil, errors.New("command is empty")
 	}
 	return words, nil
 }
@@ -172,12 +172,12 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	// A checkpoint can only be mounted read-only.
 	if r.At != "" {
 		if r.Session == "" {
-			return cli.Usage(cmd, errors.New("--at needs --session, whose checkpoint it is"))
+			return cli.Usage(cmd, errors.New("--at needs --session, the session of the checkpoint"))
 		}
 		r.ReadOnly = true
 	}
 	if r.ReadOnly && s.TakeOver {
-		return cli.Usage(cmd, errors.New("--take-over makes no sense with --read-only"))
+		return cli.Usage(cmd, errors.New("--take-over and --read-only exclude each other"))
 	}
 	if err := (capture.Rules{Include: s.Include, Exclude: s.Exclude}).Validate(); err != nil {
 		return cli.Usage(cmd, err)

@@ -102,7 +102,7 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 				args = given
 			}
 			if len(args) == 0 {
-				return cli.Usage(cmd, errors.New("takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either"))
+				return cli.Usage(cmd, errors.New("REMOTE is missing: want REMOTE [DIR], or set $ARTIFACTFS_REMOTE"))
 			}
 			if err := o.Complete(cmd, args, a); err != nil {
 				return err
@@ -181,7 +181,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 		r.GitDir = "" // daemons of earlier versions do not know the value "outside"
 	}
 	if o.device >= 0 && !o.foreground {
-		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground: the descriptor is this process's"))
+		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground, because the descriptor belongs to this process"))
 	}
 	if o.device >= 0 {
 		var err error
@@ -215,7 +215,7 @@ func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // Documentation/admin-guide/devices.txt
-		err = errors.New("it is no /dev/fuse")
+		err = errors.New("descriptor is not an open /dev/fuse")
 	}
 	if err != nil {
 		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
@@ -237,7 +237,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
 	if r.Timeout < 0 {
-		return fail("", "--timeout is negative", "")
+		return fail("", "--timeout must not be negative", "")
 	}
 	if r.Session != "" {
 		if err := control.ValidSession(r.Session); err != nil {
@@ -263,9 +263,9 @@ func completeRequest(r *control.MountRequest, args []string) error {
 			return fmt.Errorf("mount: %w", err)
 		}
 		if info, err := os.Stat(abs); err != nil {
-			return fail(flag+*file, cli.Reason(err), "a file whose only line is the token")
+			return fail(flag+*file, cli.Reason(err), "name a file whose only line is the token")
 		} else if info.IsDir() {
-			return fail(flag+*file, "it is a directory", "a file whose only line is the token")
+			return fail(flag+*file, "file is a directory", "name a file whose only line is the token")
 		}
 		*file = abs
 	}
@@ -275,7 +275,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		dir = args[1]
 	}
 	if dir == "" {
-		return fail("", "no directory can be made of the remote's name", "name one: artifactfs mount REMOTE DIR")
+		return fail("", "DIR is missing and cannot be derived from REMOTE", "type artifactfs mount REMOTE DIR")
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -299,12 +299,12 @@ func completeRequest(r *control.MountRequest, args []string) error {
 // completeRedirects checks the paths of --redirect; without the flag it reads them from the user's configuration.
 func completeRedirects(r *control.MountRequest) error {
 	if r.ReadOnly && len(r.Redirects) > 0 {
-		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect makes no sense with --read-only"}
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect and --read-only exclude each other"}
 	}
 	if !r.RedirectsOnly {
 		file, err := config.Read(config.UserFile())
 		if err != nil {
-			return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `it may hold redirect = ["PATH", ...]`}
+			return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `the file may contain redirect = ["PATH", ...]`}
 		}
 		r.Redirects = file.Redirect
 	}

@@ -27,11 +27,11 @@ func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	case o.follow == "":
 		return nil
 	case interval <= 0:
-		return fail("--follow-interval is not positive", "30s asks twice a minute")
+		return fail("--follow-interval must be positive", "an example is --follow-interval 30s")
 	case r.ReadOnly && r.Session != "":
-		return fail("--follow makes no sense for a session that is shown read-only", "leave out --session")
+		return fail("--follow is not possible for a read-only mount of a session", "omit --session")
 	case o.follow != followMounted && r.Ref != "" && r.Ref != o.follow:
-		return fail("--follow="+o.follow+" and --ref "+r.Ref+" name different branches", "leave out --ref")
+		return fail("--follow="+o.follow+" and --ref "+r.Ref+" name different branches", "omit --ref")
 	case o.follow != followMounted:
 		r.Ref = o.follow
 	}

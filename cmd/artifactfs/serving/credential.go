@@ -78,7 +78,7 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 		return "", a.Token, nil
 	// A token that is typed on a terminal would be visible.
 	case cli.IsTerminal(os.Stdin):
-		return "", "", cli.Usage(cmd, errors.New("takes the token from stdin, --token-file or $ARTIFACTFS_TOKEN"))
+		return "", "", cli.Usage(cmd, errors.New("token is missing: pass it on stdin, by --token-file or by $ARTIFACTFS_TOKEN"))
 	}
 	b, err := io.ReadAll(io.LimitReader(os.Stdin, maxToken+1))
 	if err != nil {
@@ -87,9 +87,9 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 	b = bytes.TrimSpace(b)
 	switch {
 	case len(b) == 0:
-		err = errors.New("there is no token: stdin was empty")
+		err = errors.New("token is missing: stdin was empty")
 	case len(b) > maxToken || bytes.ContainsAny(b, "\r\n\x00"):
-		err = errors.New("stdin holds more than a token")
+		err = errors.New("stdin contains more than one token")
 	}
 	if err != nil {
 		return "", "", cli.Usage(cmd, err)
@@ -114,7 +114,7 @@ func setCredential(ctx context.Context, a *cli.App, dir string, r control.Creden
 	}
 	_, err = fmt.Fprintf(a.Stdout, "%s has a new token, for %s\n", reply.Remote, cli.Plural(int64(len(reply.Mounts)), "mount"))
 	if !reply.Checked {
-		fmt.Fprintln(a.Stderr, "artifactfs: the remote could not be asked whether it takes the token")
+		fmt.Fprintln(a.Stderr, "artifactfs: the token was not checked, because the remote did not answer")
 	}
 	return err
 }
@@ -128,10 +128,10 @@ func credentialHelperCommand(a *cli.App) *cobra.Command {
 		Args:   cli.Arguments(2, 2, "a git directory and what git wants done"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := KeepMemory(); err != nil {
-				return fmt.Errorf("credential helper: %w", err)
+				return fmt.Errorf("run credential helper: %w", err)
 			}
 			if err := credential.Ask(cmd.Context(), args[0], args[1], os.Stdin, a.Stdout); err != nil {
-				return fmt.Errorf("credential helper: %w", err)
+				return fmt.Errorf("run credential helper: %w", err)
 			}
 			return nil
 		},

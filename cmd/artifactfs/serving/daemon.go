@@ -51,9 +51,9 @@ func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 func (f DaemonFlags) check(cmd *cobra.Command) error {
 	switch {
 	case f.Idle < 0:
-		return cli.Usage(cmd, errors.New("--idle-exit is negative"))
+		return cli.Usage(cmd, errors.New("--idle-exit must not be negative"))
 	case f.watchdog != 0 && f.watchdog < time.Second:
-		return cli.Usage(cmd, errors.New("--watchdog is less than a second"))
+		return cli.Usage(cmd, errors.New("--watchdog must be at least 1s"))
 	}
 	return nil
 }

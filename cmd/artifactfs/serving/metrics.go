@@ -39,11 +39,11 @@ func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end 
 			l, err = address.Listen()
 		}
 		if err == nil {
-			log.Info("metrics are served", zap.Stringer("address", address))
+			log.Info("serving metrics", zap.Stringer("address", address))
 			err = address.Serve(ctx, l, h.WriteMetrics)
 		}
 		if err != nil && ctx.Err() == nil {
-			log.Error("metrics are not served", zap.Error(err))
+			log.Error("serve metrics", zap.Error(err))
 		}
 	})
 	return func() {

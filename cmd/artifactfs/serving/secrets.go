@@ -93,7 +93,7 @@ func Hidden(s string) (from, to int) {
 func argumentArea() (start, end int64, err error) {
 	stat, err := proc.Self.Stat()
 	if err == nil && (stat.ArgStart <= 0 || stat.EnvEnd < stat.ArgStart) {
-		err = fmt.Errorf("read stat of this process: arguments from %d to %d", stat.ArgStart, stat.EnvEnd)
+		err = fmt.Errorf("read stat of this process: invalid argument area from %d to %d", stat.ArgStart, stat.EnvEnd)
 	}
 	return stat.ArgStart, stat.EnvEnd, err
 }

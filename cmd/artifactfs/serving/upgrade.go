@@ -43,8 +43,9 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	}
 	client, err := control.Dial(ctx, a.DaemonSocket())
 	if errors.Is(err, control.ErrNoServer) {
-		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNoDaemon, Verb: "upgrade", Object: "daemon", Cause: "none runs",
-			Hint: "the next mount starts this version"}
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNoDaemon, Verb: "upgrade", Object: "daemon",
+			Cause: "no daemon is running",
+			Hint:  "the next mount will start this version"}
 	} else if err != nil {
 		return cli.Failure("upgrade", "daemon", err)
 	}
@@ -58,7 +59,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	// The worker that receives the request ends during a successful upgrade, so only a failed one has a reply.
 	if err := client.Upgrade(ctx, control.UpgradeRequest{Executable: executable}); !errors.Is(err, control.ErrNoServer) {
 		if err == nil {
-			err = errors.New("the daemon did nothing")
+			err = errors.New("upgrade daemon: the daemon sent no result")
 		}
 		return cli.Failure("upgrade", "daemon", err)
 	}
@@ -68,7 +69,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	}
 	if why := after.Daemon.UpgradeFailed; why != "" {
 		return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: why,
-			Hint: "version " + after.Daemon.Version + " serves the mounts; see its log"}
+			Hint: "version " + after.Daemon.Version + " serves the mounts; see the daemon's log"}
 	}
 	r := upgradeReply{From: before.Daemon.Version, To: after.Daemon.Version, Mounts: len(after.Mounts), Took: time.Since(start).Milliseconds()}
 	if a.JSON {
@@ -116,7 +117,7 @@ func CheckExecutable(path string) error {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		if cli.HasMount(table, dir) {
 			return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon",
-				Cause: path + " lies in a mount that the daemon may have to serve", Hint: "copy it elsewhere and run it from there"}
+				Cause: path + " is inside a mount that the daemon may have to serve", Hint: "copy the program elsewhere and run it from there"}
 		}
 		if dir == "/" || dir == "." {
 			return nil

@@ -51,7 +51,7 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 			conn, err := keeper.Open(supervisor.WorkerFD)
 			if err != nil {
 				return &control.Error{Code: control.ExitUsage, Verb: "worker",
-					Cause: "there is no supervisor: " + err.Error(), Hint: "artifactfs daemon --help"}
+					Cause: "no supervisor: " + err.Error(), Hint: "artifactfs daemon --help"}
 			}
 			if err := becomeDaemon(a); err != nil {
 				return err
@@ -133,7 +133,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	server, err := control.Inherit(ctx, a.DaemonSocket(), socket, lock, w, log)
 	if errors.Is(err, control.ErrInUse) {
 		return errors.Join(err, &control.Error{Code: control.ExitFailed, Verb: "start daemon", Cause: err.Error(),
-			Hint: "artifactfs daemon --upgrade replaces it by this version; --state DIR selects another daemon"})
+			Hint: "run artifactfs daemon --upgrade to replace the daemon by this version, or add --state DIR to use another daemon"})
 	} else if err != nil {
 		return a.OfState(fmt.Errorf("start daemon: %w", err))
 	}
@@ -145,7 +145,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	log.Info("serving", zap.String("version", cli.Version), zap.String("socket", a.DaemonSocket()), zap.Int("pid", os.Getpid()),
 		zap.Int("takeovers", start.Count))
 	serveWorker(ctx, a, cancel, w, server, f)
-	log.Info("ending")
+	log.Info("exiting")
 	return nil
 }
 
@@ -158,7 +158,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 		switch err := w.Resumed(resume); {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, context.DeadlineExceeded):
-			w.log.Warn("mounts are not served again yet", zap.Error(err))
+			w.log.Warn("wait for mounts of the previous worker", zap.Error(err))
 		default: // during an upgrade the old executable then continues
 			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
@@ -223,7 +223,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 		case !reported && ctx.Err() == nil: // log the hang only once
 			reported = true
 			stacks := make([]byte, maxStacks)
-			w.log.Error("the daemon hangs", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
+			w.log.Error("daemon does not respond", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
 		if ctx.Err() != nil { // everything is being unmounted, which has its own timeout
 			w.conn.Tell(keeper.Watchdog, "1")
@@ -268,10 +268,10 @@ func replaceSupervisor(a *cli.App, w *worker, f DaemonFlags) {
 		return
 	}
 	if w.start.Managed {
-		w.log.Warn("the supervisor is gone, the service manager has the mounts")
+		w.log.Warn("lost supervisor; the service manager keeps the mounts")
 		os.Exit(control.ExitFailed)
 	}
-	w.log.Warn("the supervisor is gone, another is started")
+	w.log.Warn("lost supervisor; starting another one")
 	executable, err := os.Executable()
 	if err != nil {
 		executable = os.Args[0]

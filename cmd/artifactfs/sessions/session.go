@@ -102,7 +102,7 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	if name == "" {
 		m, err := cli.Find(all, asked, verb, ".")
 		if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
-			e.Cause, e.Hint = "the current directory is in no mount", "artifactfs session list shows the sessions; -C DIR|SESSION names one"
+			e.Cause, e.Hint = "current directory is not in a mount", "add -C DIR|SESSION; artifactfs session list shows the sessions"
 			return work{}, e
 		}
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
@@ -122,7 +122,7 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	}
 	if e := control.ValidSession(of); e != nil {
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name,
-			Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
+			Cause: "argument is neither a directory nor a valid session name", Hint: "run artifactfs session list to see the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
 		return work{}, noSession(verb, of) // do not start a daemon for this error
@@ -155,8 +155,8 @@ func rank(m cli.Served) int {
 // Mounted returns the mount of a session, or an error if the session is not mounted.
 func (w work) Mounted(verb string) (cli.Served, error) {
 	if w.mount == nil {
-		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "it is not mounted",
-			Hint: "artifactfs session resume " + w.of + " DIR mounts it"}
+		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "session is not mounted",
+			Hint: "run artifactfs session resume " + w.of + " DIR to mount it"}
 	}
 	return *w.mount, nil
 }

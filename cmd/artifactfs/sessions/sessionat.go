@@ -22,7 +22,7 @@ func farFlag(cmd *cobra.Command, remote *string) {
 // workAt parses a word that names a checkpoint, and returns its session and its name in that session. A word without a
 // session means a checkpoint of the session of -C; on a session remote without -C, it is the name of a session.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
-	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too",
+	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "session is named twice: here and by -C",
 		Hint: "artifactfs session " + verb + " --help"}
 	l, isLink, err := cli.LinkIn(verb, word)
 	if err != nil {
@@ -30,7 +30,7 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 	}
 	if isLink {
 		if of != "" || remote != "" {
-			twice.Object, twice.Cause = "link", "it names the session and its remote: neither -C nor --session-remote goes with it"
+			twice.Object, twice.Cause = "link", "link already names the session and the session remote: omit -C and --session-remote"
 			return work{}, "", twice
 		}
 		w, err := farWork(ctx, a, l.Remote, l.Session)
@@ -51,8 +51,8 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 		name, checkpoint = word, ""
 	}
 	if err := control.ValidSession(name); err != nil {
-		return work{}, "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is no name of a session",
-			Hint: "artifactfs session list --session-remote URL shows those that there are"}
+		return work{}, "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "invalid session name",
+			Hint: "run artifactfs session list --session-remote URL to see the sessions"}
 	}
 	w, err := farWork(ctx, a, remote, name)
 	return w, checkpoint, err
@@ -82,8 +82,8 @@ func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err 
 	}
 	if of != "" {
 		if err := control.ValidSession(of); err != nil {
-			return "", "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: of, Cause: "it is no name of a session",
-				Hint: "artifactfs session list shows the sessions"}
+			return "", "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: of, Cause: "invalid session name",
+				Hint: "run artifactfs session list to see the sessions"}
 		}
 	}
 	return of, at, checkpoint, nil
@@ -135,11 +135,11 @@ func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 		return cli.Failure("link", w.name(), err)
 	}
 	if reply.Link == "" {
-		return &control.Error{Code: control.ExitFailed, Verb: "link", Object: w.name(), Cause: "it has no session remote",
-			Hint: "artifactfs mount --session-remote URL says where its work goes"}
+		return &control.Error{Code: control.ExitFailed, Verb: "link", Object: w.name(), Cause: "session has no session remote",
+			Hint: "run artifactfs mount --session-remote URL to choose a session remote"}
 	}
 	if !reply.Synced {
-		fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s is not on the session remote yet (artifactfs sync waits for it)\n", reply.ID)
+		fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s is not on the session remote yet (run artifactfs sync to wait for it)\n", reply.ID)
 	}
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID,

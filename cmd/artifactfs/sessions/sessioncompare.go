@@ -45,7 +45,7 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
   artifactfs session compare try-1 try-2 --json | jq -r '.shared[] | select(.verdict == "conflict").path'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return errors.New("takes two or more of SESSION[@ID] or LINK")
+				return errors.New("want two or more arguments SESSION[@ID] or LINK")
 			}
 			return nil
 		},
@@ -153,7 +153,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		fmt.Fprintf(&text, "  %s\n", verdictText(p))
 	}
 	if alone > mostAlone {
-		fmt.Fprintf(&text, "... and %s that one side alone changed (--json has them)\n", cli.Plural(int64(alone-mostAlone), "path"))
+		fmt.Fprintf(&text, "... and %s changed by one side only (--json shows all)\n", cli.Plural(int64(alone-mostAlone), "path"))
 	}
 	if len(paths) > 0 {
 		fmt.Fprintln(&text)

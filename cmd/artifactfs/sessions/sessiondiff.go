@@ -49,7 +49,7 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 				}
 			}
 			if n > 1 {
-				return errors.New("takes one of --stat, --name-only and --name-status")
+				return errors.New("--stat, --name-only and --name-status exclude each other")
 			}
 			return cli.Arguments(0, 2, "[A [B]]")(cmd, args)
 		},

@@ -34,7 +34,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
   artifactfs session erase fix-login --record 01M80Q4Z50EZKC5YR3HTMPRYYQ --why 'a customer asked for it'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if before == "" && len(records) == 0 {
-				return errors.New("takes --before TIME or --record ID")
+				return errors.New("want --before TIME or --record ID")
 			}
 			return atMostOne(cmd, args, of)
 		},
@@ -43,7 +43,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 			if before != "" {
 				at, ok := session.ParseTime(before, time.Now())
 				if !ok {
-					return cli.Usage(cmd, fmt.Errorf("--before %q is not a time; examples are 30d, 14:05, 2025-11-22 and a time of RFC 3339", before))
+					return cli.Usage(cmd, fmt.Errorf("--before: invalid time %q; examples are 30d, 14:05, 2025-11-22 and a time as in RFC 3339", before))
 				}
 				r.Before = at.UTC()
 			}

@@ -115,7 +115,7 @@ func sessionHandoffCommand(a *cli.App) *cobra.Command {
 					set = string(bytes.TrimSpace(text))
 				}
 				if len(set) > maxNote {
-					return &control.Error{Code: control.ExitUsage, Verb: "handoff", Cause: "it is longer than " + cli.BytesOf(maxNote)}
+					return &control.Error{Code: control.ExitUsage, Verb: "handoff", Cause: "text is longer than " + cli.BytesOf(maxNote)}
 				}
 				r.Handoff = &set
 			}

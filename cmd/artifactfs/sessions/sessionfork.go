@@ -68,18 +68,18 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) error {
 	for _, name := range []string{"ref", "at", "take-over"} {
 		if cmd.Flags().Changed(name) {
-			return cli.Usage(cmd, fmt.Errorf("takes no --%s: the new session begins at the checkpoint ID", name))
+			return cli.Usage(cmd, fmt.Errorf("--%s is not possible: the new session starts at the checkpoint ID", name))
 		}
 	}
 	if o.Request.ReadOnly && o.Request.Session != "" {
-		return cli.Usage(cmd, errors.New("takes no --session with --read-only: nothing is kept that could have a name"))
+		return cli.Usage(cmd, errors.New("--session and --read-only exclude each other: a read-only mount has no session"))
 	}
 	// The last argument is always DIR.
 	id, dir := "", args[len(args)-1]
 	if len(args) > 1 {
 		id = args[0]
 	} else if cli.NamesCheckpoint(dir) {
-		return cli.Usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
+		return cli.Usage(cmd, fmt.Errorf("DIR is missing: want [ID] DIR, and %s is a checkpoint", dir))
 	}
 	ctx := cmd.Context()
 	w, id, err := workToFork(ctx, a, o, id)
@@ -162,7 +162,7 @@ func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 // noSession returns the error for a name without a session.
 func noSession(verb, name string) *control.Error {
 	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb,
-		Object: "session " + name, Cause: "there is no such session", Hint: "artifactfs session list shows what there is"}
+		Object: "session " + name, Cause: "no such session", Hint: "run artifactfs session list to see the sessions"}
 }
 
 // sessionResumeCommand returns the command session resume, which has the flags of mount except those that the session
@@ -213,7 +213,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	}
 	if link {
 		if cmd.Flags().Changed("session-remote") {
-			return cli.Usage(cmd, errors.New("a link says what --session-remote does"))
+			return cli.Usage(cmd, errors.New("link and --session-remote exclude each other: the link already names it"))
 		}
 		name, o.Request.SessionOptions.Remote = l.Session, l.Remote
 	}
@@ -222,7 +222,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	}
 	for _, flag := range []string{"ref", "session", "at"} {
 		if cmd.Flags().Changed(flag) {
-			return cli.Usage(cmd, fmt.Errorf("takes no --%s: the session says it", flag))
+			return cli.Usage(cmd, fmt.Errorf("--%s is not possible: the value is taken from the session", flag))
 		}
 	}
 	ctx := cmd.Context()
@@ -236,13 +236,13 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	switch {
 	case known.Mounted:
 		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name,
-			Cause: "it is mounted at " + known.Dir,
-			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " +
-				cli.ShellWord(known.Dir) + " ends it there"}
+			Cause: "session is mounted at " + known.Dir,
+			Hint: "run artifactfs session fork -C " + name + " DIR to start another session from its state, or artifactfs unmount " +
+				cli.ShellWord(known.Dir) + " to unmount it"}
 	case known.Name == "" && o.Request.SessionOptions.Remote == "":
 		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume",
-			Object: "session " + name, Cause: "there is no such session here",
-			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
+			Object: "session " + name, Cause: "no such session on this host",
+			Hint: "add --session-remote URL for a session elsewhere; artifactfs session list shows the sessions on this host"}))
 	}
 	// The directory is the second argument, or else the session's last directory, or else a new one with its name.
 	dir := cmp.Or(append(args, known.Dir)[1], name)

@@ -94,7 +94,7 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		failed = append(failed, cli.Failure("record", m.Dir, err))
 	}
 	if err := noteCommits(ctx, a, m, dir, e, checkpoint); err != nil {
-		failed = append(failed, cli.Failure("note commits", m.Dir, err))
+		failed = append(failed, cli.Failure("record commits", m.Dir, err))
 	}
 	return errors.Join(failed...)
 }

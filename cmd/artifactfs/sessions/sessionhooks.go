@@ -246,7 +246,7 @@ func hooksDir(dir string) (string, error) {
 		return "", err
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return "", &control.Error{Code: control.ExitUsage, Verb: "configure hooks", Object: dir, Cause: "it is not a directory"}
+		return "", &control.Error{Code: control.ExitUsage, Verb: "configure hooks", Object: dir, Cause: "path is not a directory"}
 	}
 	return dir, nil
 }

@@ -32,7 +32,7 @@ already in use moves to the new checkpoint.`,
 				id = args[0]
 			}
 			if cli.NamesCheckpoint(name) {
-				return cli.Usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
+				return cli.Usage(cmd, fmt.Errorf("NAME is missing: want [ID] NAME, and %s is a checkpoint", name))
 			}
 			if err := session.ValidPin(name); err != nil {
 				return cli.Usage(cmd, err)
@@ -148,7 +148,7 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if each {
 				if of != "" || len(args) > 0 {
-					return cli.Usage(cmd, errors.New("takes a session, or --all, not both"))
+					return cli.Usage(cmd, errors.New("want either a session or --all"))
 				}
 				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 			}

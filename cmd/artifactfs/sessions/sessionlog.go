@@ -39,7 +39,7 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
   artifactfs session log fix-login --json | jq -r '.checkpoints[0].id'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
-				return errors.New("-n is negative")
+				return errors.New("-n must not be negative")
 			}
 			return atMostOne(cmd, args, of)
 		},
@@ -57,7 +57,7 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
 // atMostOne checks the arguments of commands that accept the session either as an argument or by -C.
 func atMostOne(cmd *cobra.Command, args []string, of string) error {
 	if of != "" && len(args) > 0 {
-		return errors.New("names the session twice")
+		return errors.New("session is named twice: by an argument and by -C")
 	}
 	return cli.Arguments(0, 1, "[DIR|SESSION]")(cmd, args)
 }
@@ -255,9 +255,9 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	if s.Records > 0 {
 		line("records", "%s of the transcript", cli.Plural(s.Records, "line"))
 	}
-	since := "since the one before"
+	since := "since the previous checkpoint"
 	if s.Prev == "" {
-		since = "since the session began"
+		since = "since the session started"
 	}
 	printChanges(out, "changed "+since, s.Changes)
 	printChanges(out, "staged", s.Staged)

@@ -59,8 +59,8 @@ func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) erro
 		r.Of, r.ID = word, ""
 	}
 	if err := control.ValidSession(r.Of); err != nil {
-		return &control.Error{Code: control.ExitUsage, Verb: "merge", Object: r.Of, Cause: "it is no name of a session",
-			Hint: "artifactfs session list shows the sessions"}
+		return &control.Error{Code: control.ExitUsage, Verb: "merge", Object: r.Of, Cause: "invalid session name",
+			Hint: "run artifactfs session list to see the sessions"}
 	}
 	p := a.NewProgress()
 	reply, err := m.Client.Merge(ctx, r, p.Show)
@@ -78,15 +78,15 @@ func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) erro
 		fmt.Fprintln(a.Stdout, (&control.Error{Cause: text}).Error())
 	}
 	for _, path := range reply.Kept {
-		fmt.Fprintf(a.Stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
+		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", (&control.Error{Cause: path}).Error())
 	}
 	if reply.Before == nil {
-		_, err := fmt.Fprintf(a.Stdout, "nothing to merge: all of %s@%s is here\n", r.Of, reply.Theirs.ID)
+		_, err := fmt.Fprintf(a.Stdout, "nothing to merge: this session contains %s@%s\n", r.Of, reply.Theirs.ID)
 		return err
 	}
 	fmt.Fprintf(a.Stdout, "merged %s@%s: %s changed, %s in conflict\n", r.Of, reply.Theirs.ID,
 		cli.Plural(int64(len(reply.Changes)), "path"), cli.Count(int64(len(reply.Conflicts))))
-	fmt.Fprintf(a.Stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s --staged undoes it)\n",
+	fmt.Fprintf(a.Stderr, "artifactfs: saved the previous state (artifactfs session restore -C %s %s --staged undoes the merge)\n",
 		cli.ShellWord(reply.Dir), reply.Before.ID)
 	if len(reply.Conflicts) > 0 {
 		return cli.ExitCode(control.ExitFailed)

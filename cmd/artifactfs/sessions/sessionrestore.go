@@ -134,8 +134,8 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 			}
 		}
 		if !found {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: "restore", Object: p, Cause: "it is not in the mount at " + mount,
-				Hint: "PATHs are relative to the current directory, or to that of -C"}
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "restore", Object: p, Cause: "path is not in the mount at " + mount,
+				Hint: "type PATHs relative to the current directory, or to the one of -C"}
 		}
 		if rel == "." {
 			return []string{}, nil // the whole mount
@@ -158,11 +158,11 @@ func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 		printChanges(a.Stdout, "changed", r.Changes)
 	}
 	for _, path := range r.Kept {
-		fmt.Fprintf(a.Stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
+		fmt.Fprintf(a.Stdout, "changed at the same time, so left unchanged: %s\n", (&control.Error{Cause: path}).Error())
 	}
 	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
-		fmt.Fprintf(a.Stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", cli.ShellWord(r.Dir),
-			r.Before.ID)
+		fmt.Fprintf(a.Stderr, "artifactfs: saved the previous state (artifactfs session restore -C %s %s undoes the restore)\n",
+			cli.ShellWord(r.Dir), r.Before.ID)
 	}
 }

@@ -45,10 +45,10 @@ is recorded: turn:N names it in all session commands, and session restore --turn
   artifactfs session transcript --follow --json | jq -r .record.text`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.turn < 0 {
-				return errors.New("--turn is negative")
+				return errors.New("--turn must not be negative")
 			}
 			if o.markdown && (o.follow || a.JSON) {
-				return errors.New("takes one of --markdown, --follow and --json")
+				return errors.New("--markdown excludes --follow and --json")
 			}
 			return atMostOne(cmd, args, o.of)
 		},

@@ -41,9 +41,9 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
 			if n := len(args); n > 0 && (args[n-1] == "-" || strings.HasPrefix(strings.TrimSpace(args[n-1]), "{")) {
 				args, text = args[:n-1], args[n-1]
 			} else if n == 2 {
-				return cli.Usage(cmd, fmt.Errorf("%.40q is neither - nor a JSON object", args[1]))
+				return cli.Usage(cmd, fmt.Errorf("argument %.40q is neither - nor a JSON object", args[1]))
 			} else if cli.IsTerminal(os.Stdin) {
-				return cli.Usage(cmd, errors.New("takes a JSON object, or - to read it from stdin"))
+				return cli.Usage(cmd, errors.New("argument is missing: want a JSON object, or - to read it from stdin"))
 			}
 			if len(args) > 0 {
 				commit = args[0]
@@ -74,12 +74,12 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 	content = bytes.TrimSpace(content)
 	switch {
 	case len(content) > maxNote:
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is longer than " + cli.BytesOf(maxNote)}
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "text is longer than " + cli.BytesOf(maxNote)}
 	case len(content) == 0:
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "there is no JSON: stdin was empty",
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "JSON is missing: stdin was empty",
 			Hint: "artifactfs session note --help"}
 	case !json.Valid(content):
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON", Hint: "artifactfs session note --help"}
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "text is not valid JSON", Hint: "artifactfs session note --help"}
 	}
 	r.JSON = content
 	w, err := SessionOf(ctx, a, "note", of)
@@ -106,7 +106,7 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 // sayRedacted prints how many texts were removed because they looked like secrets.
 func sayRedacted(a *cli.App, n int64) {
 	if n > 0 {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was taken out\n", cli.Plural(n, "text"))
+		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was removed\n", cli.Plural(n, "text"))
 	}
 }
 
@@ -245,7 +245,7 @@ func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 			continue
 		}
 		if line[0] != '{' || !json.Valid(line) {
-			return &control.Error{Code: control.ExitUsage, Verb: "record", Object: fmt.Sprintf("line %d", n), Cause: "it is no JSON object"}
+			return &control.Error{Code: control.ExitUsage, Verb: "record", Object: fmt.Sprintf("line %d", n), Cause: "line is not a JSON object"}
 		}
 		select {
 		case lines <- string(line):
@@ -254,7 +254,7 @@ func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 		}
 	}
 	if err := scanner.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "a line is longer than " + cli.BytesOf(MaxRecordLine)}
+		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "line is longer than " + cli.BytesOf(MaxRecordLine)}
 	} else if err != nil {
 		return fmt.Errorf("read records: %w", err)
 	}

@@ -23,7 +23,7 @@ const Socket = "fsmonitor--daemon.ipc"
 const patience = 30 * time.Second
 
 // ErrCut means that the other side has closed the connection early, or has sent something that is not a pkt-line.
-var ErrCut = errors.New("broken pkt-line")
+var ErrCut = errors.New("invalid pkt-line")
 
 // Read reads packets up to a flush packet or the end of the input, and returns their data. It returns ErrCut if there are
 // more than limit bytes of data, or a packet of another kind.
