@@ -92,7 +92,7 @@ func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
 	if _, err := k.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(strings.Join(said, "\n"), "the mount that was here ended") {
+	if !strings.Contains(strings.Join(said, "\n"), "the previous mount at this directory failed") {
 		t.Errorf("said: %q", said)
 	}
 	if got := k.sh(bad, "cat mine"); got != "mine\n" {

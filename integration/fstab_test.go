@@ -106,12 +106,12 @@ func TestMountHelperFails(t *testing.T) {
 		stderr string
 	}{
 		"-o nonsense=1":         {1, `unknown option "nonsense"`},
-		"-o remount,ro":         {1, "a mount stays as it is"},
+		"-o remount,ro":         {1, "options of a mount cannot be changed"},
 		"-o prefetch=nonsense":  {1, "must be one of auto|all|none"},
 		"":                      {32, "remote unreachable"},
 		"-f":                    {0, ""},
 		"-s -o nonsense=1 -f":   {0, ""},
-		"-o ref=x,timeout=soon": {1, "not a time"},
+		"-o ref=x,timeout=soon": {1, "invalid duration"},
 	} {
 		r := w.script(`AFS=$1 dir=$2; shift 2; ln -sf $AFS ./mount.fuse.artifactfs; exec ./mount.fuse.artifactfs http://127.0.0.1:1/x.git $dir "$@"`,
 			append([]string{binary, w.place("m")}, strings.Fields(args)...)...)

@@ -64,7 +64,7 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	for _, pack := range packs {
 		check(t, os.Truncate(pack, 12))
 	}
-	w.says("doctor --offline --fix", control.ExitFailed, "bad   "+packs[0]+": ", "hint: the files of the mount are stored elsewhere")
+	w.says("doctor --offline --fix", control.ExitFailed, "bad   "+packs[0]+": ", "hint: the files of the mount are not affected")
 	for _, pack := range packs {
 		check(t, os.Remove(pack))
 		check(t, os.Remove(strings.TrimSuffix(pack, ".pack")+".idx"))

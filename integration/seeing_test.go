@@ -233,7 +233,7 @@ func TestTrace(t *testing.T) {
 	check(t, syscall.Kill(before.PID, syscall.SIGKILL))
 	y.sees("what happens then", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("after%d", n)), 0o755)); n++ },
 		func(e control.TraceEvent) bool { return e.Op == "mkdir" && strings.HasPrefix(e.Path, "after") })
-	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has ended", before.PID), "has taken over the mount"} {
+	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has exited", before.PID), "has taken over the mount"} {
 		w.until("trace says: "+said, func() bool {
 			y.mu.Lock()
 			defer y.mu.Unlock()
@@ -404,7 +404,7 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	m := w.bare(s.URL("sound.git"))
 	sound := w.afs("doctor")
 	for _, want := range []string{"kernel: Linux ", "git: version ", w.state + ": ", "daemon: answers at ", "mounted at " + m.Dir,
-		s.URL("sound.git") + ": store is whole", s.URL("sound.git") + ": protocol version 2, filter, shallow, ", "wants by any object ID"} {
+		s.URL("sound.git") + ": store is complete", s.URL("sound.git") + ": protocol version 2, filter, shallow, ", "wants by any object ID"} {
 		if !strings.Contains(sound.stdout, want) {
 			t.Errorf("nothing of %q", want)
 		}

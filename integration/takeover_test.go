@@ -399,7 +399,7 @@ func TestGivesUpCleanly(t *testing.T) {
 	w.until("nothing is mounted", func() bool { return len(mountsBelow(w.root)) == 0 })
 	check(t, syscall.Flock(int(table.Fd()), syscall.LOCK_UN))
 	r := w.afs("mount", m.Remote, m.Dir)
-	if r.code != 0 || !strings.Contains(r.stderr, "the mount that was here ended") || !strings.Contains(r.stderr, "workers in a row have failed") {
+	if r.code != 0 || !strings.Contains(r.stderr, "the previous mount at this directory failed") || !strings.Contains(r.stderr, "workers failed one after the other") {
 		t.Errorf("the next mount does not say what happened: %s", r)
 	}
 	if n := readAll(t, m.Dir, sample("gives up")); n > 0 {

@@ -75,7 +75,7 @@ func TestLookAndCheck(t *testing.T) {
 		}
 		os.Rename(packs[0]+".away", packs[0])
 		os.Remove(idx)
-		if what := check(false); !strings.Contains(what, ".pack: it has no index") {
+		if what := check(false); !strings.Contains(what, ".pack: pack has no index") {
 			t.Error(what)
 		}
 		if s, err := Look(filepath.Join(to, "nothing"), f); err != nil || s != (Survey{}) {
