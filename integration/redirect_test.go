@@ -151,7 +151,7 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	dir := w.place("m")
 	for path, cause := range map[string]string{
-		"known": "has files at this path", "known/a": "tracks it", "known/a/below": "known/a is not a directory", "link/x": "link is not a directory",
+		"known": "has files at this path", "known/a": "has files at this path", "known/a/below": "known/a is not a directory", "link/x": "link is not a directory",
 		"../x": "not inside the mount", "/etc": "is absolute", ".git/x": "reserved for git", "a,a/b": "inside the other",
 	} {
 		w.refused(control.ExitUsage, cause, "", url, dir, "--redirect", path)
