@@ -101,7 +101,8 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	}
 	for _, dir := range removed {
 		// The killed process had already renamed the home for its removal, so nothing in it is needed.
-		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory", func() error { return os.RemoveAll(dir) })
+		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
+			func() error { return os.RemoveAll(dir) })
 	}
 	for _, id := range ids {
 		if ctx.Err() != nil {
@@ -158,7 +159,8 @@ func (d *doctor) home(ctx context.Context, id string) {
 	switch {
 	// A process that was killed before its first change leaves a home without a record.
 	case errors.Is(err, fs.ErrNotExist) && !statedir.HasOverlay(t.Dir):
-		d.mend(t.Dir, "leftover of a process that was killed while it mounted", "removes the directory", func() error { removed = true; return t.Remove() })
+		d.mend(t.Dir, "leftover of a process that was killed while it mounted", "removes the directory",
+			func() error { removed = true; return t.Remove() })
 		return
 	case errors.Is(err, statedir.ErrNewer):
 		d.wrong(id, "use the artifactfs version that created the session", "%v", err)
@@ -174,7 +176,8 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}
 	// A home that contains no changes and no damage can be removed.
 	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
-		d.mend(t.Dir, "leftover of a process that was killed, without any changes", "removes the directory", func() error { removed = true; return t.Remove() })
+		d.mend(t.Dir, "leftover of a process that was killed, without any changes", "removes the directory",
+			func() error { removed = true; return t.Remove() })
 	} else if err == nil && lookErr == nil && w.Any() {
 		d.ok(id, "%s, last mounted at %s", w, r.Dir)
 	}

@@ -52,7 +52,8 @@ func (d *doctor) kernel() {
 	}
 	// Root can open the device whatever its mode is, but other users need read and write permission.
 	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
-		d.warn("/dev/fuse", "run chmod 666 /dev/fuse, the mode on most systems", "users cannot mount, because they may not open the device (mode %03o)",
+		d.warn("/dev/fuse", "run chmod 666 /dev/fuse, the mode on most systems",
+			"users cannot mount, because they may not open the device (mode %03o)",
 			info.Mode().Perm())
 	} else if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
 		d.wrong("/dev/fuse", "run chmod 666 /dev/fuse as root, the mode on most systems", "user %d may not open the device", os.Geteuid())
@@ -64,7 +65,8 @@ func (d *doctor) kernel() {
 	k, err := fuse.Probe(os.TempDir())
 	switch {
 	case err != nil:
-		d.wrong("fuse", "a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside", "test mount failed: %v", err)
+		d.wrong("fuse", "a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside",
+			"test mount failed: %v", err)
 	// Without this feature, the kernel does not send requests again that a dead process has read but not answered.
 	case !k.Resend:
 		d.warn("kernel", "with Linux 6.9 or later, mounts outlive their process",

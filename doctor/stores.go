@@ -27,7 +27,8 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 		return nil, err
 	}
 	for _, dir := range removed {
-		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory", func() error { return os.RemoveAll(dir) })
+		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
+			func() error { return os.RemoveAll(dir) })
 	}
 	// After an error, any store might be needed by a session that could not be read.
 	needed, err := statedir.NeededStores(state)
@@ -57,7 +58,8 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
-			d.mend(path, "leftover of a process that was killed while it created this directory", "removes the directory", func() error { return os.RemoveAll(path) })
+			d.mend(path, "leftover of a process that was killed while it created this directory", "removes the directory",
+				func() error { return os.RemoveAll(path) })
 		}
 	}
 	problems, err := odb.Check(info.Objects, info.Format, deep)

@@ -115,14 +115,16 @@ var specific = []row{
 
 	// Switching and following.
 	{in: Switch, match: a[RefusalError](), code: control.CodeConflict, hint: of(func(_ Subject, e RefusalError) string { return e.Hint })},
-	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict, hint: text("finish or abort the git operation first; git status shows how")},
+	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict,
+		hint: text("finish or abort the git operation first; git status shows how")},
 	{in: Switch, match: is(ErrReadOnly), code: control.CodeUnsupported},
 	{in: Switch | Restore, match: is(ErrReadOnly), hint: text("mount without --read-only to change files")},
 	{in: Restore, match: is(syscall.EROFS), hint: text("mount without --read-only to change files")},
 	{in: Switch, match: is(gitdir.ErrLocked), code: control.CodeBusy},
 	{in: Switch | Restore, match: is(gitdir.ErrLocked), hint: text(lockedIndex)},
 	{in: Switch, match: is(gitdir.ErrNoCommit), code: control.CodeNotFound, exit: control.ExitUsage,
-		cause: text("no branch {ref} exists in the mount or on the remote"), hint: text("run git branch -a to list the branches, and git fetch to update them")},
+		cause: text("no branch {ref} exists in the mount or on the remote"),
+		hint:  text("run git branch -a to list the branches, and git fetch to update them")},
 	{in: Switch, match: is(gitdir.ErrNotBranch), exit: control.ExitUsage,
 		hint: text("add --detach to switch to the commit without a branch, or -c NAME to create a branch")},
 	{in: Switch, match: is(gitdir.ErrBranchExists), code: control.CodeConflict, exit: control.ExitUsage,
@@ -168,8 +170,10 @@ var specific = []row{
 		hint: text("run artifactfs session list to see the sessions")},
 	{match: is(session.ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted,
 		hint: text("run artifactfs session log to list the checkpoints")},
-	{match: is(session.ErrAmbiguous), code: control.CodeUsage, exit: control.ExitUsage, hint: text("type more characters of the checkpoint's ID")},
-	{match: is(ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted, hint: text("run artifactfs checkpoint to create a checkpoint")},
+	{match: is(session.ErrAmbiguous), code: control.CodeUsage, exit: control.ExitUsage,
+		hint: text("type more characters of the checkpoint's ID")},
+	{match: is(ErrNoCheckpoint), code: control.CodeNotFound, exit: control.ExitNotMounted,
+		hint: text("run artifactfs checkpoint to create a checkpoint")},
 	{match: is(session.ErrNoPin), code: control.CodeNotFound, exit: control.ExitNotMounted,
 		hint: text("run artifactfs session log to see the pins")},
 	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported,
@@ -181,7 +185,8 @@ var specific = []row{
 	{match: a[SessionMountedError](), code: control.CodeConflict, hint: of(func(_ Subject, e SessionMountedError) string {
 		return "run artifactfs unmount " + e.Dir + " to unmount the session"
 	})},
-	{match: a[statedir.InUseError](), code: control.CodeConflict, hint: text("unmount the session first, or send the request to the daemon that serves it")},
+	{match: a[statedir.InUseError](), code: control.CodeConflict,
+		hint: text("unmount the session first, or send the request to the daemon that serves it")},
 }
 
 // common lists the causes that every operation can have. It is used for the fields that no row of specific has set. The
@@ -207,7 +212,8 @@ var common = []row{
 	{match: is(transport.ErrNotFound), code: control.CodeNotFound, exit: control.ExitRemote,
 		hint: text("check the spelling, and the credentials if the repository is private")},
 	{match: is(fetch.ErrNotFound), code: control.CodeNotFound, exit: control.ExitRemote},
-	{match: is(fetch.ErrDeadline), code: control.CodeTimeout, exit: control.ExitRemote, hint: text("add --timeout DURATION to allow more time")},
+	{match: is(fetch.ErrDeadline), code: control.CodeTimeout, exit: control.ExitRemote,
+		hint: text("add --timeout DURATION to allow more time")},
 	{match: is(transport.ErrStalled), code: control.CodeTimeout, exit: control.ExitRemote},
 	{match: a[transport.RateLimited](), code: control.CodeRateLimited, exit: control.ExitRemote},
 	{match: is(transport.ErrUnreachable), code: control.CodeUnreachable, exit: control.ExitRemote},

@@ -126,7 +126,8 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 		return
 	}
 	_, made, err := a.Checkpoint(ctx, session.BeforeRisk, "")
-	a.log.Debug("checkpoint before git command", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
+	a.log.Debug("checkpoint before git command", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made),
+		zap.Error(err))
 }
 
 // lastLook identifies the git process that looked for its repository last.

@@ -18,7 +18,7 @@ const (
 var (
 	overLines = map[string]int{
 		"daemon":   8230,
-		"fetch":    5120,
+		"fetch":    5085,
 		"worktree": 5270,
 	}
 	overFields = map[string]int{
@@ -45,7 +45,7 @@ var (
 		"transport.Remote":        46,
 		"worktree.Tree":           115,
 	}
-	longLinesToday    = 14
+	longLinesToday    = 8
 	commentShareToday = 12.9
 )
 
