@@ -92,8 +92,8 @@ func TestBadRemote(t *testing.T) {
 		w.refused(control.ExitUsage, "--wait", "--help", good, dir, "--wait", "never")
 		w.refused(control.ExitUsage, "--timeout", "", good, dir, "--timeout", "-1s")
 		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", "ftp://user:"+password+"@host.invalid/r.git", dir)
-		w.refused(control.ExitUsage, "without a scheme", "HOST:PATH", "user:"+password+"@host.invalid:r.git", dir)
-		w.refused(control.ExitUsage, "without a scheme", "HOST:PATH", "user:"+password+"@host.invalid/team/r.git", dir)
+		w.refused(control.ExitUsage, "needs a scheme", "HOST:PATH", "user:"+password+"@host.invalid:r.git", dir)
+		w.refused(control.ExitUsage, "needs a scheme", "HOST:PATH", "user:"+password+"@host.invalid/team/r.git", dir)
 		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", good, dir, "--session-remote", "ftp://user:"+password+"@host.invalid/r.git")
 		w.nothingLeft(dir)
 	})
@@ -122,8 +122,8 @@ func TestBadMountPoint(t *testing.T) {
 
 	m := w.bare(url)
 	w.refused(control.ExitFailed, "already", "artifactfs unmount "+m.Dir, url, m.Dir)
-	w.refused(control.ExitFailed, "inside the mount at "+m.Dir, "another directory", url, m.path("module"))
-	w.refused(control.ExitFailed, "inside the mount at "+m.Dir, "another directory", url, m.path("new/dir"))
+	w.refused(control.ExitFailed, "inside another mount at "+m.Dir, "another directory", url, m.path("module"))
+	w.refused(control.ExitFailed, "inside another mount at "+m.Dir, "another directory", url, m.path("new/dir"))
 	link := w.place("link")
 	if err := os.Symlink(m.Dir, link); err != nil {
 		t.Fatal(err)

@@ -191,11 +191,11 @@ func TestRotatedToken(t *testing.T) {
 	w.ok("credential", "set", m.Dir, "--token-file", file)
 	locked = w.rotate(s, locked, "third-"+password)
 	w.check(os.WriteFile(file, nil, 0o600))
-	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil || !strings.Contains(out, "token file "+file+": it is empty") {
+	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil || !strings.Contains(out, "token file "+file+": the file is empty") {
 		t.Errorf("fetch with an empty token file: %v, %s", err, out)
 	}
 	r2 := w.afs("mount", asUser(url), w.place("m"), "--token-file", file)
-	w.refusal(r2, 3, "token file "+file+": it is empty", "")
+	w.refusal(r2, 3, "token file "+file+": the file is empty", "")
 	w.check(os.WriteFile(file, []byte("third-"+password+"\n"), 0o600))
 	reads(other, "with the file's new token", "d3/sub/f3")
 	if out, err := w.gitIn(m.Dir, "git fetch origin"); err != nil {

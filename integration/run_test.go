@@ -288,7 +288,7 @@ func TestRunDoesNotRunBesideTheMount(t *testing.T) {
 	w, url := runWorld(t)
 	w.mount(url)
 	r := w.script(`exec unshare --mount --propagation private artifactfs run "$1" --session beside -- sh -c 'echo it ran; ls'`, url)
-	if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "in another mount namespace\nhint: ") {
+	if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "in the daemon's mount namespace") {
 		t.Error(r)
 	}
 	if out := w.ok("list"); strings.Contains(out, "beside") {

@@ -26,7 +26,7 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 	m.checkpoint("--sync")
 	w.sh(m.Dir, "echo unsaved >unsaved")
 
-	if r := w.afs("unmount", m.Dir, "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: --yes") || !exists(m.path("unsaved")) {
+	if r := w.afs("unmount", m.Dir, "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: add --yes") || !exists(m.path("unsaved")) {
 		t.Errorf("unmount --discard without --yes and a terminal: got %s, want exit code %d, and the mount as it was", r, control.ExitUsage)
 	}
 	if r := w.afs("unmount", m.Dir, "--yes"); r.code != control.ExitUsage {

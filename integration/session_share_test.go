@@ -252,7 +252,7 @@ func TestTakeOverIsNoticed(t *testing.T) {
 	taken := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--take-over", "--wait", "git")...)
 	host, _ := os.Hostname()
 	st := s.m.await("the mount that was taken from says so", func(st control.MountStatus) bool { return st.Session.TakenOverBy != "" })
-	if st.Session.TakenOverBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 || !strings.Contains(strings.Join(st.Notes, "\n"), "taken session work over") {
+	if st.Session.TakenOverBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 || !strings.Contains(strings.Join(st.Notes, "\n"), "took over session work") {
 		t.Errorf("status: got taken by %q, lane %q, notes %q", st.Session.TakenOverBy, st.Session.Lane, st.Notes)
 	}
 	if list := s.w.ok("session", "list"); !strings.Contains(list, "taken over by "+host) {
