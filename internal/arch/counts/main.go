@@ -4,7 +4,8 @@
 //	go run ./internal/arch/counts -sample SEED [-dir DIR]
 //
 // The first form prints one figure a line, so that two trees can be compared by diff. The second prints 100 comments, 30 errors and
-// 30 of the last 100 commit subjects, picked at random by SEED, for a reader who rates them without the code.
+// 30 of the last 100 commit subjects, picked at random by SEED, for a reader who rates them without the code. A comment is printed with
+// the line of code that it belongs to, as readers see it.
 package main
 
 import (

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/token"
@@ -50,7 +51,7 @@ func printSample(dir string, sources []*source, seed int64) error {
 	for _, s := range sources {
 		for _, group := range s.ast.Comments {
 			if text := strings.TrimSpace(group.Text()); len(strings.Fields(text)) >= 4 {
-				comments = append(comments, s.path+": "+text)
+				comments = append(comments, s.path+": "+text+"\n\t"+s.annotated(group))
 			}
 		}
 		ast.Inspect(s.ast, func(n ast.Node) bool {
@@ -69,6 +70,16 @@ func printSample(dir string, sources []*source, seed int64) error {
 	printPicked(random, "error", failures, 30)
 	printPicked(random, "subject", strings.Split(strings.TrimSpace(string(out)), "\n"), 30)
 	return nil
+}
+
+// annotated returns the line of code that a comment stands behind, or else the line below it.
+func (s *source) annotated(group *ast.CommentGroup) string {
+	start, end := int(group.Pos()-s.ast.FileStart), int(group.End()-s.ast.FileStart)
+	line := s.text[bytes.LastIndexByte(s.text[:start], '\n')+1 : start]
+	if len(bytes.TrimSpace(line)) == 0 {
+		line, _, _ = bytes.Cut(bytes.TrimLeft(s.text[end:], "\n"), []byte("\n"))
+	}
+	return string(bytes.TrimSpace(line))
 }
 
 // errorText returns the text of a call of errors.New or fmt.Errorf.
