@@ -11,52 +11,52 @@ import (
 type CheckpointID string
 
 // Checkpoint is a checkpoint: a commit whose tree is the working tree at one moment. Its parents are the previous
-// checkpoint of the same segment, if any, and the commit of its State. Encode stores all fields that a git commit has
-// no header for as trailers of the commit message.
+// checkpoint of the same segment, if any, and the commit that stores its State. Encode stores the fields for which a git
+// commit has no header as trailers of the commit message.
 type Checkpoint struct {
 	ID      CheckpointID
 	Commit  object.ID    // the checkpoint itself, as a commit
 	Tree    object.ID    // the working tree
 	State   object.ID    // commit that stores the State
 	Session string       // session that the checkpoint was made in
-	Lane    string       // lane of the writer
-	Segment int          // number of the segment within the lane, from 1
+	Lane    string       // lane that the checkpoint belongs to: the checkpoints of one writer
+	Segment int          // number of the segment of the lane, from 1
 	Reason  Reason       // why it was made
 	Message string       // message of the user; "" if there is none
-	Time    time.Time    // precision of a second, as git stores it
+	Time    time.Time    // when it was made, in whole seconds, as git stores times
 	Head    object.ID    // commit of HEAD; zero: HEAD was on a branch without a commit
 	Branch  string       // full name of the ref that HEAD pointed to; "": HEAD was detached
-	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "": this is the first
+	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "": first of the lane
 	Base    object.ID    // commit of the mounted remote that the session started from; zero: it started without a commit
 	Changed int64        // number of paths that differ from the previous checkpoint
-	Bytes   int64        // size of the contents that are new in this checkpoint
+	Bytes   int64        // total size in bytes of the contents that are new in this checkpoint
 	Left    int64        // number of paths in the working tree that the checkpoint leaves out
 }
 
 // State is the state of git that belongs to a checkpoint: everything that git stores beside the files of the working
 // tree. EncodeState stores it as a commit, which is a parent of the checkpoint's commit.
 type State struct {
-	Branch  string               // same as Point.Branch
-	Head    object.ID            // same as Point.Head
+	Branch  string               // full name of the ref that HEAD pointed to; "": HEAD was detached
+	Head    object.ID            // commit of HEAD; zero: HEAD was on a branch without a commit
 	Refs    []packedrefs.Ref     // refs/stash, and branches, tags and notes that differ from the mounted remote
-	Remote  []packedrefs.Ref     // refs/remotes/ with their values at that time
-	Stashes []Stash              // newest first
-	Tags    map[object.ID][]byte // contents of annotated tags made in the session: no commit reaches a tag
-	Index   Index                // differences between the index and a plain tree
+	Remote  []packedrefs.Ref     // refs below refs/remotes/ with their values at that time
+	Stashes []Stash              // entries of the reflog of refs/stash, newest first
+	Tags    map[object.ID][]byte // contents of annotated tags made in the session, which no commit refers to
+	Index   Index                // git's index: a tree, and the entries that a tree cannot express
 	Dirs    map[string]uint32    // permissions of empty directories other than 0755, by path: git's trees cannot store them
 	Files   map[string]File      // files of the git directory, such as MERGE_HEAD, by path
 	Left    []LeftOut            // first hundred paths that the checkpoint leaves out; ignored when two States are compared
 }
 
-// LeftOut is a path of the working tree that a checkpoint does not contain. A path that ends with a slash stands for
-// everything below it.
+// LeftOut is a path of the working tree that a checkpoint does not contain. A path that ends with a slash is a directory
+// of which the checkpoint contains nothing.
 type LeftOut struct {
-	Path string `json:"path"`
-	Why  Why    `json:"why"`
+	Path string `json:"path"`           // relative to the root of the working tree
+	Why  Why    `json:"why"`            // reason why the path was left out
 	Size int64  `json:"size,omitempty"` // size of the file in bytes; 0 for a directory
 }
 
-// Why states why a path was left out of a checkpoint.
+// Why is the reason why a path was left out of a checkpoint. It is stored in the State and shown to users.
 type Why string
 
 // Reasons to leave a path out.
@@ -69,21 +69,21 @@ const (
 )
 
 // Stash is one entry of the reflog of refs/stash.
-type Stash struct { // commit of the stash
-	Commit  object.ID // message of the reflog entry
-	Message string
+type Stash struct {
+	Commit  object.ID // commit of the stash
+	Message string    // message of the reflog entry
 }
 
-// File is a file of the git directory, with its contents.
+// File holds the contents of a file of the git directory, and whether it is executable.
 type File struct {
-	Content []byte
-	Exec    bool // has the executable permission
+	Content []byte // contents of the file
+	Exec    bool   // the file has the executable permission
 }
 
 // Index is the contents of git's index, as a tree plus the entries that a tree cannot express.
 type Index struct {
 	Tree    object.ID    // tree of all entries of stage 0
-	Special []IndexEntry // entries of which Tree has no exact equivalent
+	Special []IndexEntry // entries that Tree lacks or cannot express in full
 }
 
 // IndexEntry is an entry of the index that a tree cannot express: a stage of a conflict, an entry with a flag, or an

@@ -30,8 +30,8 @@ type GCOptions struct {
 	Session string    // name of the session
 	Keep    Retention // which checkpoints to keep
 	Now     time.Time // time that ages are measured from
-	Writer  Writer    // the caller; checkpoints in lanes that another live writer holds are kept
-	DryRun  bool      // report only, change nothing
+	Writer  Writer    // the caller; GC keeps all checkpoints of lanes that another writer holds or may hold
+	DryRun  bool      // report what would be dropped, and change nothing
 }
 
 // GCResult is the result of GC.
@@ -41,12 +41,12 @@ type GCResult struct {
 	Bytes   int64        // disk space that was freed, in bytes; 0 in a dry run
 }
 
-// GC removes the checkpoints that o.Keep does not keep, and all objects that only they reach. Checkpoints that follow
-// a removed one in its segment are rewritten as new commits without it; they keep their IDs. GC never changes
-// branches, tags, notes, or the refs below KeptPrefix.
+// GC removes the checkpoints that o.Keep does not keep, and all objects that no ref reaches after that. A checkpoint
+// that follows a removed one in the same segment is rewritten as a new commit without that ancestor; its CheckpointID
+// stays the same. GC never changes branches, tags, notes, or the refs below KeptPrefix.
 //
-// The caller must make sure that no checkpoint is made meanwhile. A crash in the middle leaves unreachable objects,
-// which the next GC removes.
+// The caller must make sure that no checkpoint is made while GC runs. A crash during GC leaves unreachable objects, which
+// the next GC removes.
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	result, err := r.dropCheckpoints(ctx, o)
 	if err != nil {
@@ -62,10 +62,10 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	return result, nil
 }
 
-// Working blocks the removal of unreachable objects by Sweep and GC until done is called. A caller that looks up
-// which objects exist, writes the others and then updates a ref must hold it throughout: otherwise an object that it
-// found could be removed before the ref points to it. A goroutine must not call Working again before it has called
-// done, because a pending Sweep would block the second call for ever.
+// Working blocks the removal of unreachable objects by Sweep and GC until the returned function done is called. A caller
+// that looks up which objects exist, writes the missing ones and then updates a ref must not call done before the end:
+// otherwise an existing object could be removed before the ref leads to it. A goroutine must not call Working again
+// before it has called done, because a waiting Sweep blocks the second call, and the first call blocks the Sweep.
 func (r *Repo) Working() (done func()) {
 	r.sweeping.RLock()
 	return r.sweeping.RUnlock
@@ -79,7 +79,7 @@ type segment struct {
 	checkpoints []Checkpoint // oldest first
 }
 
-// segments returns all segments of a session, ordered by their first checkpoints.
+// segments returns all segments of a session with their checkpoints, ordered by the times of their first checkpoints.
 func (r *Repo) segments(session string) ([]segment, error) {
 	refs, err := r.Refs(LanePrefix(session))
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *Repo) segments(session string) ([]segment, error) {
 	var all []segment
 	for _, ref := range refs {
 		s := segment{ref: ref.Name, tip: ref.ID}
-		// The ref points to the newest checkpoint; each one leads to the previous one of the segment.
+		// The ref points to the newest checkpoint. Each checkpoint has the previous one of the segment as a parent.
 		for at := ref.ID; !at.IsZero(); {
 			p, parent, err := r.checkpointAt(at)
 			if err != nil {
@@ -104,7 +104,8 @@ func (r *Repo) segments(session string) ([]segment, error) {
 	return all, nil
 }
 
-// compareIDs compares two checkpoint IDs, and so their times.
+// compareIDs returns -1, 0 or 1 if a sorts before, equal to or after b. IDs of checkpoints sort in the order of their
+// times.
 func compareIDs(a, b CheckpointID) int {
 	switch {
 	case a < b:
@@ -115,8 +116,8 @@ func compareIDs(a, b CheckpointID) int {
 	return 0
 }
 
-// dropCheckpoints rewrites the segments of a session without the checkpoints that the rules do not keep. It removes
-// no objects. In a dry run it only lists them.
+// dropCheckpoints rewrites the segments of a session without the checkpoints that o.Keep does not keep, and returns how
+// many it kept and which it dropped. It does not remove objects. In a dry run it changes nothing.
 func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, error) {
 	defer r.Working()()
 	all, err := r.segments(o.Session)
@@ -147,7 +148,7 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 			}
 		}
 	}
-	// The segments of several lanes overlap in time.
+	// Sort all dropped checkpoints by time, because segments of different lanes overlap in time.
 	slices.SortFunc(result.Dropped, func(a, b Checkpoint) int { return compareIDs(b.ID, a.ID) })
 	if o.DryRun || len(result.Dropped) == 0 {
 		return result, nil
@@ -155,7 +156,8 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 	return result, r.shorten(ctx, all, pins, kept)
 }
 
-// metaIfThere is like ReadMeta but returns a zero ID and no error if the session has no metadata.
+// metaIfThere returns the metadata of a session and the ID of its commit. If the session has no metadata, it returns a
+// zero ID and no error.
 func (r *Repo) metaIfThere(session string) (Meta, object.ID, error) {
 	if id, err := r.Ref(MetaRef(session)); err != nil || id.IsZero() {
 		return Meta{}, id, err
@@ -163,7 +165,8 @@ func (r *Repo) metaIfThere(session string) (Meta, object.ID, error) {
 	return ReadMeta(r, session)
 }
 
-// heldByOthers returns the lanes that a writer other than w holds, except those of writers that are known to be dead.
+// heldByOthers returns the names of the lanes that a writer other than w holds or may hold: the lane was not released,
+// and the writer's process is not known to have ended.
 func (m Meta) heldByOthers(w Writer) map[string]bool {
 	held := map[string]bool{}
 	for _, l := range m.Lanes {
@@ -174,16 +177,17 @@ func (m Meta) heldByOthers(w Writer) map[string]bool {
 	return held
 }
 
-// keepers holds what decides whether a checkpoint is kept.
+// keepers holds the conditions that decide whether GC keeps a checkpoint.
 type keepers struct {
-	rules    Retention
+	rules    Retention          // ages below which checkpoints are kept
 	now      time.Time          // time that ages are measured from
-	archived bool               // the session is archived
+	archived bool               // the session is archived, so rules do not apply
 	pinned   map[object.ID]bool // commits of the pinned checkpoints
-	held     map[string]bool    // lanes of other live writers, in which everything is kept
+	held     map[string]bool    // lanes that other writers hold or may hold, of which all checkpoints are kept
 }
 
-// choose returns the set of checkpoints to keep.
+// choose returns the set of checkpoints to keep. all holds all segments of the session, ordered by their first
+// checkpoints.
 func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	every, daily := k.rules.All, k.rules.Daily
 	if every == 0 {
@@ -196,8 +200,8 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	type day struct{ lane, date string }
 	seen := map[day]bool{}
 	newest := map[string]bool{}
-	// The newest come first, so the first checkpoint of a lane and day in this loop is the last one of that
-	// day.
+	// The loop visits the newest checkpoints first, so the first checkpoint of a lane and day that it visits is the last
+	// one of that day.
 	for _, s := range slices.Backward(all) {
 		for _, p := range slices.Backward(s.checkpoints) {
 			age := k.now.Sub(p.Time)
@@ -205,7 +209,7 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 			switch {
 			case !newest[s.lane] || k.held[s.lane] || k.pinned[p.Commit]:
 				kept[p.ID] = true
-			// An archived session keeps no checkpoint for its age.
+			// In an archived session, the age of a checkpoint does not count.
 			case k.archived:
 			case age < every || age < daily && !seen[d]:
 				kept[p.ID] = true
@@ -216,8 +220,8 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	return kept
 }
 
-// shorten rewrites the kept checkpoints that follow a dropped one in their segment, and moves the refs of segments
-// and pins to the new commits in one Update.
+// shorten removes the checkpoints that are not in kept from their segments. It rewrites the kept checkpoints that follow
+// a dropped one in the same segment, and moves the refs of the segments and the pins to the new commits in one Update.
 func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
@@ -243,12 +247,12 @@ func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref
 			}
 			parent, before[s.lane] = p.Commit, p.ID
 		}
-		// parent is the last kept checkpoint of the segment; zero deletes the ref of a segment without any.
+		// parent is the last kept checkpoint of the segment. If none is kept, parent is zero, which deletes the ref.
 		if parent != s.tip {
 			changes = append(changes, RefChange{Name: s.ref, Old: s.tip, New: parent})
 		}
 	}
-	// A pin has to follow its checkpoint to the new commit, otherwise it would keep the old history.
+	// A pin has to move to the rewritten commit of its checkpoint, otherwise the pin would keep the old history.
 	for _, pin := range pins {
 		if to, ok := moved[pin.ID]; ok {
 			changes = append(changes, RefChange{Name: pin.Name, Old: pin.ID, New: to})

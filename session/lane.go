@@ -23,18 +23,19 @@ var (
 	ErrMoved = errors.New("ref was changed by another session")
 )
 
-// lifeStates are all valid states in metadata.
+// lifeStates are the values of LifeState that are valid in stored metadata.
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 
-// HeldError reports that another writer holds a lane, or may hold it.
+// HeldError reports that another writer holds a lane of a session, or may hold it: the writer has not released the lane,
+// and its process runs or cannot be checked from this host.
 type HeldError struct {
 	Session, Lane string    // names of the session and of the lane
-	Writer        Writer    // the writer that holds it
-	Since         time.Time // time since when the writer has held it
-	Life          Life      // whether the writer's process runs; never Dead
+	Writer        Writer    // the writer that holds the lane
+	Since         time.Time // when the writer claimed the lane
+	Life          Life      // Lives or Unknown: whether the writer's process runs
 }
 
-// Error names the process or the host that holds the lane, and the time since when.
+// Error returns a text that names the process, or the host if the process cannot be checked, and the time of its claim.
 func (e *HeldError) Error() string {
 	who := "host " + e.Writer.Host
 	if e.Life == Lives {
@@ -58,7 +59,8 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("session %s is %s and cannot become %s", e.Session, e.From, e.To)
 }
 
-// transit appends a transition and changes the state. A transition to Resumed makes the session Active.
+// transit appends a transition to the history and changes the state of the session. After a transition to Resumed the
+// state is Active, because Resumed occurs in the history only.
 func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	m.Transitions = append(m.Transitions, Transition{State: to, Time: now, Actor: clip(actor), Reason: clip(reason)})
 	if m.State = to; to == Resumed {
@@ -66,12 +68,12 @@ func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	}
 }
 
-// is reports whether two transitions are the same event. yield uses it to compare two histories.
+// is reports whether t and o record the same event. yield compares the histories of two versions of the metadata with it.
 func (t Transition) is(o Transition) bool {
 	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
 }
 
-// clip shortens a text from a user or another host to maxActor bytes of valid UTF-8.
+// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts from users and other hosts.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
 }
@@ -84,8 +86,8 @@ func (m *Meta) lane(name string) *Lane {
 	return nil
 }
 
-// Interrupted reports whether the session is active but no writer can be at work in it: each lane was released, or
-// its writer is known to be dead.
+// Interrupted reports whether the session is recorded as active although no process works in it: each of its lanes was
+// released, or the process of the lane's writer is known to have ended.
 func (m Meta) Interrupted() bool {
 	held := slices.DeleteFunc(slices.Clone(m.Lanes), func(l Lane) bool { return l.Left != nil })
 	return m.State == Active && !slices.ContainsFunc(held, func(l Lane) bool { return l.Writer.Life() != Dead })
@@ -95,25 +97,25 @@ func (m Meta) Interrupted() bool {
 type ClaimRequest struct {
 	Session  string // name of the session
 	Lane     string // name of the lane; "": MainLane
-	Writer   Writer // the caller, which is to hold the lane
-	TakeOver bool   // take the lane even if another writer seems to be at work in it
-	Branches string // new Meta.Branches; "": unchanged
-	Actor    string // user, for the transition
-	Reason   string // for the transition
+	Writer   Writer // writer that is to hold the lane: the caller
+	TakeOver bool   // claim the lane even if another writer holds it or may hold it
+	Branches string // new value of Meta.Branches; "": unchanged
+	Actor    string // user that is recorded in the transition
+	Reason   string // reason that is recorded in the transition
 }
 
 // Claimed is the result of Claim.
 type Claimed struct {
-	Meta        Meta // metadata with the claim
+	Meta        Meta // metadata after the claim
 	Lane        Lane // the claimed lane
-	Interrupted bool // the previous writer died without a release
-	TookOver    bool // the lane was taken from a writer that may still be at work
+	Interrupted bool // the previous writer's process ended without releasing the lane
+	TookOver    bool // the previous writer had not released the lane, and its process may still run
 }
 
 // Claim makes q.Writer the writer of a lane. It returns HeldError if another writer holds the lane, or may hold it,
-// and ErrClosed if the session is closed or archived. A writer that holds the lane already keeps it. If two state
-// directories claim the same lane at the same time on different hosts, the first push to the session remote wins and
-// the other writer has to call Yield.
+// and ErrClosed if the session is closed or archived. If q.Writer holds the lane already, Claim does not change it. If
+// two hosts claim the same lane at the same time, the host that pushes the metadata to the session remote first keeps
+// the lane, and the other host has to call Yield.
 func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	if q.Lane == "" {
 		q.Lane = MainLane
@@ -132,7 +134,8 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
-// claim changes the metadata for Claim.
+// claim makes q.Writer the writer of the lane q.Lane in m, and records the transitions. It returns the same errors as
+// Claim.
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if m.State == Closed || m.State == Archived {
 		return c, fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
@@ -150,7 +153,7 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 		if c, err = l.leave(m.Session, q); err != nil {
 			return c, err
 		}
-		// The history shows that the previous writer has not released the lane.
+		// Record in the history that the previous writer has not released the lane.
 		if reason := Interrupted; m.State == Active {
 			if c.TookOver {
 				reason = "taken over by " + q.Writer.Host
@@ -158,7 +161,7 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 			m.transit(Paused, now, q.Actor, reason)
 		}
 	}
-	// Two state directories never write to the same segment.
+	// Start a new segment if the previous writer had another state directory: two of them never write to one segment.
 	if l.Writer.State != "" && !l.Writer.Same(q.Writer) {
 		l.Segment++
 	}
@@ -171,10 +174,12 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	return c, nil
 }
 
-// leave decides whether q.Writer may take a lane that was not released, and returns HeldError if not.
+// leave reports in c how q.Writer may take over a lane that its writer has not released. It returns HeldError if
+// q.Writer may not. It does not change the lane.
 func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	switch life := l.Writer.Life(); {
-	case l.Writer.Same(q.Writer) || life == Dead: // two processes never serve one state directory at a time
+	// One process at a time serves a state directory, so an earlier process of the same state directory has ended.
+	case l.Writer.Same(q.Writer) || life == Dead:
 		c.Interrupted = true
 	case q.TakeOver:
 		c.TookOver = true
@@ -184,8 +189,8 @@ func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	return c, nil
 }
 
-// Held returns an error that describes the writer other than w that holds a lane, or may hold it; nil if there is
-// none.
+// Held returns an error that describes the writer of a lane if that is another writer than w and the writer holds the
+// lane or may hold it. It returns nil if the lane is free, was released, or belongs to w.
 func (m Meta) Held(lane string, w Writer) *HeldError {
 	l := m.lane(lane)
 	if l == nil || l.Left != nil || l.Writer.Same(w) {
@@ -203,8 +208,9 @@ func (m *Meta) worked() bool {
 	return slices.ContainsFunc(m.Transitions, func(t Transition) bool { return t.State == Active })
 }
 
-// Release releases a lane of w. The session becomes paused with the release of its last lane. Release changes nothing
-// if another writer has taken the lane over.
+// Release ends the claim of w on a lane. The session becomes paused when its last lane is released; the transition
+// records reason and actor. Release changes nothing if another writer has taken the lane over. It returns the metadata
+// after the change.
 func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reason, actor string) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		l := m.lane(lane)
@@ -220,8 +226,8 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become lists the states from which Transit can reach a state. Open stands for reopening: the session becomes
-// paused, or open if it was never active.
+// become lists, for each state that Transit can be asked for, the states that a session can have before. A request for
+// Open reopens the session, which becomes paused, or open if it was never active.
 var become = map[LifeState][]LifeState{
 	Paused:   {Active},
 	Closed:   {Open, Paused, Active},
@@ -229,8 +235,9 @@ var become = map[LifeState][]LifeState{
 	Open:     {Closed, Archived},
 }
 
-// Transit changes the state of a session on request. It returns HeldError if a writer is at work in the session, or
-// may be, and TransitionError if the change is not allowed. A session that has the state already is not changed.
+// Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns HeldError if a writer
+// holds a lane of the session, or may hold it, and TransitionError if become does not allow the change. It does not
+// change a session that has the state already. It returns the metadata after the change.
 func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		if m.State == t.State || t.State == Open && m.State == Paused {
@@ -247,7 +254,7 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 			if life := l.Writer.Life(); life != Dead {
 				return &HeldError{Session: session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
 			}
-			// The writer is dead, so the lane is released for it.
+			// The writer's process has ended without releasing the lane, so the lane is released here.
 			l.Left = &now
 		}
 		if m.State == Active {
@@ -257,7 +264,7 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 		if to == Open && m.worked() {
 			to = Paused
 		}
-		if to == m.State { // Paused was requested, and the interrupted session is paused now
+		if to == m.State { // Paused was requested, and the transition above has set it
 			return nil
 		}
 		reason := t.Reason
@@ -270,8 +277,9 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 	return m, err
 }
 
-// Withdraw releases a lane that w has claimed without doing any work in it, and restores the lane to its version in
-// the metadata before. A later Claim then treats the previous writer as the last one.
+// Withdraw undoes the claim of w on a lane in which w has written no checkpoint. It releases the lane and restores the
+// entry that the lane has in the metadata with the ID before, so that a later Claim treats the previous writer as the
+// last one. The transition records reason and actor.
 func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
 	was, err := MetaAt(r, r.Format(), before)
 	if err != nil {
@@ -287,7 +295,7 @@ func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, befo
 		}
 		left := l.Left
 		*l = *old
-		if l.Left == nil { // the previous writer is known to be dead
+		if l.Left == nil { // the previous writer did not release the lane, but the claim was allowed
 			l.Left = left
 		}
 		return nil
@@ -297,15 +305,16 @@ func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, befo
 // YieldRequest holds the parameters of Yield.
 type YieldRequest struct {
 	Session string    // name of the session
-	Lane    string    // lane that Writer works in
-	Writer  Writer    // the caller
-	Theirs  object.ID // value of MetaRef on the session remote; the Repo has its objects
-	Actor   string    // user, for the transition
+	Lane    string    // lane that Writer writes to
+	Writer  Writer    // writer of this state directory: the caller
+	Theirs  object.ID // value of MetaRef on the session remote, whose objects are in the Repo already
+	Actor   string    // user that is recorded in the transition
 }
 
-// Yield merges the local metadata of a session into the newer version on the session remote, q.Theirs, which another
-// host has pushed. If that host has taken over the lane of q.Writer, the writer continues in a new lane, which Yield
-// returns.
+// Yield merges the local metadata of a session into q.Theirs, the newer version that another host has pushed to the
+// session remote, and stores the result. It returns the merged metadata and the lane that q.Writer continues in: the
+// same lane, or a new one if the other host has taken over the lane q.Lane. The caller must not have called
+// Repo.Working.
 func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -323,7 +332,9 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 		now := time.Now().UTC()
 		was := theirs.clone()
 		lane := theirs.yield(ours, q, now)
-		if same(was, theirs) { // a version of our own with the same contents would make the other host yield in turn, without end
+		// If the merge adds nothing, use the other host's version. A new commit with the same contents would make the
+		// other host call Yield, which would write another new commit, and so on without end.
+		if same(was, theirs) {
 			err = r.Update(ctx, []RefChange{{Name: MetaRef(q.Session), Old: before, New: q.Theirs}})
 		} else {
 			_, err = writeMeta(ctx, r, theirs, q.Theirs, before, now)
@@ -336,18 +347,18 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	return Meta{}, Lane{}, fmt.Errorf("write session %s: %w", q.Session, ErrRefMoved)
 }
 
-// clone returns a copy that shares no slice which later changes.
+// clone returns a copy of m with its own Lanes and Transitions, the slices whose elements are changed in place.
 func (m Meta) clone() Meta {
 	m.Lanes, m.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
 	return m
 }
 
-// yield adds to m, the version on the session remote, what only ours has: transitions, lanes and erasures. Local
-// transitions since the common part follow the remote ones, each with its own time. It returns the lane that the
-// writer continues in.
+// yield merges the local metadata, ours, into m, the version on the session remote. It adds the transitions, lanes and
+// erasures that are missing in m. The local transitions after the last common one are appended behind the remote ones
+// and keep their times. yield returns the lane that the writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
-	// The transitions up to the last common version are equal.
+	// Both histories begin with the transitions of the last version that both hosts had.
 	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common].is(ours.Transitions[common]) {
 		common++
 	}
@@ -381,7 +392,8 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	return lane
 }
 
-// laneName returns a name for a new lane that is composed of the old lane, the host and a random text.
+// laneName returns the name of a new lane, LANE-HOST-CHANCE. lane is the name of the old lane, and chance is a random
+// text that makes the name unique. Characters of host that are not valid in a lane's name become "-".
 func laneName(lane, host, chance string) string {
 	host = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -393,7 +405,8 @@ func laneName(lane, host, chance string) string {
 	return lane + "-" + host[:min(len(host), 40)] + "-" + chance
 }
 
-// SetPin pins a checkpoint under a name. An existing pin of that name moves to the checkpoint.
+// SetPin pins a checkpoint: it creates the pin called name, which keeps the checkpoint from being dropped by GC. If a
+// pin of that name exists, SetPin moves it to the checkpoint.
 func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) error {
 	if err := ValidPin(name); err != nil {
 		return err
@@ -407,7 +420,8 @@ func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) er
 // ErrNoPin reports that no pin has that name.
 var ErrNoPin = errors.New("no such pin")
 
-// RemovePin removes a pin. The checkpoint itself stays until GC drops it.
+// RemovePin removes the pin called name, and returns ErrNoPin if there is none. The pinned checkpoint stays until GC
+// drops it.
 func RemovePin(ctx context.Context, r *Repo, session, name string) error {
 	if err := ValidName(name); err != nil {
 		return err

@@ -9,15 +9,16 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// OwnerRef is the ref on a session remote that points to a blob with the name of the session that owns the plain
-// names of branches and tags. It is created once, by compare-and-swap, on a session remote that was empty. All other
-// sessions, and every session on a repository that people use, push their branches and tags under prefixed names.
+// OwnerRef is the ref on a session remote that points to a blob with the name of one session: the owner of the plain
+// names, which pushes branches and tags under the same names as in its mount. OwnerRef is created once, by
+// compare-and-swap, on a session remote that was empty. All other sessions push their branches and tags under prefixed
+// names, and so does every session on a repository that people use.
 const OwnerRef = Prefix + "owner"
 
 const (
 	// BranchesAsIs, as Layout.Branches, keeps the names of branches unchanged on any session remote.
 	BranchesAsIs = "as-is"
-	// DefaultBranches is the pattern of branch names on a session remote whose plain names the session does not own.
+	// DefaultBranches is the pattern of branch names on a session remote of which the session is not the owner (OwnerRef).
 	DefaultBranches = "afs/{session}/{branch}"
 
 	sessionField = "{session}"
@@ -36,13 +37,13 @@ type Layout struct {
 	Own      bool   // the session owns the plain names on the session remote; see OwnerRef
 }
 
-// OwnerBlob returns the object that OwnerRef points to if session owns the plain names.
+// OwnerBlob returns the blob that OwnerRef points to if session is the owner of the plain names.
 func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 	return Outgoing(f, object.Blob, []byte(session+"\n"))
 }
 
-// TagsPrefix returns the prefix of a session's tags on a session remote whose plain names it does not own. It is
-// outside of refs/tags/, because release pipelines react to new tags there.
+// TagsPrefix returns the prefix of a session's tags on a session remote of which the session is not the owner. The prefix
+// is outside of refs/tags/, because release pipelines are started by new tags in refs/tags/.
 func TagsPrefix(session string) string { return Prefix + "tags/" + session + "/" }
 
 // ValidBranches returns an error unless pattern is valid for Layout.Branches.
@@ -62,11 +63,11 @@ func ValidBranches(pattern string) error {
 	return nil
 }
 
-// asIs reports whether branches have the same names on the session remote.
+// asIs reports whether branches have the same names on the session remote as in the mount.
 func (l Layout) asIs() bool { return l.Branches == BranchesAsIs || l.Branches == "" && l.Own }
 
-// Pattern returns the pattern of branch names on the session remote, in which {branch} is left, such as "{branch}" or
-// "afs/fix/{branch}".
+// Pattern returns the pattern of branch names on the session remote, such as "{branch}" or "afs/fix/{branch}": {session}
+// is replaced by the name of the session, and {branch} remains.
 func (l Layout) Pattern() string {
 	pattern := l.Branches
 	switch {
@@ -78,7 +79,7 @@ func (l Layout) Pattern() string {
 	return strings.ReplaceAll(pattern, sessionField, l.Session)
 }
 
-// There returns the name on the session remote of a ref of the mount.
+// There returns the name on the session remote of the ref that is called ref in the mount.
 func (l Layout) There(ref string) string {
 	if branch, ok := strings.CutPrefix(ref, headsPrefix); ok {
 		return headsPrefix + strings.Replace(l.Pattern(), branchField, branch, 1)
@@ -89,8 +90,8 @@ func (l Layout) There(ref string) string {
 	return ref
 }
 
-// Here returns the name in the mount of a branch, tag or notes ref on the session remote; false if it does not belong
-// to this session.
+// Here returns the name in the mount of the branch, tag or notes ref that is called there on the session remote. ok is
+// false if the ref does not belong to this session; ref has no meaning then.
 func (l Layout) Here(there string) (ref string, ok bool) {
 	switch {
 	case strings.HasPrefix(there, headsPrefix):
@@ -109,8 +110,8 @@ func (l Layout) Here(there string) (ref string, ok bool) {
 	return tagsPrefix + tag, ok && !l.Own && tag != ""
 }
 
-// Exclusive reports whether no other session writes the ref of this name on the session remote. Only then may a push
-// change it to a commit that does not contain its old value.
+// Exclusive reports whether this session is the only one that writes the ref called there on the session remote. If it is
+// not, a push may change the ref only to a commit that contains the old value.
 func (l Layout) Exclusive(there string) bool {
 	switch {
 	case strings.HasPrefix(there, notesPrefix):
@@ -123,7 +124,7 @@ func (l Layout) Exclusive(there string) bool {
 	return true
 }
 
-// Prefixes returns the prefixes of all branches, tags and notes on the session remote that Here maps.
+// Prefixes returns the prefixes of the names on the session remote that Here can map: those of branches, tags and notes.
 func (l Layout) Prefixes() []string {
 	before, _, _ := strings.Cut(headsPrefix+l.Pattern(), branchField)
 	tags := TagsPrefix(l.Session)
@@ -133,8 +134,8 @@ func (l Layout) Prefixes() []string {
 	return []string{before, tags, notesPrefix}
 }
 
-// LayoutOf returns the layout of a session on a session remote. there holds the refs of that remote by name, at least
-// OwnerRef if it exists.
+// LayoutOf returns the layout of a session on a session remote. The map there holds the values of the remote's refs by
+// name; it must contain OwnerRef if that ref exists.
 func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	l := Layout{Session: m.Session, Branches: m.Branches}
 	f, err := object.ParseFormat(m.Format)
@@ -149,9 +150,10 @@ func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	return l, nil
 }
 
-// Mapped returns the session's branches, tags and notes on the session remote by their names in the mount. An early
-// version pushed branches and tags under their plain names. Such a ref counts if it still has the value that the
-// session pushed and the ref has no value under its present name.
+// Mapped returns the values of the session's branches, tags and notes on the session remote by their names in the mount.
+// The map there holds the values of the remote's refs by name. An early version of artifactfs pushed branches and tags
+// under their plain names on every session remote. Mapped includes such a ref if it still has the value that the session
+// pushed and no ref exists under the name that is used today.
 func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	refs := map[string]object.ID{}
 	for name, id := range there {
@@ -168,9 +170,10 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	return refs
 }
 
-// Claimable reports whether a session may create OwnerRef on a session remote with these refs: the remote has nothing
-// but refs that the session itself has pushed. An early version pushed branches under their plain names; that the
-// repository was empty then shows by the base commits that it pushed first.
+// Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all
+// refs of that remote. The map there holds the values of these refs by name. An early version of artifactfs pushed
+// branches under their plain names, to remotes with branches of other users as well. If it has also pushed base commits
+// (basePrefix), the remote was empty before.
 func Claimable(m Meta, there map[string]object.ID) bool {
 	seeded := m.Base == ""
 	for name := range there {

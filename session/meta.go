@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// Meta is the metadata of a session. It is stored as session.json in the tree of MetaRef's commit, and every version
-// is a commit whose parent is the version before.
+// Meta is the metadata of a session. It is stored as the file session.json in the tree of a commit that MetaRef points to.
+// Each version of the metadata is a commit whose parent is the previous version.
 type Meta struct {
 	Version     int          `json:"version"`               // version of the format: metaVersion
 	Session     string       `json:"session"`               // name of the session
@@ -18,47 +18,48 @@ type Meta struct {
 	From        string       `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
 	FromRemote  string       `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	Branches    string       `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
-	Lanes       []Lane       `json:"lanes"`                 // one for each writer so far
+	Lanes       []Lane       `json:"lanes"`                 // chains of checkpoints; see Lane
 	Erased      []Erasure    `json:"erased,omitempty"`      // erased records; forks of the session erase their copies of them
 	Transitions []Transition `json:"-"`                     // oldest first; stored in transitions.jsonl, one per line
 }
 
-// Erasure describes records that were erased from the transcript of a session: those with the listed IDs, or all
-// before a time.
-type Erasure struct { // IDs of the records
-	IDs    []string  `json:"ids,omitempty"`   // records older than this
-	Before time.Time `json:"before,omitzero"` // time of the erasure
-	Time   time.Time `json:"time"`            // actor who erased them
-	By     string    `json:"by"`              // reason that the actor stated
-	Why    string    `json:"why,omitempty"`
+// Erasure describes records that were erased from the transcript of a session: those with the listed IDs, or all that
+// are older than a certain time.
+type Erasure struct {
+	IDs    []string  `json:"ids,omitempty"`   // IDs of the erased records
+	Before time.Time `json:"before,omitzero"` // all records older than this were erased
+	Time   time.Time `json:"time"`            // time of the erasure
+	By     string    `json:"by"`              // actor who erased the records
+	Why    string    `json:"why,omitempty"`   // reason that the actor stated
 }
 
-// Lane is the chain of checkpoints of one writer.
+// Lane is a chain of checkpoints. One writer at a time adds checkpoints to it.
 type Lane struct {
 	Name    string    `json:"name"`    // part of the names of its refs; see SegmentRef
 	Writer  Writer    `json:"writer"`  // writer that holds the lane, or held it last
-	Since   time.Time `json:"since"`   // time since when Writer has held it
-	Segment int       `json:"segment"` // lowest segment of Writer; higher after a takeover by another state directory
-	// Left is the time of the release; nil: the writer is at work, or died without a release.
+	Since   time.Time `json:"since"`   // time at which Writer claimed the lane
+	Segment int       `json:"segment"` // lowest segment of Writer; increased when another state directory claims the lane
+	// Left is the time at which the writer released the lane; nil: it still holds the lane, or its process ended without
+	// a release.
 	Left *time.Time `json:"left,omitempty"`
 }
 
-// Writer identifies what makes checkpoints: a state directory on a machine, and the process that serves it. Life
-// finds out whether the process still runs, if it is on the same machine.
+// Writer identifies the daemon that makes the checkpoints of a lane by its state directory, machine and process. The
+// method Life reports whether the process still runs, if it is on the same machine.
 type Writer struct {
 	Machine string `json:"machine"` // keyed hash of machine-id(5); "": not known
 	Host    string `json:"host"`    // hostname, for people
 	Boot    string `json:"boot"`    // boot ID of that machine
 	State   string `json:"state"`   // random name of the state directory (writerFile)
-	PIDs    string `json:"pids"`    // PID namespace of PID
-	PID     int    `json:"pid"`     // process that outlives workers
+	PIDs    string `json:"pids"`    // name of the PID namespace in which PID is valid
+	PID     int    `json:"pid"`     // ID of the process that runs until the daemon ends
 	Started uint64 `json:"started"` // start time of PID in clock ticks since boot (proc_pid_stat(5), field 22)
 }
 
 // Transition records one change of a session's state.
 type Transition struct {
-	State  LifeState `json:"state"` // new state
-	Time   time.Time `json:"time"`
-	Actor  string    `json:"actor"`  // user, or user and host; see Actor
-	Reason string    `json:"reason"` // for people
+	State  LifeState `json:"state"`  // new state
+	Time   time.Time `json:"time"`   // time of the change
+	Actor  string    `json:"actor"`  // user, or user and host, that requested the change; see the function Actor
+	Reason string    `json:"reason"` // reason as a text for people
 }

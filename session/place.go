@@ -13,15 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// place is an objects directory, of this repository or of another. It need not exist yet, and its packs are opened
-// when they are first needed. It is safe for concurrent use.
+// place is an objects directory of this repository or of another one. The directory need not exist yet, and its packs are
+// opened when they are needed for the first time. A place is safe for concurrent use.
 type place struct {
 	dir    string
 	format object.Format
 	loose  *odb.Loose
 
 	mu     sync.Mutex
-	store  *odb.Store // nil before the pack directory exists and was opened
+	store  *odb.Store // nil: the directory of the packs was not opened yet, or does not exist
 	closed bool
 }
 
@@ -104,9 +104,10 @@ func (r *Repo) readers() []reader {
 	return list
 }
 
-// look calls read with one source after the other until one has the object or fails with odb.ErrTooLarge. A pack that
-// is known to have the object is first, because a miss makes a source look for new packs, which is slow. If no source
-// has the object, look returns the last error other than odb.ErrNotFound, or else that.
+// look calls read with one source of objects after the other until a source has the object or fails with odb.ErrTooLarge.
+// It begins with packs that are known to have the object, because a source that lacks the object first looks for new
+// packs, which is slow. If no source has the object, look returns the last error other than odb.ErrNotFound, or
+// odb.ErrNotFound if there was no other error.
 func (r *Repo) look(id object.ID, read func(reader) error) error {
 	err := fmt.Errorf("read object %s: %w", id, odb.ErrNotFound)
 	list := r.readers()
@@ -140,7 +141,7 @@ func (r *Repo) Get(id object.ID, limit int64) (t object.Type, content []byte, er
 	return t, content, err
 }
 
-// Size returns type and size in bytes of an object. The error is as for Get.
+// Size returns the type of an object and its size in bytes. It returns odb.ErrNotFound if the object is missing.
 func (r *Repo) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = r.look(id, func(p reader) (err error) {
 		t, size, err = p.Size(id)

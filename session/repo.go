@@ -24,9 +24,9 @@ import (
 var (
 	// ErrRefMoved reports that a ref did not have the value that a change expected. Nothing was changed.
 	ErrRefMoved = errors.New("ref has another value than expected")
-	// ErrNoCheckpoint reports that no checkpoint has that name.
+	// ErrNoCheckpoint reports that a name or an ID matches no checkpoint.
 	ErrNoCheckpoint = errors.New("no such checkpoint")
-	// ErrAmbiguous reports that the IDs of several checkpoints begin with the name.
+	// ErrAmbiguous reports that an abbreviated checkpoint ID matches several checkpoints.
 	ErrAmbiguous = errors.New("several checkpoint IDs have this prefix")
 	// ErrReadOnly reports a change of a Repo that was opened for reading only.
 	ErrReadOnly = errors.New("repository is open read-only")
@@ -37,18 +37,17 @@ type RepoOptions struct {
 	Format   object.Format // object format of the mounted remote
 	Session  string        // name of the session
 	Remote   string        // URL of the mounted remote, without secrets; "": no remote can supply missing objects
-	Borrow   []string      // objects directories of the store; git reads them through alternates
-	Fresh    []string      // objects directories of the mount's git directory, from which a Copier copies
+	Borrow   []string      // objects directories of the store; git reads them through objects/info/alternates
+	Fresh    []string      // objects directories of the mount's git directory; a Copier copies new objects from there
 	ReadOnly bool          // write, create and lock nothing; OpenRepo fails if the repository does not exist
-	Log      *zap.Logger   // nil: no log
+	Log      *zap.Logger   // nil: nothing is logged
 }
 
-// Repo is the bare repository of a session. It is safe for concurrent use by goroutines, and by several processes at
-// a time.
+// Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time.
 //
-// Lock order: maintaining, sweeping, updating, then the mutex of RefDir. updating is held during disk operations,
-// together with the file lock on lockFile, which keeps out other processes of artifactfs; git is kept out by its own
-// lock files.
+// Lock order: maintaining, sweeping, updating, then the mutex of RefDir. While updating is held, refs are written to
+// disk under two more locks: the flock of lockFile excludes other processes of artifactfs, and git's own lock files
+// exclude git commands.
 type Repo struct {
 	*RefDir
 	dir      string
@@ -59,24 +58,24 @@ type Repo struct {
 
 	own    *place   // objects directory of this repository
 	borrow []*place // objects directories of the store, whose objects the mounted remote can supply again
-	fresh  []*place // objects directories of RepoOptions.Fresh
+	fresh  []*place // objects directories of the mount's git directory: RepoOptions.Fresh
 
-	// updating is held while refs change.
+	// updating is held while refs are changed.
 	updating sync.Mutex
-	changed  chan struct{} // see Changed
+	changed  chan struct{} // the channel that Changed returns, with room for one token
 
-	sweeping sync.RWMutex // held for reading by Working, for writing by sweep when it removes packs
+	sweeping sync.RWMutex // locked for reading by Working, and for writing by sweep while it removes packs
 
 	maintaining sync.Mutex // held while packs are joined or removed
 	tidying     tidying    // background work that joins small packs
 }
 
-// lockFile is the file whose flock is held while refs are changed. The lock files that keep out git are hard links to
-// it.
+// lockFile is the name of the file whose flock is held while refs are changed. The lock files that exclude git commands,
+// such as packed-refs.lock, are hard links to this file.
 const lockFile = "artifactfs.lock"
 
-// OpenRepo opens the repository at dir and creates it if it does not exist. It updates the configuration and the
-// alternates of an existing one. The caller must call Close.
+// OpenRepo opens the repository in the directory dir and creates it if it does not exist. If it exists, OpenRepo updates
+// its configuration and its alternates. The caller must call Close.
 func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -97,8 +96,8 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	return r, nil
 }
 
-// prepare creates what is missing. It writes HEAD last: git does not accept a directory without HEAD as a repository,
-// so a crash leaves none that is incomplete.
+// prepare creates the missing files and directories of the repository, and writes its configuration. It writes HEAD last:
+// git does not accept a directory without HEAD as a repository, so git never uses one that a crash left incomplete.
 func (r *Repo) prepare(o RepoOptions) error {
 	head := filepath.Join(r.dir, "HEAD")
 	if r.readOnly {
@@ -135,8 +134,8 @@ func (r *Repo) prepare(o RepoOptions) error {
 	return nil
 }
 
-// quoteAlternate formats a path for objects/info/alternates. git takes a line that begins with a quote as a C string,
-// so such a path, and one with a line feed, is quoted.
+// quoteAlternate returns the line for path in objects/info/alternates. git reads a line that begins with a double quote
+// as a C string. So a path that begins with a double quote or contains a line feed is written as a C string.
 func quoteAlternate(path string) string {
 	if !strings.HasPrefix(path, `"`) && !strings.ContainsRune(path, '\n') {
 		return path
@@ -144,9 +143,9 @@ func quoteAlternate(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }
 
-// configure writes the configuration and keeps settings that users have added. The repository is configured as a
-// partial clone of the mounted remote, because the trees of checkpoints refer to blobs that may not have been
-// fetched.
+// configure writes the file config, and keeps settings that users have added to it. The repository is configured as a
+// partial clone of the mounted remote, so that git fetches blobs that the trees of checkpoints refer to and that are
+// missing on this host.
 func (r *Repo) configure(o RepoOptions) error {
 	name := filepath.Join(r.dir, "config")
 	c := config.New()
@@ -170,7 +169,8 @@ func (r *Repo) configure(o RepoOptions) error {
 			SetOption("remote", "origin", "promisor", "true").
 			SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
-	// The commit-graph in the store lists parents that are missing on this host; see SetShallow.
+	// Without this, git would read the commit-graph of the store, which names parents that are missing on this host, and
+	// ignore the list of SetShallow.
 	c.SetOption("core", "", "commitGraph", "false")
 	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
 		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "", "autogc", "false")
@@ -181,7 +181,7 @@ func (r *Repo) configure(o RepoOptions) error {
 	return writeChanged(name, b.Bytes())
 }
 
-// writeChanged writes a file atomically unless it has these contents already.
+// writeChanged replaces the contents of a file by text atomically. It does not write if the file has these contents.
 func writeChanged(name string, text []byte) error {
 	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, text) {
 		return nil
@@ -189,7 +189,8 @@ func writeChanged(name string, text []byte) error {
 	return disk.WriteFile(name, text, 0o644)
 }
 
-// Close waits for background work and closes all files. The Repo must not be used afterwards.
+// Close cancels the joining of small packs in the background, waits for its end, and closes all files. The Repo must not be
+// used afterwards.
 func (r *Repo) Close() error {
 	r.tidying.stop()
 	err := r.own.close()
@@ -211,11 +212,11 @@ func (r *Repo) Session() string { return r.session }
 // Format returns the object format of the repository.
 func (r *Repo) Format() object.Format { return r.format }
 
-// Changed returns a channel that holds one token after Update has changed refs. Further updates before the token is
-// received add none.
+// Changed returns a channel that receives a token when Update has changed refs. The channel has room for one token:
+// updates that follow before the token is received do not add another.
 func (r *Repo) Changed() <-chan struct{} { return r.changed }
 
-// SetHead makes HEAD point to a branch, which is named in full and need not exist.
+// SetHead makes HEAD point to a branch. branch is a full name such as refs/heads/main; the branch need not exist.
 func (r *Repo) SetHead(branch string) error {
 	if r.readOnly {
 		return ErrReadOnly
@@ -246,7 +247,8 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	return ids, nil
 }
 
-// SetShallow replaces the list of commits whose parents are missing on this host.
+// SetShallow replaces the list of commits whose parents are missing on this host, the file shallow. git treats these
+// commits as if they had no parents.
 func (r *Repo) SetShallow(ids []object.ID) error {
 	if r.readOnly {
 		return ErrReadOnly
@@ -265,8 +267,8 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 	return writeChanged(name, []byte(text.String()))
 }
 
-// AddShallow adds to the list of commits whose parents are missing on this host. It is not atomic: concurrent calls
-// may lose one of the additions.
+// AddShallow adds ids to the list of commits whose parents are missing on this host. It reads and writes the list without
+// a lock, so one of two concurrent calls may be lost.
 func (r *Repo) AddShallow(ids []object.ID) error {
 	had, err := r.Shallow()
 	if err != nil {
@@ -284,7 +286,8 @@ func (r *Repo) AddShallow(ids []object.ID) error {
 	return r.SetShallow(all)
 }
 
-// Write stores objects in one pack and syncs it to disk. It leaves out objects that the repository owns already.
+// Write stores objects in one new pack and syncs the pack to disk. It leaves out objects that are in the repository's own
+// packs already.
 func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -293,8 +296,8 @@ func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	return settle()
 }
 
-// Record is like Write followed by Update, but overlaps their disk syncs. No ref changes before all objects are on
-// disk.
+// Record writes objects and then makes the changes of refs, like Write followed by Update. It is faster, because the
+// objects are synced to disk while the refs are locked. No ref changes before all objects are on disk.
 func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []RefChange) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -311,7 +314,8 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	return err
 }
 
-// writeAhead writes objects as odb.Store.WriteAhead does: they are on disk when settle has returned.
+// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns, and are synced to disk when
+// the function settle returns nil.
 func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle func() error, err error) {
 	if r.readOnly {
 		return nil, ErrReadOnly

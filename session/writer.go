@@ -22,17 +22,17 @@ type Life int
 
 // Values of Life.
 const (
-	Unknown Life = iota // cannot be determined: another machine, or another PID namespace
+	Unknown Life = iota // not known, because the process is on another machine or in another PID namespace
 	Lives               // the process runs
-	Dead                // the process has ended, or its machine was booted again
+	Dead                // the process has ended, or its machine was booted after it started
 )
 
-// writerFile is the name of the file in a state directory that holds its random ID. The path does not identify a
-// state directory, since it is the same in all containers of one image.
+// writerFile is the name of the file in a state directory that holds the random ID of that directory. The path of a state
+// directory cannot serve as its ID, because the path is the same in all containers of one image.
 const writerFile = "writer-id"
 
-// Here returns the Writer for a state directory on this machine. pid is the process that outlives workers. It creates
-// the ID of the state directory if there is none yet.
+// Here returns the Writer for the state directory stateDir on this machine. pid is the ID of the process that runs until
+// the daemon ends. If the state directory has no ID yet, Here creates it.
 func Here(stateDir string, pid int) (Writer, error) {
 	w := Writer{Machine: machine(), Boot: bootID(), PIDs: pidNamespace(), PID: pid}
 	w.Host, _ = os.Hostname()
@@ -47,8 +47,8 @@ func Here(stateDir string, pid int) (Writer, error) {
 	return w, nil
 }
 
-// writerID returns the ID of a state directory, and creates it if there is none. Concurrent calls by several
-// processes return the same ID.
+// writerID returns the ID of the state directory dir, and creates it if there is none. If several processes call writerID
+// at the same time, all of them return the same ID.
 func writerID(dir string) (string, error) {
 	path := filepath.Join(dir, writerFile)
 	for range 2 {
@@ -71,7 +71,8 @@ func writerID(dir string) (string, error) {
 	return "", fmt.Errorf("read %s: file contains no name", path)
 }
 
-// newWriterID creates the file with a new random ID. It returns fs.ErrExist if another process was faster.
+// newWriterID creates the file path in the directory dir, with a new random ID. It returns fs.ErrExist if another process
+// has created the file first.
 func newWriterID(dir, path string) error {
 	f, err := os.CreateTemp(dir, "."+writerFile+"-*")
 	if err != nil {
@@ -91,7 +92,8 @@ func newWriterID(dir, path string) error {
 	return os.Link(f.Name(), path) // unlike rename(2), link(2) does not replace the file that another process has just created
 }
 
-// machine returns a keyed hash of the host's machine-id(5), as that recommends; "" if the host has none.
+// machine returns a keyed hash of the host's machine ID; "" if the host has none. machine-id(5) recommends to publish
+// only such a hash, not the ID itself.
 func machine() string {
 	id, ok := proc.MachineID()
 	if !ok {
@@ -114,8 +116,8 @@ func pidNamespace() string {
 	return name
 }
 
-// startOf returns the start time of a running process in clock ticks since boot. It distinguishes the process from a
-// later one with the same PID. A zombie is fs.ErrNotExist.
+// startOf returns the start time of a running process in clock ticks since boot, which distinguishes the process from a
+// later one with the same PID. For a zombie, a process that has ended, it returns fs.ErrNotExist.
 func startOf(pid int) (uint64, error) {
 	s, err := proc.Of(pid).Stat()
 	if err == nil && s.Ended() { // it is a zombie
@@ -132,22 +134,24 @@ func (w Writer) Life() Life {
 	host, _ := os.Hostname()
 	switch {
 	case w.Boot != "" && w.Boot == bootID():
-		// The PID of another namespace means another process in this one.
+		// In this process's PID namespace, a PID of another namespace belongs to another process.
 		if w.PIDs != pidNamespace() {
 			return Unknown
 		}
-		// A process with the same PID and another start time is a later one.
+		// If the start times differ, another process has been given the same PID since.
 		if started, err := startOf(w.PID); err != nil || started != w.Started {
 			return Dead
 		}
 		return Lives
-	case w.Machine != "" && w.Machine == machine() && w.Host == host: // copies of a virtual machine share the ID
-		return Dead // the machine was booted since
+	// The host name is compared too, because copies of a virtual machine have the same machine ID.
+	case w.Machine != "" && w.Machine == machine() && w.Host == host:
+		return Dead // the machine was booted after the process started
 	}
 	return Unknown
 }
 
-// Actor returns the name of this process's user for transitions: $ARTIFACTFS_ACTOR, or USER@HOST.
+// Actor returns the name that transitions record for the user of this process: the value of $ARTIFACTFS_ACTOR if it is
+// set, otherwise USER@HOST.
 func Actor() string {
 	if a := strings.TrimSpace(os.Getenv("ARTIFACTFS_ACTOR")); a != "" {
 		return a
