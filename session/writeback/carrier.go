@@ -15,30 +15,32 @@ import (
 )
 
 const (
-	// settle is the delay after a change: git commands move several refs, and remove their locks.
+	// settle is the delay between a change and the pass that copies it, in which a git command can move its other refs and
+	// remove their locks.
 	settle = 15 * time.Millisecond
 	// lockedFor is the delay before refs are read again while git holds a lock on one.
 	lockedFor = 20 * time.Millisecond
 	// unwatched is the polling interval for directories that cannot be watched.
 	unwatched = time.Second
-	// firstLook is the delay of the first extra pass after a change. It grows up to lastLook: see run.
+	// firstLook is the delay before the first extra pass that run makes after a change. The delay triples with each extra
+	// pass; there are no more once it has reached lastLook.
 	firstLook = 100 * time.Millisecond
 	lastLook  = 10 * time.Second
 	// retryMost is the maximum delay between retries.
 	retryMost = 30 * time.Second
 )
 
-// Provider fetches objects of the mounted remote: fetch.Store or fetch.Local.
+// Provider fetches objects of the mounted remote. fetch.Store and fetch.Local implement it.
 type Provider interface {
-	// Provide fetches wanted into packs that git can read, and may fetch along with them.
+	// Provide fetches the objects wanted into packs that git can read. It may fetch the objects along in the same requests.
 	Provide(ctx context.Context, wanted, along []object.ID) error
-	// Missing returns those of ids that are in no such pack.
+	// Missing returns the elements of ids that are in none of the packs that git can read.
 	Missing(ids []object.ID) []object.ID
 }
 
 // RefCopierOptions configures a RefCopier.
 type RefCopierOptions struct {
-	// Repo creates or opens the Repo. It is called at most once, when there is a ref to copy.
+	// Repo opens the session's bare repository, or creates it. It is called when there is a ref to copy for the first time.
 	Repo func() (*session.Repo, error)
 	// Session is the name of the session.
 	Session string
@@ -46,42 +48,44 @@ type RefCopierOptions struct {
 	GitDir string
 	// Format is the object format of the mount's repository.
 	Format object.Format
-	// Refs returns the known branches and tags of the mounted remote. A ref with the same name and value is not copied.
+	// Refs returns the known branches and tags of the mounted remote. A ref of the mount that has the same name and value as
+	// one of them is not copied.
 	Refs func() []packedrefs.Ref
-	// Watch sends to wake, without blocking, whenever a file appears in dir, or dir is removed, until stop is called.
-	// fresh is false if dir was already watched; stop is not used then.
+	// Watch starts a watch of the directory dir: it sends to wake, without blocking, whenever a file appears in dir or dir
+	// is removed, until stop is called. fresh is false if dir is watched already; stop has no meaning then. If Watch is
+	// nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Provide is set if the Repo itself is the session remote: the contents that stock git needs to clone it are
-	// fetched.
+	// Provide is set if the Repo itself is the session remote. It then fetches the contents that stock git needs to clone
+	// the Repo.
 	Provide Provider
-	// Moved is called when a branch, tag, note, stash or HEAD has moved, before it is copied, and after the Repo was
-	// created. It must not block. May be nil.
+	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
+	// after the Repo was opened. It must not block. May be nil.
 	Moved func()
 	// Failed is called with each failure, and with nil after the next success. May be nil.
 	Failed func(error)
 	Log    *zap.Logger // may be nil
 }
 
-// RefCopier copies branches, tags and notes of a mount's git directory into the session's Repo whenever they move, with
-// the objects that git created for them.
+// RefCopier copies the branches, tags and notes refs of a mount's git directory into the session's Repo whenever they
+// move, with the objects that git created for them. It works in passes: each reads the refs and copies the changed ones.
 //
-// Locks: passing is a semaphore that is held during a pass, across disk and network I/O. It guards the fields below it
-// up to mu. mu is a leaf lock, which guards failure.
+// Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It guards the fields from
+// refs to clone. mu is a leaf lock (no other lock is taken while it is held), which guards failure.
 type RefCopier struct {
 	o      RefCopierOptions
 	log    *zap.Logger
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	wake   chan struct{} // has room for one signal
+	wake   chan struct{} // starts a pass; has room for one signal
 
 	passing chan struct{} // semaphore, held during a pass
-	// refs reads the git directory.
+	// refs reads the refs of the git directory.
 	refs   gitRefs
 	before *refsOf // refs that the last pass read; nil: no pass yet
-	// repo is nil until there is a ref to copy.
+	// repo is the session's bare repository; nil: it was not opened, because there was no ref to copy yet.
 	repo    *session.Repo
-	watched map[string]func() // stop functions of the watched directories
-	// clone is set if the Repo is the session remote.
+	watched map[string]func() // functions that stop the watches, by directory
+	// clone fetches the contents that stock git needs to clone the Repo; nil unless the Repo is the session remote.
 	clone *cloneable
 
 	mu sync.Mutex
@@ -89,7 +93,8 @@ type RefCopier struct {
 	failure error
 }
 
-// NewRefCopier starts the watch, and copies the present refs in the background.
+// NewRefCopier starts a goroutine that copies the present refs, watches the git directory and copies refs that move. The
+// caller must call Close.
 func NewRefCopier(o RefCopierOptions) *RefCopier {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -103,11 +108,11 @@ func NewRefCopier(o RefCopierOptions) *RefCopier {
 	return c
 }
 
-// Flush copies all refs as they are when it is called, and returns when they are in the Repo.
+// Flush copies all refs with their present values, and returns when the Repo has them.
 func (c *RefCopier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
-		select { // the goroutine does the next pass
+		select { // let the goroutine make the pass that is still needed
 		case c.wake <- struct{}{}:
 		default:
 		}
@@ -115,7 +120,7 @@ func (c *RefCopier) Flush(ctx context.Context) error {
 	return err
 }
 
-// Close stops the watch and a pass in progress, and waits for both.
+// Close cancels a pass in progress, waits for its end, and stops all watches.
 func (c *RefCopier) Close() {
 	c.cancel()
 	c.done.Wait()
@@ -127,9 +132,10 @@ func (c *RefCopier) Close() {
 	<-c.passing
 }
 
-// run makes a pass after each signal, and a few more at growing intervals: git removes directories of refs that become
-// empty and creates them again, and a file that appears in one before it is watched causes no signal. It uses no timer
-// when the git directory is idle.
+// run makes a pass after each signal of a watch, and a few extra passes at growing intervals. The extra passes find refs
+// that no watch has reported: git removes directories of refs that become empty and creates them again, and a file that
+// appears in a new directory before the directory is watched causes no signal. When the git directory stays unchanged,
+// run only waits for a signal. It returns when ctx is done.
 func (c *RefCopier) run(ctx context.Context) {
 	failures, again := 0, firstLook
 	for {
@@ -137,7 +143,7 @@ func (c *RefCopier) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// Failures in a row: the delay of the next retry depends on them.
+		// Count the consecutive failures, on which the delay of the next retry depends.
 		if failures++; err == nil {
 			failures = 0
 		}
@@ -147,7 +153,7 @@ func (c *RefCopier) run(ctx context.Context) {
 			timer = time.After(retryIn(failures))
 		case next > 0:
 			timer = time.After(next)
-		// Extra passes find what no signal announced: see above.
+		// This is an extra pass for refs that no watch has reported.
 		case again < lastLook:
 			timer = time.After(again)
 			again *= 3
@@ -165,21 +171,22 @@ func (c *RefCopier) run(ctx context.Context) {
 			return
 		case <-time.After(settle):
 		}
-		select { // the next pass sees changes made during the delay
+		select { // drop a signal that arrived during the delay: the next pass reads these changes, too
 		case <-c.wake:
 		default:
 		}
 	}
 }
 
-// retryIn returns the delay after a number of failures in a row: it doubles, and is randomized so that retries spread.
+// retryIn returns the delay before the next retry after a number of consecutive failures. The delay doubles with each
+// failure up to retryMost, and is randomized so that several processes do not retry at the same time.
 func retryIn(failures int) time.Duration {
 	d := min(200*time.Millisecond<<min(failures-1, 10), retryMost)
 	return d/2 + rand.N(d/2)
 }
 
-// pass copies the refs that moved. next is the time after which to read the refs again although no signal announces
-// changes; 0: never.
+// pass copies the refs that have moved since the last pass. next is the delay until a pass that must be made even if no
+// watch reports a change; 0: no such pass is needed.
 func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	select {
 	case c.passing <- struct{}{}:
@@ -192,8 +199,9 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 			c.tell(err)
 		}
 	}()
-	// Watches are set before the refs are read: if a directory is new, refs that appeared in it meanwhile are read
-	// again. The number of tries is bounded, because a process may create directories all the time.
+	// The refs have to be read after the watches were set. If a directory was not watched before, refs may have appeared in
+	// it after the reading and before the watch, so read again. The number of tries is limited, because a process may
+	// create directories without end.
 	for tries := 0; ; tries++ {
 		now, err := c.refs.read()
 		if err != nil {
@@ -209,28 +217,29 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 		case fresh || now.locked:
 			next = lockedFor
 		}
-		// A first pass has nothing to compare with, so it reports no move.
+		// The first pass has no earlier values to compare with, so it does not report a move.
 		moved, had := c.before != nil && !c.before.same(now), c.repo != nil
 		c.before = &now
 		c.tellMoved(moved)
 		err = c.carry(ctx, now)
-		c.tellMoved(c.repo != nil && !had) // only now can a checkpoint be made
+		c.tellMoved(c.repo != nil && !had) // a checkpoint can be made from now on, because the Repo exists
 		return next, err
 	}
 }
 
-// tellMoved calls Options.Moved if moved is set.
+// tellMoved calls RefCopierOptions.Moved if moved is set.
 func (c *RefCopier) tellMoved(moved bool) {
 	if moved && c.o.Moved != nil {
 		c.o.Moved()
 	}
 }
 
-// watch watches every directory of dirs. fresh reports whether one was not watched before, ok whether all that exist are
-// watched now. Each directory is passed to Options.Watch every time: one that was removed and created again has lost its
-// watch, and may even have the same inode number.
+// watch starts watches of all directories in dirs, and stops those of other directories. fresh reports whether a directory
+// was not watched before; ok reports whether all existing directories are watched now. watch passes each directory to
+// RefCopierOptions.Watch in every call, because a directory that was removed and created again has lost its watch, which
+// cannot be recognized by the inode number: the new directory may have the same one. The caller holds passing.
 func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
-	// Without Watch the refs are polled.
+	// Without Watch, pass reads the refs at regular intervals.
 	if c.o.Watch == nil {
 		return false, false
 	}
@@ -249,7 +258,7 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	for _, dir := range dirs {
 		stop, another, err := c.o.Watch(dir, c.wake)
 		if err != nil {
-			// A directory that was removed meanwhile needs no watch.
+			// A directory that was removed after dirs was read needs no watch.
 			if _, statErr := os.Lstat(dir); statErr == nil {
 				ok = false
 			}
@@ -258,7 +267,7 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 		if !another {
 			continue
 		}
-		// The old watch belongs to the removed directory of the same name.
+		// An old watch under this name belongs to a directory that was removed.
 		if before := c.watched[dir]; before != nil {
 			before()
 		}
@@ -267,7 +276,8 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	return fresh, ok
 }
 
-// tell records err as the result of the last pass, logs it once, and calls Options.Failed.
+// tell records err as the result of the last pass; nil: the pass succeeded. It logs a failure unless the pass before
+// failed with the same text. It calls RefCopierOptions.Failed for each failure and for the first success after one.
 func (c *RefCopier) tell(err error) {
 	c.mu.Lock()
 	before := c.failure

@@ -14,8 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// update is a change of a ref on the session remote. from is the ref whose value causes it; Name is the changed ref,
-// which may be a carried or diverged name. Both are names on the session remote.
+// update is a change of a ref on the session remote. Name is the changed ref, and from is the ref of the session whose
+// value causes the change. The two differ if Name is a carried or diverged name of from (session.CarriedRef and
+// session.DivergedRef). Both are names on the session remote.
 type update struct {
 	from string
 	transport.RefUpdate
@@ -25,14 +26,14 @@ type update struct {
 type comparison struct {
 	updates []update
 	notes   []notesMove
-	moved   map[string]object.ID // the session's own refs that another session moved, mapped to their new values
+	moved   map[string]object.ID // new values of metadata and lane refs of this session that another machine moved
 }
 
-// compare computes the updates of the session remote. local and theirs are the refs of the Repo and of the session
-// remote, by their names on the session remote. A ref is updated if the local value contains the remote one. A ref that
-// no other session writes is also updated if it has the value that this session left, or was about to push. Any other
-// value is another session's work, and stays: so does the work of a machine that died, unless the checkpoint from which
-// this session was resumed contains it. compare records in l what it learns, and sets q.diverged and q.behind.
+// compare returns the updates that the session remote needs. local and theirs hold the refs of the Repo and of the session
+// remote, both by their names on the session remote. A ref is updated if the history of its local value contains the
+// remote value. A ref that no other session writes is also updated if its remote value is one that this session has
+// pushed, or has sent in a push without an answer. Any other remote value was pushed by another session or by a machine
+// that died, and is not replaced. compare records the values of theirs in l, and sets q.diverged and q.behind.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) comparison {
 	c := comparison{moved: map[string]object.ID{}}
 	behind := map[string]object.ID{}
@@ -52,7 +53,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			}
 			continue
 		}
-		// The name is blocked by another ref: the value goes to the diverged name until the other ref is removed.
+		// Another ref prevents the creation of this one. Push the value to the diverged name until the other ref is removed.
 		if by := q.inWay(ref, mine, there, theirs, gone, layout); by != "" {
 			diverge(ref, by)
 			continue
@@ -72,7 +73,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		// Unchanged since this session's last push.
 		case there == known.acked:
 			next = there
-			// A ref that others use, or a server that forbids rewriting, accepts fast-forwards only.
+			// A ref that other sessions write may only be fast-forwarded, and so may a branch if the server forbids rewriting.
 			onlyForward := q.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
 			if onlyForward && !mine.IsZero() && !there.IsZero() && !q.contains(mine, there) {
 				diverge(ref, "")
@@ -102,7 +103,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		case q.contains(mine, there):
 			next = there
 			l.learn(ref, there)
-		// Two machines write to the session: follow reports it.
+		// Two machines write to this session. follow passes the new value to QueueOptions.Taken.
 		case isLane(ref, name) || ref == session.MetaRef(name):
 			c.moved[ref] = there
 			continue
@@ -138,7 +139,8 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 	return c
 }
 
-// refsIn returns the refs of local and of the ledger, in the order in which they are pushed.
+// refsIn returns the names of the refs in local and of the refs in the ledger that this session pushes, in the order in
+// which they are compared and pushed.
 func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []string {
 	var refs []string
 	for ref := range local {
@@ -149,7 +151,7 @@ func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []stri
 			refs = append(refs, ref)
 		}
 	}
-	// Removals are sent first: a removed name may block the creation of another.
+	// Removed refs come first, because a ref that still exists may prevent the creation of another one.
 	slices.SortFunc(refs, func(a, b string) int {
 		_, x := local[a]
 		_, y := local[b]

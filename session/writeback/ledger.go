@@ -19,41 +19,45 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ledger records what is known of the session remote. It is stored in a file of the Repo. If that file is lost, no
-// missing ref is treated as removed on purpose.
+// ledger records what is known of the session remote, above all the values of its refs. It is stored in a file in the
+// directory of the Repo. If that file is lost, the ledger is empty, and a ref that is missing in the Repo is not removed
+// from the session remote, because it is not known that this session pushed it.
 type ledger struct {
-	// remote is the URL of the session remote without secrets. A ledger of another URL is ignored.
+	// remote is the URL of the session remote without secrets. A stored ledger with another URL is ignored.
 	remote string
-	// mode is the way in which the session remote gets the base commits; plain, whether the session owns the plain
-	// names.
+	// mode is the way in which the session remote obtains the base commits. plain states whether the session may use
+	// branch and tag names without a prefix (session.OwnerRef).
 	mode    Mode
 	plain   plain
-	traffic Traffic
+	traffic Traffic // bytes that all queues of the session have transferred
 	// synced is the last time at which no ref was pending.
 	synced time.Time
-	// baseCommits are the base commits that the session remote has, with everything they reach.
+	// baseCommits holds the base commits that the session remote has, with all objects that they reach.
 	baseCommits map[object.ID]bool
-	// refs is the knowledge of each ref, by its name on the session remote.
+	// refs holds what is known of each ref, by its name on the session remote.
 	refs map[string]acquaint
 }
 
-// acquaint is the knowledge of one ref.
+// acquaint holds what is known of one ref of the session remote.
 type acquaint struct {
 	// acked is the value on the session remote, as far as is known; zero: the ref does not exist there.
 	acked object.ID
-	// sent are the values of pushes that moved the ref from acked and got no answer, oldest first; zero: a removal. The
-	// server may apply any one of them later, even after the process that sent it has died.
+	// sent holds the new values in pushes that were to move the ref from acked and that have not been answered, oldest
+	// first; zero: a removal. The server may still apply any one of these pushes, even after the process that sent it has
+	// ended.
 	sent []object.ID
 }
 
-// mayBe reports whether there is the value of a push without an answer.
+// mayBe reports whether the value called there, which the ref has on the session remote, was sent in a push without an
+// answer.
 func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, there) }
 
 // sentMost is the maximum length of acquaint.sent.
 const sentMost = 64
 
-// sends returns the knowledge while a push from old to new is in flight. Earlier pushes without an answer can still be
-// applied if they start from the same value.
+// sends returns what is known of the ref after a push that moves it from old to new was sent, and before its answer.
+// Earlier pushes without an answer stay recorded if they move the ref from the same value, because the server may still
+// apply them.
 func (a acquaint) sends(old, new object.ID) acquaint {
 	var sent []object.ID
 	if a.acked == old {
@@ -65,24 +69,25 @@ func (a acquaint) sends(old, new object.ID) acquaint {
 }
 
 const (
-	// ledgerFile is the name of the file in the Repo's directory. It starts with the line ledgerHead; encode writes the
-	// rest. none stands for an unknown value, gone for a removal.
+	// ledgerFile is the name of the ledger's file in the Repo's directory. The file starts with the line ledgerHead; encode
+	// writes the rest. In a line of the file, none stands for no value, and gone for a removal.
 	ledgerFile = "artifactfs.sent"
 	ledgerHead = "artifactfs sent 1"
 	none       = "-"
 	gone       = "0"
 )
 
-// errLedger is returned for a file in another format.
+// errLedger is returned for a ledger's file that does not have the format of encode.
 var errLedger = errors.New("unexpected format")
 
+// newLedger returns an empty ledger for the session remote with the URL remote.
 func newLedger(remote string) *ledger {
 	return &ledger{remote: remote, baseCommits: map[object.ID]bool{}, refs: map[string]acquaint{}}
 }
 
-// readLedger reads the ledger of a Repo. It returns an empty one if the file does not exist, is damaged, or is for
-// another session remote. Then all refs are compared again, and refs whose value on the session remote is not in the
-// local history count as moved by another session.
+// readLedger reads the ledger of a Repo for the session remote with the URL remote. It returns an empty ledger if the file
+// does not exist, is damaged, or was written for another URL. With an empty ledger, a ref whose value on the session
+// remote is not in the local history counts as moved by another session.
 func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), ledgerFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,14 +97,14 @@ func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 		return nil, fmt.Errorf("read record of pushed refs: %w", err)
 	}
 	l, err := parseLedger(repo.Format(), text)
-	// Knowledge of another session remote would make its refs look like removed ones.
+	// A ledger of another session remote would list refs that this remote never had, as if they had been removed from it.
 	if err != nil || l.remote != remote {
 		return newLedger(remote), nil
 	}
 	return l, nil
 }
 
-// write replaces the file atomically.
+// write replaces the ledger's file in the directory of repo atomically.
 func (l *ledger) write(repo *session.Repo) error {
 	if err := disk.WriteFile(filepath.Join(repo.Dir(), ledgerFile), l.encode(), 0o644); err != nil {
 		return fmt.Errorf("write record of pushed refs: %w", err)
@@ -107,7 +112,8 @@ func (l *ledger) write(repo *session.Repo) error {
 	return nil
 }
 
-// encode writes one record per line, of words separated by blanks; a field that may contain blanks is the last one.
+// encode returns the contents of the ledger's file: one record per line, with fields that are separated by blanks. A field
+// that may contain blanks is the last one of its line.
 func (l *ledger) encode() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\nremote %s\n", ledgerHead, strconv.Quote(l.remote))
@@ -145,7 +151,8 @@ func (l *ledger) encode() []byte {
 	return b.Bytes()
 }
 
-// parseLedger parses the output of encode.
+// parseLedger parses the contents of a ledger's file with object IDs of format f. It returns errLedger if text is not the
+// complete output of encode.
 func parseLedger(f object.Format, text []byte) (*ledger, error) {
 	body, ok := strings.CutPrefix(string(text), ledgerHead+"\n")
 	// A file without a newline at its end was truncated.
@@ -218,8 +225,8 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 	return nil
 }
 
-// learn records the value that a ref has on the session remote. If that is the value known before, pushes without an
-// answer can still be applied, and stay recorded.
+// learn records that the ref called name has the value now on the session remote. If the ledger has that value already,
+// pushes without an answer stay recorded, because the server may still apply them.
 func (l *ledger) learn(name string, now object.ID) {
 	r := l.refs[name]
 	if r.acked != now {
@@ -228,7 +235,7 @@ func (l *ledger) learn(name string, now object.ID) {
 	l.set(name, r)
 }
 
-// set records r, or forgets the ref if r holds nothing.
+// set records r as what is known of the ref called name. If r is empty, set removes the ref from the ledger.
 func (l *ledger) set(name string, r acquaint) {
 	if r.acked.IsZero() && len(r.sent) == 0 {
 		delete(l.refs, name)
@@ -237,7 +244,8 @@ func (l *ledger) set(name string, r acquaint) {
 	l.refs[name] = r
 }
 
-// known returns a function that returns the value of a ref of the Repo on the session remote; zero: none.
+// known returns a function that maps a ref, by its name in the Repo, to its last known value on the session remote; zero:
+// the ref is not known to exist there.
 func (l *ledger) known(layout session.Layout) func(ref string) object.ID {
 	return func(ref string) object.ID { return l.refs[layout.There(ref)].acked }
 }

@@ -17,54 +17,62 @@ import (
 )
 
 const (
-	// gather is the delay after a change of the Repo, so that refs that move together are pushed together.
+	// gather is the delay between a change of the Repo and the push, so that refs that move together are pushed together.
 	gather = 10 * time.Millisecond
 	// syncRetry is the maximum delay between retries while a caller waits in Sync.
 	syncRetry = time.Second
-	// queueRetry is the maximum delay between retries otherwise.
+	// queueRetry is the maximum delay between retries while no caller waits in Sync.
 	queueRetry = time.Minute
-	// forgetIdle is the idle time after which the set of pushed objects is dropped. It can be computed again.
+	// forgetIdle is the idle time after which Queue.sent, the set of pushed objects, is dropped to save memory. The next
+	// push computes the set again.
 	forgetIdle = 30 * time.Second
 )
 
 // QueueOptions configures a Queue.
 type QueueOptions struct {
+	// Repo is the repository whose refs are pushed.
 	Repo *session.Repo
 	// Session is the name of the session.
 	Session string
-	// Dir is the directory for packs of history that wait to be pushed (ModeSeed): the mount's home.
+	// Dir is the directory for packs of history that wait to be pushed in ModeSeed. It is the mount's own directory in the
+	// state directory.
 	Dir string
-	// Remote is the session remote; nil: the Repo is the session remote. The caller closes it, after the Queue.
+	// Remote is the session remote; nil: the Repo itself is the session remote, and nothing is pushed. The caller closes
+	// Remote after it has closed the Queue.
 	Remote *thin.Remote
-	// Origin is the mounted remote, from which history that the session remote lacks is fetched; nil: no history is
-	// sent.
+	// Origin is the mounted remote, from which history that the session remote lacks is fetched; nil: the queue sends no
+	// such history.
 	Origin *transport.Remote
-	// Store is the store of the mounted remote; may be nil.
+	// Store fetches objects of the mounted remote that a push has to contain; may be nil.
 	Store Provider
 	// Base is the way in which the session remote gets the base commits; ModeUnknown: chosen at the first push.
 	Base Mode
 	// BaseURL is the URL of the mounted remote, without secrets, if other machines can read it; "": they cannot.
 	BaseURL string
-	// Taken is called when another machine moved a ref of the session's own; the changes that Taken makes to the Repo
-	// are pushed at once. It is called from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
+	// Taken is called when another machine moved a ref that only this session writes, such as its metadata. The changes
+	// that Taken makes to the Repo are pushed at once. The Queue's goroutine calls it, so it must not wait for the Queue.
+	// May be nil.
 	Taken func(Taken)
-	// Notes moves a notes ref of the mount from old to merged, unless the user has moved it. The session remote and the
-	// Repo hold merged when Notes is called. May be nil.
+	// Notes changes a notes ref in the mount's git directory from the value old to the value merged, unless the user has
+	// moved the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. May be
+	// nil.
 	Notes func(ctx context.Context, ref string, old, merged object.ID) error
 	Log   *zap.Logger // may be nil
 }
 
-// Queue pushes a Repo's refs to the session remote whenever they move.
+// Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each compares
+// the refs of both repositories and pushes the differences.
 //
-// Locks: remoteToken is a semaphore; its holder talks to the session remote. mu is a leaf lock, which guards the state that
-// Status reports.
+// Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. mu is a leaf lock
+// (no other lock is taken while it is held), which guards the state that Status reports.
 type Queue struct {
 	o      QueueOptions
 	log    *zap.Logger
 	cancel context.CancelFunc
 	ctx    context.Context // context of the goroutines; Close cancels it
 	done   sync.WaitGroup
-	// wake has room for one signal: see Wake. remoteToken holds one token while a goroutine talks to the session remote.
+	// wake has room for one signal, which Wake sends. remoteToken, the semaphore, holds one token while a goroutine
+	// exchanges data with the session remote.
 	wake        chan struct{}
 	remoteToken chan struct{}
 
@@ -74,44 +82,46 @@ type Queue struct {
 
 	// remoteToken guards the fields from sent to outrun.
 
-	// sent are objects that the session remote is known to have; nil: not computed yet.
+	// sent holds the objects that the session remote is known to have; nil: not computed yet.
 	sent idSet
 	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
 	noRewrite bool
-	// refused maps refs, by their names on the session remote, to the last refusal.
+	// refused holds the last refusal of each refused ref, by the ref's name on the session remote.
 	refused map[string]refusal
 	// unclaimable is set if the session remote refuses session.OwnerRef.
 	unclaimable bool
-	// blocked are refs that could not be created. Refs that may be in their way are requested, too.
+	// blocked holds the refs that could not be created. The session remote is asked for the refs that may prevent their
+	// creation, such as feature for feature/x.
 	blocked map[string]bool
-	// outrun is set if notes were not merged in the last round, because other sessions won every race.
+	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
 	outrun bool
 
 	mu sync.Mutex
-	// ledger is the knowledge of the session remote; it is replaced, never changed in place.
+	// ledger records what is known of the session remote. The pointer is replaced; the ledger is never changed in place.
 	ledger *ledger
-	// before is the traffic of earlier queues of the session.
+	// before is the number of bytes that earlier queues of the session transferred.
 	before Traffic
-	// failure is the error of the last round, since the time of the first failure in a row.
+	// failure is the error of the last round; nil: it succeeded. since is the time of the first of the consecutive
+	// failures.
 	failure  error
 	since    time.Time
-	diverged []Diverged
-	// behind maps refs whose value on the session remote contains the Repo's value to the former.
+	diverged []Diverged // see Status.Diverged
+	// behind holds the refs whose value on the session remote contains the Repo's value, each with its value there.
 	behind map[string]object.ID
-	// moved maps the session's own refs that another session moved to their new values.
+	// moved holds the refs that only this session writes but another session moved, each with its new value.
 	moved map[string]object.ID
-	// reported are the values of moved that were queued in news or reported to Taken.
+	// reported holds the values of moved that were added to news or passed to Taken, so that each is passed once.
 	reported map[string]object.ID
-	// news are the moved refs that Taken has yet to be called with.
+	// news holds the moved refs for which QueueOptions.Taken has not been called yet.
 	news []Taken
-	// declined are the refused refs, the user's first.
+	// declined holds the refused refs, those of the user first.
 	declined []refusedRef
-	notices  []string
-	// seeding is the push of base commits in progress; nil: none.
+	notices  []string // see Status.Notices
+	// seeding is the push of base commits in progress; nil: there is none.
 	seeding *seeding
 	// baseAttempt is the last attempt to push base commits.
 	baseAttempt baseAttempt
-	// asked is the number of calls of Sync; answered, how many of them a finished round covers.
+	// asked is the number of calls of Sync so far; answered is the number of those calls that a finished round covers.
 	asked, answered uint64
 	// outcome is the error of the last finished round.
 	outcome error
@@ -120,17 +130,17 @@ type Queue struct {
 	closed  bool
 }
 
-// refusal is an update that the session remote refused.
+// refusal records that the session remote refused an update of a ref.
 type refusal struct {
-	// id is the refused value; it is not sent again before until. count is the number of refusals of id in a row.
-	id    object.ID
-	until time.Time
-	text  string
-	count int
+	id    object.ID // refused value of the ref
+	until time.Time // time before which id is not sent again
+	text  string    // reason that the session remote stated
+	count int       // number of consecutive refusals of id
 }
 
-// NewQueue starts a queue on o.Repo. It reads the ledger that earlier queues wrote and continues from it. It does no
-// network I/O itself; the queue's goroutines do. Without o.Remote it starts no goroutine.
+// NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records what they have pushed,
+// and continues from there. NewQueue itself does no network I/O, only the queue's goroutine does. If o.Remote is nil, the
+// queue has no goroutine and pushes nothing.
 func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -151,18 +161,19 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		return nil, err
 	}
 	q.ledger, q.before = l, l.traffic
-	// An earlier queue chose a container: the remote has to use it from the first push.
+	// An earlier queue chose ModeThin, in which the refs are stored in a container, a single ref of the session remote.
+	// The remote has to use the container from the first push.
 	if l.mode == ModeThin {
 		o.Remote.UseContainer()
 	}
-	// Refs may be pending since the last queue of this Repo.
+	// The last queue of this Repo may have left refs pending, so start with a round.
 	q.Wake()
 	q.done.Go(func() { q.run(q.ctx) })
 	return q, nil
 }
 
-// Wake makes the queue retry at once. The caller calls it when something outside of the Repo changed: a new credential,
-// a network that is reachable again.
+// Wake makes the queue start a round at once. It is called when something outside of the Repo has changed, for example
+// when there is a new credential or the network is reachable again. It does not block.
 func (q *Queue) Wake() {
 	select {
 	case q.wake <- struct{}{}:
@@ -170,7 +181,8 @@ func (q *Queue) Wake() {
 	}
 }
 
-// Close cancels pushes in progress and waits for the queue's goroutines. Pending refs stay pending for the next queue.
+// Close cancels a push in progress and waits for the queue's goroutine. Pending refs stay pending; the next queue of the
+// Repo pushes them. Calls of Sync end with ErrClosed. Close may be called several times, and always returns nil.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	before := q.closed
@@ -179,7 +191,7 @@ func (q *Queue) Close() error {
 	q.cancel()
 	q.done.Wait()
 	if !before {
-		// The holder of remoteToken returns soon: its context was cancelled.
+		// A goroutine that holds remoteToken releases it soon, because its context was cancelled.
 		q.remoteToken <- struct{}{}
 		q.keepTraffic()
 		q.tell()
@@ -187,7 +199,8 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-// run makes a round whenever there is something to push, and backs off after failures. It returns when ctx is done.
+// run makes rounds until ctx is done: one after each change of the Repo, each Wake and each delay that a failure or a
+// refusal requires.
 func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
@@ -213,11 +226,11 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		// If only notes are left, retry them soon.
+		// Notes lost every race in this round: retry them soon, at a random time, so that the racing sessions spread.
 		if busy = busy && err == nil; busy {
 			wait = notesRest/2 + rand.N(notesRest)
 		}
-		// Notes that were pushed under a diverged name are not pending: that is enough for Sync.
+		// Sync does not wait for notes that were pushed under a diverged name: such notes are not pending.
 		if !busy || q.Status().Pending == 0 {
 			q.answer(asked, err, wait > baseFirst)
 		}
@@ -227,7 +240,8 @@ func (q *Queue) run(ctx context.Context) {
 	}
 }
 
-// tellTaken calls Options.Taken for each moved ref in news, and reports whether there was one.
+// tellTaken calls QueueOptions.Taken for each moved ref in q.news and empties that list. It reports whether the list had
+// an entry.
 func (q *Queue) tellTaken() bool {
 	q.mu.Lock()
 	news := q.news
@@ -241,8 +255,9 @@ func (q *Queue) tellTaken() bool {
 	return len(news) > 0
 }
 
-// rest blocks until a reason for a round occurs, and returns false if ctx is done first. failures is the number of
-// failed rounds in a row; wait is the time until a retry is worthwhile, 0 if none is.
+// rest blocks until the next round has to start, and returns true then. It returns false if ctx is done first. failures
+// is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, wait is the
+// delay until the next round; 0: no round is needed until the Repo changes.
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
 	// Wake up for the first refused update that may be sent again.
@@ -273,7 +288,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 			return true
 		case <-retry:
 			return true
-		// The set of pushed objects may be large. It is dropped unless a push is in progress.
+		// The set of pushed objects may be large. Drop it, unless a push is in progress, which needs it.
 		case <-forget:
 			select {
 			case q.remoteToken <- struct{}{}:
@@ -292,8 +307,8 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 }
 
-// refusalsEnd returns the time until the first refused update may be sent again; 0: no update is refused. It holds
-// remoteToken while it looks.
+// refusalsEnd returns the time until the first refused update may be sent again; 0: no update is refused. The caller must
+// not hold remoteToken.
 func (q *Queue) refusalsEnd() time.Duration {
 	q.remoteToken <- struct{}{}
 	defer func() { <-q.remoteToken }()
@@ -306,25 +321,26 @@ func (q *Queue) refusalsEnd() time.Duration {
 	return first
 }
 
-// askedNow returns the number of calls of Sync.
+// askedNow returns the number of calls of Sync so far. The caller must not hold mu.
 func (q *Queue) askedNow() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.asked
 }
 
-// answeredNow returns the number of calls of Sync that a finished round covers.
+// answeredNow returns the number of calls of Sync that a finished round covers. The caller must not hold mu.
 func (q *Queue) answeredNow() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.answered
 }
 
-// answer records err as the outcome of a round for the first asked calls of Sync, and wakes them. An unreachable session
-// remote ends no call, because the queue retries, unless givenUp is set: the next retry is too far off.
+// answer ends the first asked calls of Sync with err, the outcome of a round, if the round succeeded or a retry would
+// fail in the same way. After other errors, for example if the session remote is unreachable, the calls continue to wait
+// for a retry, unless givenUp is set, which means that the next retry is too far in the future.
 func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 	q.mu.Lock()
-	// Calls that began after the round started are not covered: asked was read before the round.
+	// asked was read before the round, so calls that began during the round wait for the next one.
 	if err == nil || givenUp || final(err) {
 		q.answered = max(q.answered, asked)
 		q.outcome = err
@@ -333,7 +349,7 @@ func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 	q.tell()
 }
 
-// final reports whether err would be the same after a retry.
+// final reports whether a retry would end with the same err, because the cause is the configuration or the access rights.
 func final(err error) bool {
 	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
 		if errors.Is(err, is) {
@@ -343,7 +359,7 @@ func final(err error) bool {
 	return false
 }
 
-// tell wakes the callers that wait for a change of the state below mu.
+// tell wakes the goroutines that wait for a change of the state that mu guards. The caller must not hold mu.
 func (q *Queue) tell() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -351,7 +367,8 @@ func (q *Queue) tell() {
 	q.changed = make(chan struct{})
 }
 
-// fail records err as the failure of the last round; nil: the round succeeded. It logs a failure once.
+// fail records err as the result of the last round; nil: the round succeeded. It logs a failure unless the round before
+// failed with the same text, and it logs the first success after a failure.
 func (q *Queue) fail(err error) {
 	q.mu.Lock()
 	before := q.failure
@@ -368,11 +385,12 @@ func (q *Queue) fail(err error) {
 	}
 }
 
-// Sync returns when the session remote has all refs that the Repo had when Sync was called, or newer ones, and the
-// session remote has been asked to confirm it. A diverged ref counts as pushed, because its value is on the session
-// remote under another name; Status lists it. A ref that cannot be pushed (moved, refused, no access) ends Sync with an
-// error. While the session remote cannot be reached, Sync retries until ctx is done, and then returns an error with the
-// last failure. progress, which may be nil, is called every 200 ms.
+// Sync waits until the session remote has confirmed that it has the values that the refs of the Repo had when Sync was
+// called, or newer values. A diverged ref counts as pushed, because its value is on the session remote under another
+// name; Status lists such refs. Sync returns an error if a ref cannot be pushed because another session moved it
+// (ErrMoved), the session remote refused it (ErrRefused), or access is denied. While the session remote cannot be
+// reached, Sync waits for a retry until ctx is done, and then returns an error that contains the last failure. Sync
+// calls progress, which may be nil, every 200 ms.
 func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	if q.o.Remote == nil {
 		return nil
@@ -413,7 +431,8 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// unfinished returns the errors of the refs that a successful round could not push: moved and refused ones.
+// unfinished returns an error for each ref that a successful round could not push, because another session moved the ref
+// or the session remote refused it. It returns nil if there is none.
 func (q *Queue) unfinished() error {
 	st := q.Status()
 	var errs []error
@@ -426,7 +445,8 @@ func (q *Queue) unfinished() error {
 	return errors.Join(errs...)
 }
 
-// Acknowledged returns the value that the session remote is known to have of a ref of the Repo; zero: none.
+// Acknowledged returns the value of a ref of the Repo that the session remote has confirmed last; zero: the ref does not
+// exist there, as far as is known.
 func (q *Queue) Acknowledged(ref string) object.ID {
 	if q.o.Remote == nil {
 		id, err := q.o.Repo.Ref(ref)
@@ -443,11 +463,11 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 // Has reports whether the session remote is known to have checkpoint p.
 func (q *Queue) Has(p session.Checkpoint) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
-	// No checkpoint of the segment, or exactly p, has been pushed.
+	// Either no checkpoint of the segment has been pushed, or p is the last one that was.
 	if id.IsZero() || id == p.Commit {
 		return !id.IsZero()
 	}
 	newest, err := q.o.Repo.CheckpointAt(id)
-	// Checkpoint ids sort by time, and a segment has one writer.
+	// A segment is one chain in the order of the IDs, so the pushed checkpoint contains p if its ID is not smaller.
 	return err == nil && newest.ID >= p.ID
 }

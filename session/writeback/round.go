@@ -18,22 +18,23 @@ import (
 )
 
 const (
-	// roundTries is the maximum number of pushes in a round. Each repeats the comparison with newer refs.
+	// roundTries is the maximum number of pushes in a round. Before each push the refs are read and compared again.
 	roundTries = 10
-	// movedTries is the number of failed pushes of a locked or moving ref before the ref waits for another round.
+	// movedTries is the number of times that a round sends an update again after the session remote has refused it because
+	// the ref is locked or has just changed. After that the ref is left for another round.
 	movedTries = 2
-	// refusedWait is the delay before a refused update is sent again. It doubles with each refusal.
+	// refusedWait is the delay before a refused update is sent again. The delay doubles with each refusal.
 	refusedWait = 10 * time.Second
-	// refusedMost is the maximum of that delay.
+	// refusedMost is the maximum delay before a refused update is sent again.
 	refusedMost = 10 * time.Minute
-	// namesMost is the maximum number of user refs that are requested by name; above it, prefixes are requested.
+	// namesMost is the maximum number of user refs that are requested by name. If there are more, prefixes are requested.
 	namesMost = 500
 )
 
-// round compares the Repo with the session remote and pushes until they agree. It returns the commits of the mounted
-// remote that the session remote lacks and that have to be pushed first, and whether notes were left for another round
-// because other sessions won every race. verify makes it contact the session remote even if no ref is pending, and sends
-// refused updates again. It holds Queue.remoteToken.
+// round compares the refs of the Repo with those of the session remote and pushes until they agree. need holds the commits
+// of the mounted remote that the session remote lacks and that have to be pushed first. busy reports that notes were left
+// for another round, because another session moved the notes ref before each push. If verify is set, round contacts the
+// session remote even if no ref is pending, and sends refused updates again. round takes Queue.remoteToken.
 func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy bool, err error) {
 	select {
 	case q.remoteToken <- struct{}{}:
@@ -42,7 +43,7 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 		return nil, false, context.Cause(ctx)
 	}
 	defer func() {
-		// A cancelled round says nothing about the session remote.
+		// The error of a cancelled round is not a failure of the session remote.
 		if ctx.Err() == nil {
 			q.fail(err)
 		}
@@ -69,39 +70,40 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 	return nil, false, fmt.Errorf("refs kept changing on the session remote: gave up after %d pushes", roundTries)
 }
 
-// errNoMeta is returned if the Repo has lost the session's metadata ref, which the session remote has: the Repo is
-// damaged.
+// errNoMeta is returned if the Repo lacks the session's metadata ref although the session remote has that ref, which
+// means that the Repo is damaged.
 var errNoMeta = errors.New("session's refs are missing on this host")
 
 // pushAttempt is the state of one round.
 type pushAttempt struct {
 	q      *Queue
-	verify bool
-	// need are the commits of the mounted remote that the session remote lacks.
+	verify bool // parameter of Queue.round
+	// need holds the commits of the mounted remote that the session remote lacks.
 	need []object.ID
-	// apart is set after an atomic push was refused: the updates are sent independently of each other.
+	// apart is set after an atomic push was refused. The updates are then sent in a push in which each can fail alone.
 	apart bool
 	// missing is the number of pushes that failed because the session remote lacked objects.
 	missing int
-	// fill makes the push contain objects of the mounted remote as well, if pushed objects refer to them.
+	// fill is set if the push has to contain the objects of the mounted remote that pushed objects refer to.
 	fill bool
-	// failed is the number of refusals, by ref, for reasons that may pass.
+	// failed counts, for each ref, the refusals after which the same update may be accepted in this round.
 	failed map[string]int
-	// later is the error of the refs that were left for another round.
+	// later is the last error of a ref that was left for another round; nil: no ref was left.
 	later error
 	// busy is set if notes were left for another round.
 	busy bool
 }
 
-// try makes at most one push, and reports whether there is more to push.
+// try reads and compares the refs and makes at most one push of all that differ. again reports whether there is more to
+// push. The caller holds Queue.remoteToken.
 func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
 	q.mu.Lock()
 	ledger := q.ledger.clone()
 	q.mu.Unlock()
 	local, err := q.local(ledger)
-	// A power failure may leave refs without a value: repair them from the ledger before comparing, so that they do not
-	// count as removed.
+	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison,
+	// which would otherwise take them for removed refs.
 	if errors.Is(err, session.ErrBroken) {
 		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.layout(ledger))); err == nil {
 			local, err = q.local(ledger)
@@ -113,8 +115,8 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	if !t.verify && !q.outrun && ledger.pending(local, q.layout(ledger)) == 0 {
 		return false, nil
 	}
-	// A session's metadata ref is never removed on purpose. If it is missing here, the Repo is damaged, so the other
-	// missing refs are no removals either.
+	// A session's metadata ref is never removed on purpose. If the Repo lacks it, the Repo is damaged, so other missing refs
+	// must not be removed from the session remote.
 	if meta := session.MetaRef(q.o.Session); local[meta].IsZero() && !ledger.refs[meta].acked.IsZero() {
 		return false, fmt.Errorf("compare with session remote: %w", errNoMeta)
 	}
@@ -167,7 +169,8 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	return again || err == nil && q.outrun, err // notes are pushed last
 }
 
-// left reports whether update u has to wait: it was refused too often, or its refusal is too recent.
+// left reports whether update u has to wait for another round, because it was refused too often in this round, or because
+// the delay since its last refusal is not over.
 func (t *pushAttempt) left(u update) bool {
 	if t.failed[u.Name] > movedTries {
 		return true
@@ -176,8 +179,9 @@ func (t *pushAttempt) left(u update) bool {
 	return ok && r.id == u.New && time.Now().Before(r.until)
 }
 
-// load computes the objects that have to be sent with updates. If the session remote lacks base commits, it sets t.need
-// and drops the updates that depend on them.
+// load returns the objects that have to be sent with updates, and the updates that can be sent. If the session remote
+// lacks base commits, load sets t.need to these and leaves out the updates that depend on them. theirs holds the refs of
+// the session remote.
 func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []update, l *ledger,
 	theirs map[string]object.ID) (*pushSet, []update, error) {
 	q := t.q
@@ -220,7 +224,7 @@ func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []updat
 	return h, updates, err
 }
 
-// tipsOf returns the new values of updates, without removals.
+// tipsOf returns the new values of all updates that do not remove a ref.
 func tipsOf(updates []update) []object.ID {
 	var tips []object.ID
 	for _, u := range updates {
@@ -231,8 +235,9 @@ func tipsOf(updates []update) []object.ID {
 	return tips
 }
 
-// send pushes updates. It writes the new values to the ledger before the push, so that after a crash the next queue
-// recognizes them on the session remote as this session's own.
+// send pushes updates with the objects of load. It writes the new values to the ledger before the push, so that after a
+// crash the next queue recognizes these values on the session remote as pushed by this session. again reports whether
+// there is more to push.
 func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *pushSet,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
@@ -268,8 +273,8 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 			delete(q.refused, u.Name)
 			continue
 		}
-		// The ref had changed since the ledger was written, so pushes recorded for the old value cannot be applied any
-		// more.
+		// The ref has another value than the ledger recorded. The server cannot apply earlier pushes without an answer any
+		// more, because they require the recorded value.
 		if before[i].acked != u.Old {
 			before[i] = acquaint{acked: u.Old}
 		}
@@ -285,7 +290,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 		for _, id := range load.objects {
 			q.sent[id] = true
 		}
-	} else { // it is not known which objects belonged to accepted updates
+	} else { // it is not known which of the objects the session remote has stored
 		q.sent, t.apart = nil, true
 	}
 	if lacking != nil && failure == nil {
@@ -298,14 +303,15 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 	return refused != nil || l.pending(local, q.layout(l)) > 0, nil
 }
 
-// rejected handles the refusal of u. An error ends the round.
+// rejected handles the refusal r of update u: it records the refusal, or prepares another push. If it returns an error,
+// the round has to end.
 func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error {
 	q := t.q
 	switch r.Kind {
-	// The server cannot store the pack: every other ref would fail in the same way.
+	// The server cannot store the pack, so a push of the other refs would fail for the same reason.
 	case transport.RejectUnpack, transport.RejectShallow:
 		return r
-	// Refused only because of another update of the same push: send it again without that one.
+	// The update was refused because another one in the same push was. The next push is not atomic.
 	case transport.RejectAtomic:
 		return nil
 	case transport.RejectFastForward:
@@ -315,7 +321,7 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 			return nil
 		}
 	case transport.RejectDeletion:
-		// The ref that stays there does no harm. It is not this session's any more.
+		// The ref stays on the session remote, which does no harm. From now on it does not belong to this session.
 		delete(l.refs, u.Name)
 		q.mu.Lock()
 		q.notice("the session remote still has " + u.Name + ", which was removed in this session")
@@ -325,8 +331,8 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		if t.failed[u.Name]++; t.failed[u.Name] <= movedTries {
 			return nil
 		}
-		// A ref that cannot be created may be blocked by another ref (feature, feature/x): request those names in the
-		// next comparison.
+		// The ref may be impossible to create because of another ref, as feature/x is if feature exists. Request the
+		// names of such refs before the next comparison.
 		if _, users := q.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.blocked[u.Name] {
 			q.blocked[u.Name], t.failed[u.Name] = true, movedTries
 			return nil
@@ -334,7 +340,7 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		t.later = r
 		return nil
 	case transport.RejectOther:
-		// The reason is unknown: try once more before recording a refusal.
+		// The reason is unknown, so send the update once more before a refusal is recorded.
 		if t.failed[u.Name]++; t.failed[u.Name] == 1 {
 			return nil
 		}
@@ -344,7 +350,8 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 	return nil
 }
 
-// refuse records that the session remote refused id for ref; the update is not sent again before the delay is over.
+// refuse records that the session remote refused to set ref to id, for the reason r. The update is not sent again before
+// a delay is over, which doubles with each refusal of the same value.
 func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
 	before := q.refused[ref]
 	count := 1
@@ -354,9 +361,10 @@ func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
 	q.refused[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
 }
 
-// lacking handles a session remote that lost objects, or never had them. It widens the push step by step: first it
-// assumes that the session remote has only what its refs reach, then that it lacks the base commits, and last it sends
-// every object of the mounted remote that the pushed objects name. After that it returns r.
+// lacking prepares the next push after the session remote has refused an update because it lacks objects. With each call
+// of the round, the next push contains more: first all objects that the refs of the session remote do not reach, then
+// also the base commits, and last every object of the mounted remote that a pushed object refers to. If that did not help
+// either, lacking returns r, and the round has to end.
 func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	t.missing++
 	switch {
@@ -370,8 +378,9 @@ func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	return nil
 }
 
-// keep makes l the queue's ledger and writes it to its file. A write error, as on a full disk, is only logged: what the
-// file lacks is learned again from the session remote.
+// keep makes l the queue's ledger and writes it to the ledger's file. local holds the refs of the Repo; if all of them are
+// pushed, keep records the time. A write error, for example of a full disk, is logged and not returned, because the values
+// can be read from the session remote again.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	if l.pending(local, q.layout(l)) == 0 {
 		l.synced = time.Now()
@@ -406,10 +415,12 @@ func (q *Queue) decline() {
 	}
 }
 
-// names returns the names and prefixes of the refs to request from the session remote; nil: all refs.
+// names returns the names and prefixes of the refs that are requested from the session remote; nil: all refs are. local
+// holds the refs of the Repo.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	name, layout := q.o.Session, q.layout(l)
-	// The decision about the plain names needs all refs of the session remote.
+	// Only if all refs of the session remote are known can the queue decide whether the session may use branch and tag
+	// names without a prefix (session.OwnerRef).
 	if l.plain == plainUnknown && !q.ofPeople() {
 		return nil
 	}
@@ -428,7 +439,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	for ref := range q.blocked {
 		names = append(names, above(ref)...)
 	}
-	// Many names make a long request: ask for whole prefixes instead.
+	// A request with many names would be too long, so request all refs below certain prefixes instead.
 	if len(users) > namesMost {
 		return append(names, layout.Prefixes()...)
 	}

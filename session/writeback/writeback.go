@@ -1,21 +1,24 @@
-// Package writeback copies a session's work out of the mount. A RefCopier copies the refs that git moved in the mount's
-// git directory, and their objects, into the session's Repo. A Queue pushes the refs of the Repo to the session remote.
+// Package writeback copies the commits and checkpoints of a session out of the mount. A RefCopier copies the refs that git
+// moved in the mount's git directory, and the objects that git created for them, into the session's bare repository
+// (session.Repo, "the Repo" below). A Queue pushes the refs of the Repo to the session remote, a git repository elsewhere.
 //
-// It promises:
-//   - No acknowledged work is lost. A ref of the session remote that only this session writes (session.Layout) is moved by
-//     compare-and-swap from the value that this session last pushed; any other ref is moved only from an ancestor of the
-//     new value. Old tips of rewritten and removed branches are kept.
-//   - Notes refs are shared by all sessions and merged: a note's lines by union, as git notes merge -s cat_sort_uniq does.
-//   - Pushes are sent one at a time and in order. Each push contains the newest values and everything between them and
-//     the values pushed before.
+// The package guarantees:
+//   - No commit that the session remote has acknowledged is lost. A ref of the session remote that only this session writes
+//     (session.Layout.Exclusive) is moved by compare-and-swap from the value that this session pushed last; any other ref is
+//     moved only if its old value is an ancestor of the new one. Old tips of rewritten and removed branches are kept.
+//   - Notes refs are shared by all sessions and merged. Two versions of a note are merged by the union of their lines, as
+//     git notes merge -s cat_sort_uniq does.
+//   - Pushes are sent one at a time and in order. Each push contains the newest values of the refs and all commits between
+//     these values and those pushed before.
 //   - No clean shutdown is needed. The refs to push are the difference between the Repo's refs and the ledger, a file that
-//     records what the session remote acknowledged and which updates were in flight.
-//   - A push reads owned objects only, so it requests nothing from the mounted remote. The exception is a session remote
-//     that lacks the base commits of the session (ModeSeed): their history is pushed to it first, in one pack.
+//     records which values the session remote has acknowledged and which updates were sent without an answer.
+//   - A push reads only owned objects, those that were created in the session, so nothing is fetched from the mounted remote.
+//     The exception is a session remote that lacks the base commits of the session (ModeSeed): their history is fetched and
+//     pushed first, in one pack.
 //
-// Terms: a *moved* ref is one that another session changed on the session remote to a value that this session's value
-// does not contain; this session's value is then pushed to session.DivergedRef. *Ground* is an older word for the base
-// commits: the commits of the mounted remote that owned objects refer to.
+// Terms: a *moved* ref is a ref that another session has changed on the session remote to a value that this session's value
+// does not contain. This session's value is then pushed under a diverged name, session.DivergedRef. The *base commits* are
+// the commits of the mounted remote that owned objects refer to; file and ref names use the older word *ground* for them.
 package writeback
 
 import (
@@ -26,7 +29,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Mode is the way in which a session remote gets the objects that the session did not create.
+// Mode is the way in which a session remote obtains the objects that were not created in the session: those of the
+// mounted remote.
 type Mode string
 
 const (
@@ -34,7 +38,7 @@ const (
 	ModeUnknown Mode = ""
 	// ModeEmbedded means that the session remote is the Repo, which borrows the objects from the store.
 	ModeEmbedded Mode = "embedded"
-	// ModeShared means that the session remote has the objects already, as a fork of the mounted remote has.
+	// ModeShared means that the session remote has the objects already, because it is the mounted remote or a fork of it.
 	ModeShared Mode = "shared"
 	// ModeSeed means that the session pushes the objects to the session remote.
 	ModeSeed Mode = "seed"
@@ -55,13 +59,13 @@ var (
 type Status struct {
 	// Mode is the way in which the session remote gets the base commits.
 	Mode Mode
-	// Pending is the number of refs whose values differ between the Repo and the session remote.
+	// Pending is the number of refs that were not pushed yet: their values in the Repo and on the session remote differ.
 	Pending int
-	// LastSync is the last time at which no ref was pending; zero: never.
+	// LastSync is the last time at which no ref was pending; zero: there was no such time.
 	LastSync time.Time
 	// Failure is the error that keeps refs pending; its text holds no secrets.
 	Failure error
-	// Since is the time of the first failure in a row; zero if Failure is nil.
+	// Since is the time of the first of the consecutive failures; zero if Failure is nil.
 	Since time.Time
 	// Layout maps the names of refs in the Repo to their names on the session remote.
 	Layout session.Layout
@@ -69,7 +73,8 @@ type Status struct {
 	Diverged []Diverged
 	// Behind lists, as "REF: ID", the refs whose value ID on the session remote contains the value in the Repo.
 	Behind []string
-	// Moved lists the session's own refs (meta, checkpoints) that another session moved. They are not pushed any more.
+	// Moved lists the refs of metadata and checkpoints, which only this session writes, that another session has moved.
+	// These refs are no longer pushed.
 	Moved []string
 	// Refused lists refused refs as "REF: REASON", one entry for each reason, the user's refs first.
 	Refused []string
@@ -79,27 +84,30 @@ type Status struct {
 	// Traffic counts the bytes of all mounts of the session on this host.
 	Traffic Traffic
 
-	// Seeding reports that the base commits are being pushed.
+	// Seeding reports that a push of the base commits is in progress.
 	Seeding bool
-	// Seeded and SeedSize are the bytes of that push, done and in all; SeedSize 0: not known yet.
+	// Seeded is the number of bytes that the push of the base commits has transferred; SeedSize is the number that it will
+	// transfer in all, 0 if that is not known yet.
 	Seeded, SeedSize int64
 }
 
 // Diverged is a branch, tag or notes ref whose value in the mount could not be pushed to its name on the session remote.
 // The value was pushed to another name instead.
 type Diverged struct {
-	// Ref is the name in the mount.
+	// Ref is the name of the ref in the mount.
 	Ref string
-	// There is the name on the session remote. That ref holds commits that Ref does not contain, or cannot be created.
+	// There is the usual name of the ref on the session remote. The ref of that name has commits that Ref does not
+	// contain, or cannot be created.
 	There string
-	// Ours is the name on the session remote that holds the value of Ref.
+	// Ours is the name on the session remote to which the value of Ref was pushed instead.
 	Ours string
-	// InWay is the ref on the session remote that keeps There from being created (feature, feature/x); "": There has
-	// other commits.
+	// InWay is the ref on the session remote that prevents the creation of There, as feature prevents feature/x; "": There
+	// exists and has other commits.
 	InWay string
 }
 
-// Taken reports that a ref of the session's own was moved by another machine, which took the session over.
+// Taken reports that another machine, which took the session over, has moved a ref of the session's metadata or of its
+// checkpoints.
 type Taken struct {
 	// Ref is the moved ref; Theirs is its value on the session remote.
 	Ref    string
