@@ -14,12 +14,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// mostRenames is the largest number of added files on one side whose contents are fetched for git's rename detection:
-// git compares them with files that this side removed and the other side changed.
+// mostRenames is the maximum number of files added by one side whose contents are fetched for git's rename detection. To
+// detect renames, git compares the added files with the files that the same side removed and the other side changed.
 const mostRenames = 200
 
-// ContentsToMerge returns the contents that git merge-tree reads when it merges two trees: those of paths that both
-// sides changed, and those needed to detect renames. complete is false if more than mostRenames files would be needed.
+// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs: those
+// of paths that both sides changed since the tree base, and those that git compares to detect renames. complete is false
+// if a side has more than mostRenames such files, of which some are left out.
 func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}
@@ -68,15 +69,16 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 	return ids, complete, nil
 }
 
-// CommitsToMerge returns the objects that git merge-tree needs: a root commit of the base, a commit of each tree with
-// that parent, and the empty tree.
+// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs, because git finds the
+// base of a merge through commits: a root commit of the tree base, two commits of the trees ours and theirs with the root
+// commit as parent, and the empty tree. us and them are the IDs of the two commits.
 func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
 	commit := func(tree, parent object.ID) (object.ID, error) {
 		id, err := object.ParseID(Name(f, tree))
 		if err != nil {
 			return id, err
 		}
-		// The commits are the same for the same trees, because their time is fixed.
+		// The time is fixed, so that the same trees always result in the same commits.
 		c, err := session.NewCommit(f, id, parent, time.Unix(0, 0), "merge")
 		objects = append(objects, c)
 		return c.ID, err
@@ -93,13 +95,14 @@ func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 
 // Merged is the result of git merge-tree for two trees.
 type Merged struct {
-	Result    object.ID
-	Conflicts []session.IndexEntry
-	Messages  []string
+	Result    object.ID            // the merged tree; files with conflicts contain conflict markers
+	Conflicts []session.IndexEntry // index entries of the paths with conflicts, of stages 1 to 3
+	Messages  []string             // git's messages about the conflicts; none if there are no conflicts
 }
 
-// ParseMerged parses the output of `git merge-tree --write-tree -z`: the tree, "MODE ID STAGE\tPATH" for each conflict,
-// an empty string, and messages. A message is the number of its paths, the paths, a kind and a text.
+// ParseMerged parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL:
+// the ID of the merged tree, "MODE ID STAGE\tPATH" for each entry of a conflict, an empty string, and messages. A message
+// consists of the number of its paths, the paths, a kind and a text.
 func ParseMerged(out []byte) (m Merged, err error) {
 	fields := strings.Split(string(out), "\x00")
 	if m.Result, err = object.ParseID(fields[0]); err != nil {
@@ -121,7 +124,7 @@ func ParseMerged(out []byte) (m Merged, err error) {
 		m.Conflicts = append(m.Conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
 		rest = rest[1:]
 	}
-	// Messages follow an empty string. Those of a merge without conflicts are left out.
+	// An empty string separates the messages from the conflicts. Messages of a merge without conflicts are left out.
 	for rest = rest[min(1, len(rest)):]; len(rest) > 2; {
 		n, err := strconv.Atoi(rest[0])
 		if err != nil || n < 0 || n+2 >= len(rest) {
@@ -135,7 +138,7 @@ func ParseMerged(out []byte) (m Merged, err error) {
 	return m, nil
 }
 
-// Conflicted returns the paths that git could not merge.
+// Conflicted returns the paths that git could not merge, each once, in the order of m.Conflicts.
 func (m Merged) Conflicted() []string {
 	paths := []string{}
 	for _, e := range m.Conflicts {
@@ -146,7 +149,7 @@ func (m Merged) Conflicted() []string {
 	return paths
 }
 
-// Name returns the ID of a tree for git's command line. A zero tree is the empty tree.
+// Name returns the ID of a tree in hexadecimal for git's command line. For a zero ID it returns the ID of the empty tree.
 func Name(f object.Format, tree object.ID) string {
 	if tree.IsZero() {
 		empty, _ := object.Hash(f, object.Tree, nil)

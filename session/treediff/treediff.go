@@ -1,4 +1,5 @@
-// Package treediff compares trees by their ids, and prepares and reads the merges of trees that git makes.
+// Package treediff compares two git trees by the IDs of their entries. It also prepares the input of git merge-tree, which
+// merges trees, and parses its output.
 package treediff
 
 import (
@@ -11,24 +12,25 @@ import (
 // Reader returns the entries of a tree. A zero ID stands for the empty tree.
 type Reader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// Trees calls each for every path in which two trees differ. It reads only directories that differ. The entry of a
-// path that a tree does not have has mode 0. A directory that replaces a file is reported as the removed file and the
-// added files.
+// Trees calls the function each for every path in which the trees from and to differ, with the entries of both trees. The
+// entry has mode 0 if its tree does not contain the path. Trees reads only directories that differ. A directory that
+// replaces a file is reported as a removed file and added files. An error of read or each ends the comparison and is
+// returned.
 func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return comparison{read, each, false}.below(ctx, "", from, to)
 }
 
-// WithDirs is Trees with empty directories, which have object.ModeDir: those that replace another entry or are new,
-// and those that were removed.
+// WithDirs compares two trees like Trees and also reports empty directories, as entries with object.ModeDir: those that
+// are new or replace another entry, and those that were removed.
 func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return comparison{read, each, true}.below(ctx, "", from, to)
 }
 
-// comparison is a comparison of two trees.
+// comparison holds the parameters of a comparison of two trees.
 type comparison struct {
 	read Reader
-	each func(path string, from, to object.TreeEntry) error
-	dirs bool // report empty directories too
+	each func(path string, from, to object.TreeEntry) error // called for each difference
+	dirs bool                                               // report empty directories as well as files
 }
 
 // isEmptyDir reports whether e is the empty tree.
@@ -36,7 +38,8 @@ func isEmptyDir(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
-// below compares the directory at in both trees. A zero ID means that a tree does not have the directory.
+// below compares the entries of one directory in both trees. at is the path of the directory; from and to are its IDs in
+// the two trees, zero if a tree does not have the directory.
 func (d comparison) below(ctx context.Context, at string, from, to object.ID) error {
 	if from == to {
 		return nil
@@ -74,12 +77,12 @@ func (d comparison) below(ctx context.Context, at string, from, to object.ID) er
 	return nil
 }
 
-// entry compares one entry of both trees, and everything below it.
+// entry compares one entry of both trees, and everything below it. at is the path of the entry.
 func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
 	}
-	// An empty directory has no entries by which it would be reported.
+	// Report an empty directory here, because it has no entries that could be reported.
 	if d.dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
 		was, is := object.TreeEntry{}, object.TreeEntry{}
 		if isEmptyDir(from) {
@@ -92,7 +95,8 @@ func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEn
 			return err
 		}
 	}
-	// A directory is compared by its entries; only a file or link in its place is reported itself.
+	// A directory is not reported itself; its entries are compared. If it has replaced a file or link, or was replaced by
+	// one, that file or link is reported.
 	var fromDir, toDir object.ID
 	if from.Mode == object.ModeDir {
 		fromDir, from = from.ID, object.TreeEntry{}
