@@ -22,9 +22,9 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount adopts a checkpoint of another session before it restores or merges it: it copies the checkpoint's objects into the
-// repository of its own session, and creates a local ref (session.AdoptedRef) that keeps them from gc. From then on the
-// checkpoint is found there by its id.
+// Before a mount restores or merges a checkpoint of another session, it adopts that checkpoint: it copies the checkpoint's
+// objects into the repository of its own session, and creates a local ref (session.AdoptedRef) that protects the objects from
+// garbage collection. After that, the checkpoint can be found in the mount's own repository by its id.
 
 // adopted is a checkpoint of another session whose commit and trees are in the repository of the mount's own session.
 type adopted struct {
@@ -32,11 +32,13 @@ type adopted struct {
 	meta       session.Meta // metadata of the other session
 }
 
-// adopt finds a checkpoint by id in the session named by of, and copies its objects into the repository of the mount's session.
-// at is the URL of the session remote that has the other session; "" means a session on this host. A checkpoint of the mount's
-// own session is only looked up. adopt returns fault.ErrOtherRemote if the other session is of another mounted remote.
+// adopt finds the checkpoint with the given id in another session and copies its objects into the repository of the mount's
+// session. The parameter of is the id of the other session. The parameter at is the URL of the session remote that stores the
+// other session; if it is empty, the session is on this host. A checkpoint of the mount's own session is looked up and not
+// copied. adopt returns fault.ErrOtherRemote if the other session was started from a different mounted remote.
 //
-// It creates the ref last: after a crash before that, no ref keeps the objects, and the request can be repeated.
+// adopt creates the ref after all objects are stored. If the process crashes before that, the copied objects are unreferenced,
+// and the request can be repeated.
 func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
 	repo, err := m.agent.Open(ctx)
 	if err != nil {
@@ -61,8 +63,8 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	return a, repo.Update(ctx, []session.RefChange{{Name: adopted, New: a.checkpoint.Commit, Force: true}})
 }
 
-// adoptHere adopts a checkpoint of another session of this host. It hard-links that session's object files instead of copying
-// them.
+// adoptHere adopts the checkpoint with the given id from another session on this host. It hard-links the object files of the
+// other session instead of copying them.
 func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
 	h, err := m.daemon.homeOf(of)
 	if err != nil {
@@ -101,15 +103,16 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if err != nil {
 		return a, fmt.Errorf("share the objects of session %s: %w", h.session, err)
 	}
-	// The other session may itself have contents only on its session remote, for example if it was resumed from there.
+	// Some contents of the other session may be stored only on its session remote, for example if that session was resumed from
+	// there.
 	if at, _ := remotes.SessionURL(control.MountRequest{Remote: h.record.Remote, SessionOptions: h.carried}); at != "" {
 		return a, m.adoptContents(ctx, at, h.session, a.checkpoint)
 	}
 	return a, nil
 }
 
-// sawObjects makes the readers of the session's objects look for new packs. It is called after objects were added in a way that
-// these readers do not see.
+// sawObjects makes the readers of the session's objects rescan the pack directory. The caller has just added objects by a route
+// that bypasses these readers, for example by hard-linking packs.
 func (m *mount) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
@@ -121,8 +124,8 @@ func (m *mount) sawObjects(repo *session.Repo) error {
 	return err
 }
 
-// adoptFar adopts a checkpoint of a session that is on the session remote with the URL at. It fetches commits and trees;
-// adoptFrom arranges for the contents.
+// adoptFar adopts a checkpoint of a session that is stored on a session remote, whose URL is the parameter at. It fetches the
+// checkpoint's commits and trees, and calls adoptFrom to make the contents available.
 func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	d := m.daemon
 	far, err := d.Catalog.MirrorOf(ctx, at, of)
@@ -141,7 +144,8 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 		return a, err
 	}
 	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.checkpoint.Commit}}
-	// The session remote need not send what the base commit reaches, if this repository has that commit.
+	// If this repository has the base commit, the session remote need not send the objects that are reachable from the base
+	// commit.
 	if base, err := object.ParseID(a.meta.Base); err == nil {
 		if _, err := repo.Commit(base); err == nil {
 			r.Haves = []object.ID{base}
@@ -160,7 +164,8 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	return a, m.adoptFrom(ctx, far.Remote(), a.checkpoint)
 }
 
-// adoptContents calls adoptFrom for the session remote with the URL at, which has the session named by of.
+// adoptContents opens the session remote whose URL is the parameter at, and calls adoptFrom with it. The parameter of is the id
+// of the session that checkpoint p belongs to. It returns nil if that URL leads to no session remote.
 func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
 	remote, _, err := m.daemon.remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
@@ -170,9 +175,10 @@ func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Chec
 	return m.adoptFrom(ctx, remote, p)
 }
 
-// adoptFrom makes the contents readable that checkpoint p has and that neither this host nor the mounted remote is known to
-// have. If remote is the session remote of this session as well, they are fetched when they are read. Otherwise they are
-// fetched now, since the next checkpoint of this session pushes them to its own session remote. A failed fetch is only logged.
+// adoptFrom makes the changed contents of checkpoint p readable in this mount. It considers the contents that differ from the
+// base tree and are missing among the session's own objects. If remote is also the session remote of this session, the missing
+// contents are registered and fetched when they are read. Otherwise they are fetched now, because the next checkpoint of this
+// session has to push them to its own session remote. A failed fetch is logged and is not an error.
 func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
 	base, err := m.record.Base()
 	if err != nil {
@@ -192,7 +198,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 		m.owned.Expect(ids)
 		return nil
 	}
-	// A failure is not fatal: contents that the mounted remote has as well are fetched from there when they are read.
+	// A failed fetch is not fatal: contents that also exist on the mounted remote are fetched from there when they are read.
 	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
 		m.daemon.log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
 	}

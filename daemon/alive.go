@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// beginHandover stores the state of the mount with the keeper, so that a successor can take the mount over. If that fails, the
-// mount is served as one without a keeper.
+// beginHandover stores the state of the mount with the keeper (the interface to the supervisor), so that a successor of this
+// worker can take over the mount. If that fails, the mount is served anyway, but cannot be taken over.
 func (m *mount) beginHandover() {
 	h := takeover.State{Phase: takeover.Preparing, ID: m.id, Dir: m.dir, Since: m.since, Request: m.request}
 	if m.parent != nil {
@@ -24,13 +24,14 @@ func (m *mount) beginHandover() {
 // errLocked reports that a lock was held until the deadline of Alive.
 var errLocked = errors.New("a lock is held for too long")
 
-// Alive acquires and releases the lock of the registry and those of every mount, and returns nil if it could. If ctx ends
-// before, it returns an error that wraps errLocked and names the mount whose lock is held. The supervisor replaces a worker
-// that fails this check.
+// Alive checks that no lock is held forever. It acquires and releases the lock of the mount table and the locks of every mount,
+// and returns nil when it has done so. If ctx ends first, it returns an error that wraps errLocked and names the lock that it
+// was waiting for. The supervisor replaces a worker that fails this check.
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
 	at := make(chan string, 1) // name of what is being locked
-	// ask replaces the name in at, whether or not it was read.
+	// ask announces the lock that is about to be acquired. It replaces the previous name in the channel, whether or not that was
+	// read.
 	ask := func(what string) {
 		select {
 		case <-at:
@@ -55,7 +56,7 @@ func (d *Daemon) Alive(ctx context.Context) error {
 	}
 }
 
-// touch acquires and releases the locks of the mount and of its tree. No code holds them for long.
+// touch acquires and releases the lock of the mount, and the lock of its inode tree. All code holds these locks briefly.
 func (m *mount) touch() {
 	m.mu.Lock()
 	served := m.cancel != nil
@@ -65,7 +66,8 @@ func (m *mount) touch() {
 	}
 }
 
-// failureOf returns the record of a mount that ended without an unmount, with why as the cause. It has no secrets.
+// failureOf returns the record of a mount that ended without an unmount, with why as the cause. Credentials are removed from the
+// URL.
 func failureOf(h takeover.State, why error) statedir.Failure {
 	return statedir.Failure{
 		Dir: h.Dir, ID: h.ID, Remote: statedir.WithoutSecrets(h.Request.Remote), Session: h.Record.Session,

@@ -11,9 +11,9 @@ const (
 	turnLimit = time.Second            // longest wait of the mount that has the turn
 )
 
-// backgroundTurns delay the background work of mounts while other mounts start. To write the index of a large tree takes a
-// processor for a quarter of a second, and ten forks in a row would write it ten times concurrently. One mount at a time
-// does such work, and not while others start. Work that a caller waits for needs no turn.
+// backgroundTurns delay the background work of mounts while other mounts are starting. Writing the index of a large tree takes a
+// quarter of a second of processor time, and ten forks in a row would write ten indexes concurrently. With turns, one mount at a
+// time does such work, and it waits until no mount is starting. Work that a caller is waiting for does not need a turn.
 type backgroundTurns struct {
 	token chan struct{} // holds one value while a mount has its turn
 
@@ -22,12 +22,12 @@ type backgroundTurns struct {
 	made   time.Time // when the last of them was served or failed
 }
 
-// startMount registers a starting mount, which a caller waits for, until ended is called.
+// startMount records that a mount is starting. The caller calls ended when that mount is served or has failed.
 func (t *backgroundTurns) startMount() (ended func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.making++
-	// A caller may call ended twice.
+	// sync.OnceFunc allows the caller to call ended twice.
 	return sync.OnceFunc(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -36,9 +36,9 @@ func (t *backgroundTurns) startMount() (ended func()) {
 	})
 }
 
-// take waits for a turn, which ends when the caller calls done. It returns early, without a turn, if ctx ends, if wanted
-// reports that a caller waits for the work, or if changed reports that the user is working in the mount. The channels
-// may be nil.
+// take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx ends, if
+// wanted becomes readable because a caller waits for the work, or if changed becomes readable because the user is changing files
+// in the mount. Both channels may be nil.
 func (t *backgroundTurns) take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:
@@ -59,7 +59,8 @@ func (t *backgroundTurns) take(ctx context.Context, wanted, changed <-chan struc
 	return sync.OnceFunc(func() { <-t.token })
 }
 
-// calm waits while mounts are starting, at most turnLimit.
+// calm waits until no mount is starting, but no longer than turnLimit. It returns early if ctx ends or if one of the two
+// channels becomes readable.
 func (t *backgroundTurns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	for most := time.Now().Add(turnLimit); ; {
 		rest := min(t.rest(), time.Until(most))
@@ -78,7 +79,8 @@ func (t *backgroundTurns) calm(ctx context.Context, wanted, changed <-chan struc
 	}
 }
 
-// rest returns how long to wait before the next check for starting mounts; it is not positive if none is starting.
+// rest returns how long to wait before checking again for starting mounts. The result is zero or negative if there is no need to
+// wait.
 func (t *backgroundTurns) rest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,14 +18,14 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// Failed background work of a mount is repeated after retryFirst, and after twice the previous pause each time, up to
-// retryMost.
+// Failed background work of a mount is repeated after a pause. The first pause is retryFirst; each following pause is twice as
+// long as the previous one, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 
-	// Work that failed because the disk was full is repeated when the disk has more room. That is checked every roomPoll, and
-	// the work is repeated after roomMost in any case.
+	// Work that failed because the disk was full is repeated when more disk space is free. The free space is checked every
+	// roomPoll, and the work is repeated after roomMost even if no space was freed.
 	roomPoll = 2 * time.Second
 	roomMost = 10 * time.Minute
 	roomStep = 16 << 20 // least number of bytes that must have become free
@@ -33,14 +33,15 @@ const (
 	behindWait = time.Second // longest wait for the takeover of other mounts; git commands wait as long
 )
 
-// goBehind starts the background work of a mount whose root the kernel has, and returns. Each kind of work has a goroutine:
+// goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each
+// kind of work runs in a goroutine:
 //
 //	git        git directory, then pushes of the session, missing trees, history
 //	contents   prefetch of the mounted tree, and again after each switch
-//	rest       following, repacking, filling the index, waiting for umount(8)
+//	rest       following the branch, repacking, filling the index, waiting for umount(8)
 //
-// before states which of it the predecessor has finished; it is zero for a new mount. goBehind returns false, and starts
-// nothing, if the mount was aborted before.
+// The parameter before states which of this work the predecessor has finished; it is zero for a new mount. If the mount was
+// aborted already, goBehind starts nothing and returns false.
 func (m *mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
@@ -98,7 +99,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		if before.Hydrated {
 			close(m.hydrateTried)
 		} else {
-			// All contents may be on this host. Then only the walk of the tree remains, and no caller waits for that.
+			// If all contents are already on this host, the prefetch just walks the tree, and no caller waits for that.
 			if m.snapshot().Local && m.request.Wait != control.WaitAll {
 				m.daemon.backgroundTurns.calm(ctx, nil, nil)
 			}
@@ -108,7 +109,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 			if ctx.Err() == nil {
 				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
-			// After a switch or a move the mount shows another tree, whose contents are prefetched as well.
+			// After a switch or a branch update the mount shows another tree, whose contents are prefetched too.
 			if !m.showsOther(ctx) {
 				return
 			}
@@ -117,7 +118,8 @@ func (m *mount) goBehind(before takeover.State) bool {
 		}
 	})
 	if m.takeoverDone != nil {
-		// Bind mounts look up paths in the mount, where a program may hold a lock, so this must not delay the takeover.
+		// Creating bind mounts looks up paths in the mount, which may block while a program holds a lock. A separate goroutine
+		// keeps that from delaying the takeover.
 		m.behind("mount redirected directories", func() {
 			m.note("mount the git directory", m.inside.Bind())
 			m.redirects.BindAgain(ctx, m.server)
@@ -135,9 +137,9 @@ func (m *mount) goBehind(before takeover.State) bool {
 	return true
 }
 
-// afterOthers waits until all mounts that are taken over together with this one are served, but no longer than behindWait. File
-// system calls in those mounts block until then, so serving them is more urgent than background work. It returns at once if
-// this mount was not taken over.
+// afterOthers returns at once if this mount was not taken over. Otherwise it waits until all mounts of the same takeover are
+// served, but no longer than behindWait. File system calls in those mounts block until they are served, so serving them is more
+// urgent than background work.
 func (m *mount) afterOthers(ctx context.Context) {
 	if m.takeoverDone == nil {
 		return
@@ -149,9 +151,10 @@ func (m *mount) afterOthers(ctx context.Context) {
 	}
 }
 
-// persist calls work until it succeeds or ctx ends. Until then its failure is in the mount's status under the name what.
-// persist closes tried, if it is not nil, after the first call, so that other goroutines can wait for the first try and not for
-// success. If ctx ends first, tried stays open; those goroutines wait for m.gone too.
+// persist calls work until it succeeds or ctx ends. Between a failure and the next success, the mount's status shows the error
+// under the name what. After the first call, persist closes the channel tried, if it is not nil, so that other goroutines can
+// wait for the first attempt without waiting for success. If ctx ends during the first call, tried remains open; goroutines that
+// wait for it therefore wait for m.gone too.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		// Both channels are read before the call, so that an event during the call is not missed.
@@ -186,9 +189,9 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 	}
 }
 
-// awaitRoom waits until the file system of the state directory has at least a quarter, and at least roomStep bytes, more free
-// space than at the call, but no longer than roomMost. A pack that did not fit does not fit into the same space, and each try
-// transfers it again.
+// awaitRoom waits until the file system of the state directory has more free space than when awaitRoom was called: a quarter
+// more, and at least roomStep bytes more. It returns after roomMost in any case. Without this wait, each retry would transfer a
+// pack again that still does not fit.
 func (m *mount) awaitRoom(ctx context.Context) {
 	before, _ := disk.Free(m.daemon.state)
 	need := before + max(before/4, roomStep)
@@ -208,8 +211,8 @@ func (m *mount) awaitRoom(ctx context.Context) {
 	}
 }
 
-// note records the result of background work under the name what, for the status and the log. A nil err clears an earlier
-// failure.
+// note records the result of background work for the status and the log, under the name what. If err is nil, it clears the error
+// of an earlier failure.
 func (m *mount) note(what string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,8 +227,9 @@ func (m *mount) note(what string, err error) {
 	}
 }
 
-// failure returns the first failure of background work by name that no later try has cleared; nil if there is none. It skips a
-// failure to reach the remote if the remote has answered since.
+// failure returns an error of background work that has not succeeded since, or nil if there is none. Of several errors it
+// returns the first by the name of the work. It skips "remote unreachable" errors if the remote has answered a request since
+// then.
 func (m *mount) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -238,8 +242,8 @@ func (m *mount) failure() error {
 	return nil
 }
 
-// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If fetching them failed, it acquires the
-// same commit again, sets the new snapshot as the mount's and waits for its trees.
+// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If the trees could not be fetched, it
+// fetches the same commit again, replaces the mount's snapshot and waits for the trees of the new snapshot.
 func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	snap := m.snapshot()
 	err := snap.Wait(ctx)
@@ -267,8 +271,8 @@ func (m *mount) snapshot() *fetch.Snapshot {
 	return m.snap
 }
 
-// deepen fetches the history of the mounted commit, then updates refs, default branch and shallow boundary of the git directory
-// to match the fetched history.
+// deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the shallow boundary in the
+// git directory, so that they match the fetched history.
 func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) error {
 	if err := m.store.Deepen(ctx, m.hurried); err != nil {
 		return err

@@ -27,8 +27,8 @@ func (m *mount) gitDirInside() *bind.GitDir {
 	return bind.NewGitDir(m.dir, m.gitSources)
 }
 
-// gitSources returns the directories and programs that are bind-mounted below .git. The store, the home and the record must be
-// set.
+// gitSources returns the directories and programs that are bind-mounted below .git. The caller has set m.store, m.home (the
+// mount's directory below the state directory) and m.record before.
 func (m *mount) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -41,8 +41,8 @@ func (m *mount) gitSources() (bind.Sources, error) {
 	return s, nil
 }
 
-// checkGitDir returns an error with exit code and hint if the request wants the git directory inside the mount and that is
-// impossible. It is called before the start creates anything.
+// checkGitDir returns an error with an exit code and a hint if the request asks for the git directory inside the mount and this
+// mount does not support that. It is called before anything is created on disk.
 func (m *mount) checkGitDir() error {
 	refuse := func(exit int, cause, hint string) error {
 		return &control.Error{Code: exit, Verb: "mount", Object: m.dir, Cause: cause, Hint: hint}
@@ -61,7 +61,7 @@ func (m *mount) checkGitDir() error {
 	return nil
 }
 
-// bindOptions returns the options of package bind. The home and the tree must be set.
+// bindOptions returns the options for package bind. The caller has set m.home and m.tree before.
 func (m *mount) bindOptions() bind.Options {
 	return bind.Options{
 		Dir: m.dir, Home: m.home.Dir, ID: m.id, Tree: m.tree, Writable: m.writable(),
@@ -69,8 +69,8 @@ func (m *mount) bindOptions() bind.Options {
 	}
 }
 
-// planRedirects decides which paths are redirected, from the request and the configuration in the repository, and stores them
-// in the record in memory. The caller saves the record.
+// planRedirects decides which paths are redirected (served from a plain directory elsewhere), based on the request and the
+// repository's configuration file. It stores the paths in m.record; the caller writes the record to disk.
 func (m *mount) planRedirects(ctx context.Context) error {
 	paths := m.request.Redirects
 	if !m.request.RedirectsOnly {
@@ -83,15 +83,16 @@ func (m *mount) planRedirects(ctx context.Context) error {
 	return err
 }
 
-// endRedirects removes the entries of redirects from the overlay, and the directories they lead to. It is called after the
-// kernel has unmounted.
+// endRedirects removes the redirects' entries from the overlay, and the directories that the redirects point to. It is called
+// after the kernel has unmounted the file system.
 func (m *mount) endRedirects(ctx context.Context) {
 	m.redirects.Remove(ctx)
 	m.record.Redirects = nil
 }
 
-// configuredRedirects returns the redirects that the configuration file in the repository lists. A session reads the file once
-// and keeps the result in its record: the base tree never changes, and a session can be resumed without a network.
+// configuredRedirects returns the redirects that the configuration file in the repository lists. A session reads the file when
+// it is created and keeps the result in its record. The record suffices later, because the base tree of a session never changes,
+// and because a session can be resumed without a network, when the file may be missing.
 func (m *mount) configuredRedirects(ctx context.Context) []string {
 	if m.resumed {
 		return m.record.Configured
