@@ -31,8 +31,8 @@ func (m *mount) readyGit(ctx context.Context) (*gitdir.Dir, error) {
 	return m.git.dir, nil
 }
 
-// checkouts returns the interfaces to this mount that package checkout needs for a switch or restore. It is called after
-// serveGit, which sets the journal.
+// checkouts returns the parts of this mount that package checkout works on during a switch or restore. The caller has called
+// serveGit before, which sets m.git.journal.
 func (m *mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.tree, Kernel: m.server, Mark: staleMark{m}, Mounts: mountsOver(m.dir), Differ: git, Git: git, Refs: git,
@@ -50,8 +50,9 @@ func (m *mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	}
 }
 
-// finishCheckouts completes the switches and restores that killed processes left unfinished in this mount. It runs before git
-// commands are let in. A mount that cannot be changed, and does not follow, leaves them to a later mount of the session.
+// finishCheckouts completes the switches and restores that killed processes left unfinished in this mount. It is called before
+// the first git command may run in the mount. A read-only mount that does not follow a branch does nothing, so that a later
+// writable mount of the session completes them.
 func (m *mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
 	if !m.writable() && !m.request.Follow {
 		return
@@ -69,9 +70,9 @@ func (m *mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
 	}
 }
 
-// abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err under the name what.
-// The working tree stays as the killed process left it, and git status lists the difference. If ctx has ended, the entry stays,
-// and the next process that serves the mount tries again.
+// abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err with the message what.
+// The working tree remains as the killed process left it, and git status lists the differences. If ctx has ended,
+// abandonCheckout keeps the entry, so that the next process that serves the mount tries again.
 func (m *mount) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
 	if ctx.Err() == nil {
 		err = errors.Join(err, p.End())
@@ -79,19 +80,21 @@ func (m *mount) abandonCheckout(ctx context.Context, p *checkout.Pending, what s
 	m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
 }
 
-// staleMark implements checkout.StaleMark. It stores the mark in the takeover state, which a successor of this process reads.
+// staleMark implements checkout.StaleMark. It stores the mark in the takeover state, where a successor of this process can read
+// it.
 type staleMark struct{ m *mount }
 
 // Stale reports whether a process died between SetStale(true) and SetStale(false).
 func (s staleMark) Stale() bool { return s.m.handover.Stale() }
 
-// SetStale sets the mark. It is true while files are being changed whose old contents the kernel may have cached.
+// SetStale sets the mark. The mark is set while a checkout changes files whose old contents may be in the kernel's page cache.
 func (s staleMark) SetStale(stale bool) {
 	s.m.handover.Update(func(h *takeover.State) { h.Stale = stale })
 }
 
-// mountsOver is the directory of a mount. Its methods report whether other file systems are mounted on paths in it. If the
-// mount table cannot be read, they return true, so that no caller changes a directory under another mount.
+// mountsOver is the path of a mount's directory. Its methods report whether another file system is mounted on a path in that
+// mount. If the mount table cannot be read, they return true, so that no caller changes a directory that might be covered by
+// another mount.
 type mountsOver string
 
 // On reports whether another file system is mounted at path p of the mount.
@@ -104,7 +107,8 @@ func (dir mountsOver) Below(p string) bool {
 	return dir.any(func(at string) bool { return mountinfo.Within(path.Join(string(dir), p), at) })
 }
 
-// any reports whether a mount point of the mount table satisfies is, or the table cannot be read.
+// any reports whether the mount table has a mount point for which the function is returns true. It also returns true if the
+// mount table cannot be read.
 func (dir mountsOver) any(is func(at string) bool) bool {
 	mounts, err := mountinfo.Self()
 	return err != nil || slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })

@@ -43,15 +43,16 @@ type origin struct {
 	carried control.SessionOptions
 }
 
-// local returns the checkpoint as package resume sees it. remote is the session remote of the mount that starts from it,
-// or nil. ContentsFrom is set only if remote does not have the contents.
+// local returns the checkpoint in the form that package resume uses. The parameter remote is the session remote of the new
+// mount; it may be nil. ContentsFrom is set to the session remote of the parent if remote is a different one and may lack the
+// contents.
 func (o origin) local(remote *thin.Remote) resume.Local {
 	l := resume.Local{
 		RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.checkpoint, Ref: o.record.Ref,
 	}
 	switch at := o.carried.Remote; at {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		// Contents of a session that was itself forked may be on the session remote of its parent.
+		// If the parent session is itself a fork, some contents may be stored only on the session remote of its own parent.
 		if o.record.Checkpoint != nil {
 			l.ContentsFrom = o.record.Checkpoint.From
 		}
@@ -70,8 +71,8 @@ func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, state
 // sessionObjects returns the directory of the objects that the session owns.
 func (m *mount) sessionObjects() string { return filepath.Join(m.sessionRepoDir(), "objects") }
 
-// lend lets the store read the objects of the mount's git directory and of its session, on this host and on the session
-// remote. It opens the session remotes; takeBack closes them.
+// lend registers the objects of the mount's git directory and of its session with the store, which can then read them on this
+// host and fetch missing ones from the session remote. It opens the session remotes; takeBack closes them.
 func (m *mount) lend() error {
 	m.local = m.store.OpenLocal(filepath.Join(m.gitPath(), "objects"))
 	m.owned = m.store.OpenLocal(m.sessionObjects())
@@ -82,7 +83,7 @@ func (m *mount) lend() error {
 	r.SessionOptions = m.agent.Options()
 	r.Session = cmp.Or(m.session, r.Session)
 	var remote *thin.Remote
-	// A mount that looked up its mounted remote on the session remote has opened the session remote already.
+	// If the daemon had to ask the session remote which repository to mount, its connection is still open and is used here.
 	if at, _ := remotes.SessionURL(r); at != "" {
 		var l *remotes.Login
 		if remote = m.known.take(m.daemon.remotes, at, remotes.GivenForSession(r, at)); remote != nil {
@@ -113,8 +114,8 @@ func (m *mount) lend() error {
 	return nil
 }
 
-// addForkRemote lets the store also fetch from at, the session remote of the parent session. The session token is used only
-// if at is on the same host as the mount's own session remote.
+// addForkRemote registers the session remote of the parent session, whose URL is the parameter at, as another source of objects.
+// The session token is sent to it only if it is on the same host as the mount's own session remote.
 func (m *mount) addForkRemote(at string) error {
 	r := m.requestNow()
 	// A token for one host must not be sent to another.
@@ -131,7 +132,7 @@ func (m *mount) addForkRemote(at string) error {
 	return nil
 }
 
-// takeBack closes what lend opened, and returns all errors joined.
+// takeBack closes everything that lend opened. It returns all errors joined.
 func (m *mount) takeBack() (err error) {
 	for _, l := range []*fetch.Local{m.local, m.owned, m.forkObjects} {
 		if l != nil {
@@ -147,13 +148,14 @@ func (m *mount) takeBack() (err error) {
 	return err
 }
 
-// acquireCheckpoint acquires the checkpoint that the mount starts from. It returns false if the mount starts from a commit.
+// acquireCheckpoint fetches or links the checkpoint that the mount starts from, and calls startAt with it. It returns false if
+// the mount starts from a commit instead.
 func (m *mount) acquireCheckpoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
 	var s *resume.Start
 	var err error
 	reportStart := func() { progress(control.Progress{Phase: "session"}) }
 	switch {
-	// The mount continues from the base of an earlier mount, which was a commit.
+	// The mount uses the base of an earlier mount again, and that base is a commit.
 	case m.base != nil && m.base.Checkpoint == nil:
 		return false, nil
 	// The session is on this host.
@@ -183,7 +185,8 @@ func (m *mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 	return true, m.startAt(ctx, s)
 }
 
-// target returns the mount as package resume sees it. The caller must hold the lock of the home and have called lend.
+// target returns the mount in the form that package resume uses. The caller holds the lock of the mount's home, its directory
+// below the state directory, and has called lend.
 func (m *mount) target() *resume.Target {
 	return &resume.Target{
 		Session: m.session, Mounted: m.store.URL(), RepoDir: m.sessionRepoDir(), Remote: m.sessionRemote,
@@ -245,7 +248,7 @@ func (m *mount) startAt(ctx context.Context, a *resume.Start) error {
 	return nil
 }
 
-// repoOptions returns the options of the session's repository. The store's objects are an alternate of it.
+// repoOptions returns the options of the session's repository, which uses the object directory of the store as an alternate.
 func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	return session.RepoOptions{
 		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
@@ -253,8 +256,8 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	}
 }
 
-// checkpointTime returns the modification time of files that did not change since a checkpoint: the time of the checkpoint,
-// but at least settled before since.
+// checkpointTime returns the modification time for the files that are unchanged since a checkpoint. It is the time of the
+// checkpoint, or the time since minus settled, whichever is earlier.
 func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	if latest := since.Add(-settled); p.Time.After(latest) {
 		return latest
@@ -276,8 +279,8 @@ func (m *mount) shownCheckpoint() []string {
 	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Checkpoint.ID, m.request.Session)}
 }
 
-// expect registers the blobs in which the checkpoint that the mount starts from differs from the base commit, so that
-// the store does not ask the mounted remote for them. It waits until the trees are fetched.
+// expect registers the blobs that the mounted checkpoint has and the base commit lacks, so that the store does not request them
+// from the mounted remote. It waits until the trees are fetched.
 func (m *mount) expect(ctx context.Context) {
 	base, err := m.record.Base()
 	if err != nil || base.Shown.IsZero() || m.sessionRemote == nil && m.forkRemote == nil {

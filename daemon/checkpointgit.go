@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// provider returns the source of the objects that git asks for. A mount that starts from a checkpoint also needs the
-// objects of its session.
+// provider returns the source of the objects that git requests. A mount that starts from a checkpoint also supplies the objects
+// of its session.
 func (m *mount) provider() promisor.Provider {
 	if m.record.Checkpoint != nil {
 		return m.owned
@@ -27,9 +27,9 @@ func (m *mount) provider() promisor.Provider {
 	return m.store
 }
 
-// likeCheckpoint sets o so that a new git directory equals that of the checkpoint that the mount starts from, and returns the
-// index of the checkpoint. It returns nil if the mount starts from a commit, or if the git directory exists already.
-// o.Session is set in both cases, so that git finds the session's objects.
+// likeCheckpoint fills o so that a new git directory gets the branches, stashes and files that the mount's start checkpoint
+// recorded. It returns the index of that checkpoint. It returns nil if the mount starts from a commit, or if git's index exists
+// already. o.Session is set for every mount that starts from a checkpoint, so that git finds the objects of the session.
 func (m *mount) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	if m.record.Checkpoint == nil {
 		return nil, nil
@@ -68,7 +68,7 @@ func (m *mount) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	return &state.Index, nil
 }
 
-// gitState returns the part of a checkpoint state that a git directory is created from.
+// gitState returns the parts of a checkpoint state that are needed to create a git directory.
 func gitState(s session.State) *gitdir.State {
 	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote, Files: make(map[string]gitdir.File, len(s.Files))}
 	for _, stash := range s.Stashes {
@@ -80,8 +80,8 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// likeCheckpointDirs sets the permissions of directories to those of the checkpoint that a new mount starts from, because
-// git's trees have none. It runs before the kernel knows any inode of the mount.
+// likeCheckpointDirs sets the permissions of directories in a new mount to those recorded in its start checkpoint, because git's
+// tree objects do not store permissions of directories. It is called before the kernel knows any inode of the mount.
 func (m *mount) likeCheckpointDirs(ctx context.Context) error {
 	if m.record.Checkpoint == nil || m.resumed || !m.writable() {
 		return nil
@@ -130,8 +130,8 @@ func committerOf(repo *session.Repo, id object.ID) string {
 	return ""
 }
 
-// staged returns the differences between an index and the mounted tree. It keeps the empty blob, which git expects for
-// entries of git add -N.
+// staged returns the differences between an index and the mounted tree. If the index has entries of git add -N, staged also
+// stores the empty blob, because git expects to find it.
 func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
 	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {
 		empty, err := emptyBlob(m.store.Format())
@@ -149,8 +149,8 @@ func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, e
 	})
 }
 
-// stagedAgainst returns the differences between an index and a tree. size returns the size of a blob in bytes, if it is
-// known.
+// stagedAgainst returns the differences between the index x and a tree. The function size returns the size of a blob in bytes,
+// and false if the size is not known.
 func stagedAgainst(ctx context.Context, read treediff.Reader, tree object.ID, x *session.Index, f object.Format,
 	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
 	s := &gitdir.Staged{}
@@ -207,17 +207,17 @@ func stagedAgainst(ctx context.Context, read treediff.Reader, tree object.ID, x 
 	return s, nil
 }
 
-// emptyBlob returns the blob that git stores in its index for a file that was added with git add -N, and expects to find
+// emptyBlob returns the empty blob. Git's index refers to it for a file that was added with git add -N, and git expects the blob
 // in its object store.
 func emptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
 
-// special0 converts an index entry of a session into one of package index.
+// special0 converts an index entry of package session to one of package index.
 func special0(e session.IndexEntry) index.Entry {
 	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
 }
 
-// treesOf returns a function that finds the trees of directories below root. It reports false for a directory that does
-// not exist or cannot be read. It remembers all trees that it has seen, and is not safe for concurrent use.
+// treesOf returns a function that looks up the tree of a directory below root. That function returns false if the directory does
+// not exist or cannot be read. It caches every tree that it has read, and is not safe for concurrent use.
 func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir string) (object.ID, bool) {
 	trees := map[string]object.ID{"": root}
 	var find func(dir string) object.ID

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
-// stagedIf returns stagedThen if the index is to be restored, otherwise nil.
+// stagedIf returns the method stagedThen if staged is true, and nil otherwise.
 func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	if !staged {
 		return nil
@@ -24,8 +24,8 @@ func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	return w.stagedThen
 }
 
-// stagedThen compares the index at the target with the index at checkpoint p, for the paths of the restore. It copies
-// the blobs to where git finds them.
+// stagedThen returns the differences between the index recorded in checkpoint p and the index recorded in the restore's target,
+// for the paths that are restored. It copies the blobs of the changed entries into the git directory, so that git can read them.
 func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitdir.Staged, error) {
 	now, err := w.repo.State(p)
 	if err != nil {
@@ -55,7 +55,8 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 		}
 	}
 	entry := entriesOf(ctx, w.m.view.Tree, then.Index.Tree)
-	// Entries with flags that the target's index does not have, and that therefore return to the entry of its tree.
+	// The remaining entries have flags in the current index and no flags in the target's index. They are replaced by the plain
+	// entries of the target's tree.
 	for _, e := range now.Index.Special {
 		if listed[e.Path] || !w.Wants(e.Path) {
 			continue
@@ -70,7 +71,8 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 	return x, w.keepForGit(ctx, x)
 }
 
-// stateOf reads the checkpoint state of p. It fetches small files of the state that are missing from the session remote.
+// stateOf returns the checkpoint state of p. Small files of the state that are missing on this host are fetched from the session
+// remote.
 func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.State, error) {
 	blobs, err := resume.StateBlobs(w.repo, p)
 	if err == nil {
@@ -82,7 +84,7 @@ func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.
 	return w.repo.State(p)
 }
 
-// keepForGit copies the session's blobs that the index names into the object store of the mount's git directory.
+// keepForGit copies the blobs that x refers to, and that the session owns, into the object store of the mount's git directory.
 func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {
@@ -114,8 +116,8 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	return nil
 }
 
-// entriesOf returns a function that finds the entry of a path in a tree. It returns a zero entry if the tree has no
-// entry at the path, or has a directory.
+// entriesOf returns a function that looks up the entry of a path in the tree root. That function returns the zero entry if the
+// path does not exist in the tree or is a directory.
 func entriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
 	tree := treesOf(ctx, read, root)
 	return func(at string) (object.TreeEntry, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
-// restoring is a restore in progress, with the repository of the session that its checkpoints belong to.
+// restoring is a restore in progress, together with the repository of the session that its checkpoints belong to.
 type restoring struct {
 	checkout.Restore
 	m    *mount
@@ -36,10 +36,10 @@ func (m *mount) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string
 	return w
 }
 
-// dirDiffer compares trees with WithDirs.
+// dirDiffer compares trees with treediff.WithDirs.
 type dirDiffer treediff.Reader
 
-// Differences returns the paths in which two trees differ, including empty directories, in the order in which WithDirs
+// Differences returns the paths in which two trees differ, including empty directories, in the order in which treediff.WithDirs
 // visits them.
 func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
 	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
@@ -68,8 +68,8 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress
 	return reply, nil
 }
 
-// restore does the work of Restore and returns errors unexplained. It holds git's index lock from the comparison until
-// all is written, so that no git command changes the index meanwhile.
+// restore implements Restore for one mount; its errors carry no hints yet. It holds git's index lock from the comparison until
+// all files are written, so that no git command changes the index in between.
 func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
 	if !m.writable() {
 		return reply, fault.ErrReadOnly
@@ -78,7 +78,8 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	// A caller whose daemon died repeats its request; the successor may have finished the restore meanwhile.
+	// A caller whose daemon died repeats its request. The successor may already have completed the restore, which the nonce
+	// shows.
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
@@ -104,7 +105,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 		return reply, err
 	}
 	w := m.newRestoring(git, repo, paths)
-	// Must precede the checkpoint that Apply creates, which is the newest from then on.
+	// The id is looked up before Apply creates a checkpoint, because an id may be relative to the newest checkpoint.
 	if w.Target, err = catalog.Find(ctx, repo, m.listed(), r.ID); err != nil {
 		return reply, err
 	}
@@ -120,8 +121,8 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	return w.reply(w.Changes, false)
 }
 
-// pathsInside returns cleaned paths relative to the mount. It returns none, which means all files, if one of them is the
-// mount itself.
+// pathsInside returns the paths cleaned and relative to the root of the mount. If one of them is the root itself, it returns no
+// paths, which stands for all files. It returns an error for a path outside the mount.
 func pathsInside(paths []string) (inside []string, err error) {
 	for _, p := range paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
@@ -134,7 +135,7 @@ func pathsInside(paths []string) (inside []string, err error) {
 	return inside, nil
 }
 
-// reply describes the changes to the paths of list. In a dry run, they were not applied.
+// reply returns the reply for the changes in list. The parameter dry states that the changes were not applied.
 func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
 	o, err := w.m.daemon.Catalog.OpenMount(w.m.listed())
 	if err != nil {
@@ -169,8 +170,8 @@ func (w *restoring) Dirs(ctx context.Context, p session.Checkpoint) (map[string]
 	return state.Dirs, err
 }
 
-// Hold protects the tree of a checkpoint from gc by a ref, because the working tree is about to show parts of it. It
-// returns an error if gc has already removed the checkpoint.
+// Hold creates a ref to the tree of a checkpoint, because the working tree is about to show parts of it and gc must not remove
+// its objects. It returns an error if gc has already removed the checkpoint.
 func (w *restoring) Hold(ctx context.Context, p session.Checkpoint) error {
 	defer w.repo.Working()()
 	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc removed it meanwhile

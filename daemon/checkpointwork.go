@@ -54,8 +54,8 @@ func (h sessionHome) origin(p session.Checkpoint) *origin {
 	return &origin{home: h.dir, session: h.session, record: h.record, checkpoint: p, carried: h.carried}
 }
 
-// sessionHome is the home of a session, mounted or not. For a mount that shows one checkpoint, it is the home of that
-// mount.
+// sessionHome describes where a session is stored on this host, whether it is mounted or not. The home is the mount's directory
+// below the state directory. For a mount that shows one checkpoint read-only, it is the home of that mount.
 type sessionHome struct {
 	dir     string
 	session string
@@ -65,8 +65,8 @@ type sessionHome struct {
 	carried control.SessionOptions
 }
 
-// homeOf finds a session by its name, or by a directory in its mount. It returns ErrNoSession if there is none on this
-// host.
+// homeOf finds a session on this host. The parameter of is the name of the session, or an absolute path in its mount. homeOf
+// returns statedir.ErrNoSession if this host has no such session.
 func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
@@ -93,7 +93,8 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	return h, err
 }
 
-// mountOf returns the mount that contains a directory, or the mount of the session with a name.
+// mountOf returns the mount that contains the directory of, if of is an absolute path, and otherwise the mount of the session
+// named of.
 func (d *Daemon) mountOf(of string) (*mount, bool) {
 	if filepath.IsAbs(of) {
 		return d.find(of)
@@ -109,7 +110,8 @@ func (d *Daemon) mountOf(of string) (*mount, bool) {
 	return nil, false
 }
 
-// request fills in the remote of a request, and the tokens if the session is mounted from the same remote.
+// request returns r with the remote of the session filled in. If r names no other remote, it also fills in the tokens of the
+// session's mount.
 func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	if r.Remote == "" || r.Remote == h.record.Remote {
 		r.Remote = h.record.Remote
@@ -130,9 +132,10 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	return r
 }
 
-// checkpointToFork returns the checkpoint that a fork starts from, and the home that has it. Without an id it creates a
-// checkpoint of the current state. A mount that shows one checkpoint uses that one; for an id, it uses the session's own
-// home if this host has one.
+// checkpointToFork returns the checkpoint that a fork starts from, and the home in which that checkpoint is stored. If id is empty
+// and h is a writable mount, it creates a checkpoint of the current state. If id is empty and h is a mount that shows one
+// checkpoint, it returns that checkpoint. If id is not empty and h shows one checkpoint, it looks the id up in the session's own
+// home, if this host has one, because the home of the mount has a single checkpoint.
 func (d *Daemon) checkpointToFork(ctx context.Context, h sessionHome, id string) (sessionHome, session.Checkpoint, error) {
 	shows := h.mount != nil && h.mount.session == ""
 	switch {
@@ -152,7 +155,7 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h sessionHome, id string)
 	return h, p, err
 }
 
-// shown returns the checkpoint that the mount starts from.
+// shown returns the checkpoint that this mount started from.
 func (h sessionHome) shown() (session.Checkpoint, error) {
 	commit, err := object.ParseID(h.record.Checkpoint.Commit)
 	if err != nil {
@@ -166,8 +169,8 @@ func (h sessionHome) shown() (session.Checkpoint, error) {
 	return repo.CheckpointAt(commit)
 }
 
-// find returns the checkpoint of the session that id stands for; "" is the newest. It returns a zero checkpoint if id is
-// "" and the session has no repository.
+// find returns the checkpoint of the session that id refers to; an empty id refers to the newest one. It returns the zero
+// checkpoint if id is empty and the session has no repository yet.
 func (h sessionHome) find(ctx context.Context, id string) (session.Checkpoint, error) {
 	repo, err := h.open()
 	// The session has no checkpoint yet.
@@ -181,7 +184,7 @@ func (h sessionHome) find(ctx context.Context, id string) (session.Checkpoint, e
 	return catalog.Find(ctx, repo, h.mount.listed(), id)
 }
 
-// open opens the session's repository for reading. The error matches fs.ErrNotExist if there is none.
+// open opens the session's repository read-only. The error matches fs.ErrNotExist if the session has no repository.
 func (h sessionHome) open() (*session.Repo, error) {
 	base, err := h.record.Base()
 	if err != nil {
@@ -195,8 +198,8 @@ func (h sessionHome) open() (*session.Repo, error) {
 	return session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: h.session, ReadOnly: true, Borrow: pathLines(stores)})
 }
 
-// show returns the checkpoint that a mount is to show, and completes r, if the session is on this host. It returns nil
-// if the session has to be looked up on a session remote.
+// show completes the request r to show one checkpoint of a session, and returns that checkpoint, if the session is on this host.
+// It returns nil if the session has to be looked up on a session remote.
 func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, error) {
 	h, err := d.homeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
@@ -222,8 +225,8 @@ type mountStart struct {
 	known  *knownSession    // refs and meta of the resumed session; nil if they were not read yet
 }
 
-// complete fills in the remote of a request, and the start of a mount that shows one checkpoint, from the session on
-// this host or on the session remote.
+// complete fills in what a mount request leaves open: the remote to mount, and the checkpoint that is shown. It reads them from
+// the session on this host, or from the session remote.
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mountStart) (err error) {
 	// A mount that shows one checkpoint cannot be changed.
 	if r.At != "" && b.from == nil {

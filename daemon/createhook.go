@@ -31,10 +31,10 @@ const (
 	shortestSecret = 8
 )
 
-// createByHook runs the command of --session-remote-create if the git server reports that there is no repository at the URL of
-// the session remote. It returns nil if the server cannot be reached or refuses the login: the first push reports that.
-// d.creating serializes all mounts, so that of several mounts with the same new session remote only the first one runs the
-// command.
+// createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of the
+// session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push reports
+// that error. The mutex d.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
+// the first one runs the command and the others find the repository.
 func (m *mount) createByHook(ctx context.Context, progress func(control.Progress)) error {
 	d := m.daemon
 	d.creating.Lock()
@@ -69,8 +69,8 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	return nil
 }
 
-// lacksRemote returns the URL of the session remote, without secrets, if the git server reports that it has no such repository.
-// It returns "" otherwise, also if the server cannot be reached.
+// lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does not
+// exist. Otherwise it returns "". A server that cannot be reached is not an error.
 func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
 	remote, _, err := m.daemon.remotes.Session(m.request)
 	if err != nil || remote == nil {
@@ -83,9 +83,9 @@ func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
 	return "", ctx.Err()
 }
 
-// runHook runs the command of --session-remote-create with the parameters of the repository in its environment (ARTIFACTFS_*).
-// It returns the last createOutput bytes of its output in one line, with the secrets of the request replaced by "***". It kills
-// the command, and its children, after createTime.
+// runHook runs the command of --session-remote-create. It passes the parameters of the repository in environment variables named
+// ARTIFACTFS_*. It returns the last createOutput bytes of the command's output as one line, with the secrets of the request
+// replaced by "***". After createTime it kills the command and its children.
 func (m *mount) runHook(ctx context.Context, url, format string) (out string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
 	defer cancel()
@@ -93,7 +93,8 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
 	cmd.Dir, cmd.WaitDelay = "/", time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// The command has a process group of its own, which the negative number addresses: its children are killed, too.
+	// The command runs in a new process group. The negative pid sends the signal to the whole group, and so to the command's
+	// children.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Env = append(append(os.Environ(), remotes.Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
@@ -109,8 +110,8 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 		err = cause
 	}
 	out = text.String()
-	// The first three are secrets of any length. Of the arguments only long ones are replaced, since short ones, such as
-	// options, may occur in the output by chance.
+	// The first three are secrets and are always replaced. Short arguments of the command are not replaced, because a short
+	// option may occur in the output by chance.
 	for i, secret := range append(append(given.Secrets(), string(r.Token)), r.CreateRemote[1:]...) {
 		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
 			out = strings.ReplaceAll(out, secret, "***")

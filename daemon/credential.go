@@ -19,9 +19,9 @@ import (
 var _ control.CredentialHolder = (*Daemon)(nil)
 
 // SetCredential replaces the credentials of the mount at r.Dir by a new token or token file. It first tries the token on the
-// remote, and changes nothing if the remote refuses it; if the remote cannot be reached, the token is used unchecked. The new
-// token applies at once to all users of the same login: contents, history, the session remote on the same host, submodules and
-// git commands, also of other mounts.
+// remote. If the remote refuses the token, nothing is changed; if the remote cannot be reached, the token is used unchecked. All
+// users of the same login use the new token at once: the fetching of contents and history, a session remote on the same host,
+// submodules, git commands, and other mounts with this login.
 func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
 	var reply control.CredentialReply
 	m, ok := d.find(r.Dir)
@@ -62,8 +62,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	return reply, nil
 }
 
-// renew sets a new token or token file in a login, passes it to the takeover state and the git directories of the mounts that
-// use the login, and repeats their failed work. It returns the sorted directories of those mounts.
+// renew sets a new token or token file in the login l. For each mount that uses l, it stores the credentials in the takeover
+// state, updates the git directory and repeats failed work. It returns the sorted directories of these mounts.
 func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string) []string {
 	uses := d.remotes.Renew(l, token, file)
 	var dirs []string
@@ -87,8 +87,8 @@ func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string
 	return dirs
 }
 
-// writeLogins rewrites the git configuration that lists the URLs for which git commands request a login from this daemon. It
-// does nothing before the git directory exists.
+// writeLogins rewrites the part of the git configuration that lists the URLs for which git commands request a login from this
+// daemon. It does nothing if the git directory does not exist yet.
 func (m *mount) writeLogins(ctx context.Context) error {
 	m.mu.Lock()
 	ready := m.gitReady
@@ -103,7 +103,7 @@ func (m *mount) writeLogins(ctx context.Context) error {
 	return gitdir.Options{Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
 }
 
-// retry makes failed background work of the mount run again at once, instead of after its pause.
+// retry repeats failed background work of the mount immediately, without waiting for the end of its pause.
 func (m *mount) retry() {
 	m.mu.Lock()
 	close(m.retried)

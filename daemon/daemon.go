@@ -56,7 +56,8 @@ type Config struct {
 	Takeovers   int                 // number of predecessors since the first mount
 }
 
-// take removes the file with that name from Kept and returns it. It returns nil if Kept has no such file.
+// take removes the descriptor with that name from c.Descriptors and returns its file. It returns nil if there is no such
+// descriptor.
 func (c *Config) take(name string) *os.File {
 	at := slices.IndexFunc(c.Descriptors, func(k keeper.Descriptor) bool { return k.Name == name })
 	if at < 0 {
@@ -67,7 +68,7 @@ func (c *Config) take(name string) *os.File {
 	return f
 }
 
-// Daemon holds the mounts of one process and all that they share. It implements control.Handler. Its methods are safe for
+// Daemon holds the mounts of one process and everything that they share. It implements control.Handler. Its methods are safe for
 // concurrent use.
 type Daemon struct {
 	state   string // path of the state directory
@@ -108,9 +109,9 @@ type Daemon struct {
 
 var _ control.Handler = (*Daemon)(nil)
 
-// New opens the state directory and creates it if it is missing. If c.Kept has descriptors of a predecessor, New starts to take
-// over its mounts in the background; Resumed waits for that. Otherwise it removes what killed processes left in the state
-// directory. The caller calls Close.
+// New opens the state directory and creates it if it is missing. If c.Descriptors has descriptors of a predecessor, New starts
+// to take over the predecessor's mounts in the background; Resumed waits for that. Otherwise New removes temporary files of
+// killed processes from the state directory. The caller calls Close.
 func New(c Config) (*Daemon, error) {
 	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -155,8 +156,8 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// Close unmounts all mounts, waits for all background work and releases the caches. It detaches busy mounts: no process would
-// serve them afterwards.
+// Close unmounts all mounts, waits for all background work and releases the caches. A busy mount is detached, because no process
+// will serve it after Close.
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -182,8 +183,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Shutdown unmounts all mounts, one after the other. Unlike Close it detaches none: it stops at the first mount that cannot be
-// unmounted, such as a busy one, and returns its error. The mounts unmounted before stay unmounted.
+// Shutdown unmounts all mounts, one after the other. Unlike Close, it does not detach busy mounts: it returns the error of the
+// first mount that cannot be unmounted, and does not unmount the rest. Mounts that it has already unmounted stay unmounted.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
 		return fault.Explain("shut down", "daemon", err)
@@ -197,16 +198,15 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Idle returns a channel that is closed while the registry has no mount, not even one that is being prepared. A new mount
-// replaces the channel.
+// Idle returns a channel that is closed while the daemon has no mount. A mount that is being prepared counts as a mount. When a
+// mount is added after that, Idle returns a new channel.
 func (d *Daemon) Idle() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.idle
 }
 
-// add adds a mount to the registry and sets its login. It returns false if another mount has the directory. The caller holds
-// d.mu.
+// add adds m to d.mounts and sets its login. It returns false if another mount has the same directory. The caller holds d.mu.
 func (d *Daemon) add(m *mount) bool {
 	if _, taken := d.mounts[m.dir]; taken {
 		return false
@@ -220,18 +220,19 @@ func (d *Daemon) add(m *mount) bool {
 	return true
 }
 
-// mountMemory is the memory of an idle mount in bytes. Most of it are buffers that are rarely touched.
+// mountMemory is the memory in bytes that an idle mount takes. Most of it is buffers that are rarely used.
 const mountMemory = 1 << 20
 
-// limitMemory adapts the memory limit of the Go runtime to the number of mounts, if a limit is set. Below the size of the live
-// heap the garbage collector would run without pause. The caller holds d.mu.
+// limitMemory adapts the memory limit of the Go runtime to the number of mounts, if a limit is set. If the limit were below the
+// size of the live heap, the garbage collector would run continuously. The caller holds d.mu.
 func (d *Daemon) limitMemory() {
 	if d.memoryLimit < math.MaxInt64/2 { // the runtime reports math.MaxInt64 if no limit is set
 		debug.SetMemoryLimit(d.memoryLimit + int64(len(d.mounts))*mountMemory)
 	}
 }
 
-// remove removes a mount from the registry, and closes the channel that Idle returned if it was the last one.
+// remove removes m from d.mounts. If m was the last mount, it closes the channel that Idle returns. The caller must not hold
+// d.mu.
 func (d *Daemon) remove(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,8 +256,8 @@ func (d *Daemon) list() []*mount {
 	return mounts
 }
 
-// find returns the mount at dir, or at its nearest ancestor that is the root of a mount. dir is absolute. It returns false if
-// there is no such mount.
+// find returns the mount that contains dir: the mount at dir itself, or at its nearest ancestor that is the root of a mount. dir
+// is an absolute path. It returns false if dir is not in a mount.
 func (d *Daemon) find(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

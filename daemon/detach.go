@@ -13,10 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// GiveUp detaches the mounts in kept, the descriptors that dead processes left with the supervisor. The supervisor calls it
-// when it gives up starting workers, since no process would serve those mounts afterwards. GiveUp records reason as the cause
-// for each mount that was served, for later status requests. Overlays and sessions stay in the state directory. It continues
-// after errors and returns all of them.
+// GiveUp detaches the mounts whose descriptors dead workers left with the supervisor. The supervisor calls it when it stops
+// starting new workers, because no process would serve the mounts afterwards. For each mount that was served, GiveUp records
+// reason as the cause, which later status requests show. Overlays and sessions remain in the state directory. GiveUp continues
+// after an error, and returns all errors joined.
 func GiveUp(state string, descriptors []keeper.Descriptor, reason string, log *zap.Logger) error {
 	var errs []error
 	f := statedir.Failures{State: state, Log: log}
@@ -42,7 +42,7 @@ func GiveUp(state string, descriptors []keeper.Descriptor, reason string, log *z
 	return errors.Join(errs...)
 }
 
-// mounted reports whether the kernel has the mount.
+// mounted reports whether the file system is mounted at m.dir.
 func (m *mount) mounted() bool {
 	_, err := mountpoint.DeviceOf(m.dir)
 	return err == nil

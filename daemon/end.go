@@ -13,14 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// flushTime is how long the kernel may take to write its cached changes of a busy mount to this process.
+// flushTime is how long flush waits for the kernel to write its cached changes of a mount to this process.
 const flushTime = 10 * time.Second
 
-// stop unmounts. A busy mount is an error and stays mounted, unless force is set, which detaches it. If the mount is still
-// being prepared, stop cancels its start and waits until the goroutine of the start has taken the mount down, or ctx ends.
+// stop unmounts the mount. If the mount is busy, stop detaches it if force is set; otherwise it returns an error, and the mount is
+// served as before. If the mount is still being prepared, stop cancels the preparation and waits until the starting goroutine has
+// cleaned up, or until ctx ends.
 func (m *mount) stop(ctx context.Context, force bool) error {
 	m.mu.Lock()
-	// goBehind sets StateMounted under the same lock, and only if aborted is not set: one of the two always stops the mount.
+	// goBehind sets StateMounted under the same lock, unless aborted is set. So the mount is stopped either here or by its own
+	// start.
 	preparing := m.state == control.StatePreparing
 	m.aborted = m.aborted || preparing
 	m.mu.Unlock()
@@ -43,8 +45,8 @@ func (m *mount) stop(ctx context.Context, force bool) error {
 //	unserve      unmount the bind mounts, then the mount itself
 //	finish       stop background work and release the rest
 //
-// If the mount is busy and force is not set, it is served as before. takeDown must not run at the same time as the start of the
-// mount.
+// If the mount is busy and force is not set, takeDown returns an error and the mount is served as before. takeDown must not run
+// concurrently with the start of the mount.
 func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.leave(ctx, force); err != nil {
 		return err
@@ -60,9 +62,9 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 	return nil
 }
 
-// unserve unmounts the directories that are bind-mounted inside the mount, and then the mount itself. If that fails and force
-// is not set, it restores the bind mounts and returns an error that names the processes that use the mount. With force it
-// detaches everything.
+// unserve unmounts the bind mounts inside the mount, and then the mount itself. If that fails and force is not set, it restores
+// the bind mounts and returns an error that names the processes that use the mount. If force is set, it detaches everything
+// instead.
 func (m *mount) unserve(ctx context.Context, force bool) error {
 	m.filters.Release() // idle filter programs keep the mount busy, since it is their working directory
 	if m.foreign() {
@@ -93,8 +95,8 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	return m.detach(err)
 }
 
-// detach removes a mount that is in use from the directory tree (MNT_DETACH), after it has made the kernel write cached
-// changes. busy is the reason, for the log.
+// detach removes a busy mount from the directory tree (MNT_DETACH), after it has made the kernel write its cached changes. The
+// parameter busy is the reason, which is logged.
 func (m *mount) detach(busy error) error {
 	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
 	m.flush()
@@ -107,13 +109,13 @@ func (m *mount) detach(busy error) error {
 	return m.server.Detach()
 }
 
-// copiesFor is how long an unmount waits for copies of the mount to end: a command in its own mount namespace may be about to
-// exit.
+// copiesFor is how long an unmount waits until other mount namespaces have dropped their copies of the mount. For example, a
+// command that runs in a mount namespace may be about to exit.
 const copiesFor = 5 * time.Second
 
-// awaitCopies waits up to copiesFor until other mount namespaces, such as those of containers, have no copy of the mount. While
-// there is one, the file system remains mounted in that namespace after an unmount in this one, and needs a process that serves
-// it. awaitCopies returns an error that names the copies that remain. With force it does not wait.
+// awaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount, but no longer than
+// copiesFor. Such a copy remains mounted after an unmount in this namespace, and its file system calls need a process that
+// serves them. awaitCopies returns an error that names the remaining copies. If force is set, it does not wait.
 func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	for until := time.Now().Add(copiesFor); ; {
 		copies, err := mountinfo.Copies(m.dir)
@@ -131,8 +133,8 @@ func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	}
 }
 
-// flush makes the kernel send its cached changes of the mount to this process, by syncfs(2), and waits up to flushTime. An
-// error is only logged.
+// flush calls syncfs(2), which makes the kernel send its cached changes of the mount to this process. It waits no longer than
+// flushTime, and logs errors.
 func (m *mount) flush() {
 	done := make(chan error, 1)
 	go func() {
@@ -156,8 +158,8 @@ func (m *mount) flush() {
 	}
 }
 
-// finish stops the background work of a mount that the kernel no longer has, ends its session, and releases all that the mount
-// holds. It may be called several times and concurrently; every call returns only after everything is released.
+// finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all its resources.
+// It may be called several times and concurrently; every call returns after everything has been released.
 func (m *mount) finish() {
 	m.mu.Lock()
 	if m.stopping {

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// endedMounts holds mounts that ended while no process could answer the unmount request, such as during a takeover. The caller
-// sends its request again, and it is answered from here. Methods are safe for concurrent use.
+// endedMounts holds mounts that ended while no process could answer the unmount request, for example during a takeover. The
+// caller sends its request again, and the daemon answers the repeated request from endedMounts. The methods are safe for
+// concurrent use.
 type endedMounts struct {
 	mu     sync.Mutex
 	mounts map[string]*mount // by directory; guarded by mu
 }
 
-// endedMountTime is how long departed holds a mount.
+// endedMountTime is how long endedMounts holds a mount.
 const endedMountTime = time.Minute
 
 // add holds m for endedMountTime.
@@ -32,7 +33,7 @@ func (d *endedMounts) add(m *mount) {
 	})
 }
 
-// remove removes the mount of directory dir and returns it; false if there is none.
+// remove removes and returns the mount at the directory dir. It returns false if endedMounts does not hold such a mount.
 func (d *endedMounts) remove(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,22 +13,22 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// The background work looks for newly fetched contents after fillFirst, and after twice the previous pause each time that
-// nothing was fetched, up to fillMost.
+// The pauses between two checks for newly fetched contents. The first pause is fillFirst. Each time that nothing was fetched,
+// the pause doubles, up to fillMost.
 const (
 	fillFirst = 2 * time.Second
 	fillMost  = 10 * time.Minute
 )
 
-// fillIndex adds the sizes of files and the ids of ignore files to git's index that were not known when the index was written.
-// It does so after prefetching has ended, and again after more contents were fetched, until ctx ends. filled states that the
-// predecessor has added everything that was fetched then.
+// fillIndex completes git's index, which was written before all contents were fetched: it adds the sizes of files, and the ids
+// of ignore files. It starts when prefetching has ended, and repeats this after more contents were fetched, until ctx ends. The
+// parameter filled states that the predecessor has already added everything that it had fetched.
 func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
 		return
 	}
-	// last is the number of fetched contents at the last fill, arrived the store's counter of received contents at the last
-	// check.
+	// The variable last is the number of fetched contents when the index was last filled. The variable arrived is the value of
+	// the store's counter of received contents at the last check.
 	last, arrived := -1, m.indexed
 	if filled {
 		arrived = m.before.Blobs
@@ -56,8 +56,8 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	}
 }
 
-// fillIndexOnce adds the sizes and ignore files that are known now. It returns false, and changes nothing, if a git command
-// runs, or if there is no git directory.
+// fillIndexOnce adds the sizes and ignore files that are known at the time of the call. If a git command is running, or if there
+// is no git directory, it changes nothing and returns false.
 func (m *mount) fillIndexOnce(ctx context.Context) bool {
 	m.mu.Lock()
 	dir, ready := m.git.dir, m.gitReady
@@ -77,9 +77,9 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
 		Bar:      m.passes.bar,
 	}, func(e index.Entry) (int64, bool) {
-		// Glance finds the attributes that lstat would return, with which git compares, by inode number. The index stores 32
-		// bits of that number, enough for nodes of the base tree. The lower half of an overlay node's number may equal the
-		// number of a base node; Glance returns nothing for overlay nodes, whose changes git must notice.
+		// Git compares the index with the attributes that lstat(2) returns. Glance looks these attributes up by inode number.
+		// The index stores the lower 32 bits of that number, which identify a node of the base tree. An overlay node may have
+		// the same lower 32 bits, but Glance returns nothing for overlay nodes, because git has to notice their changes.
 		a, ok := m.tree.Glance(worktree.Node(e.Stat.Ino), e.ID)
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})

@@ -13,11 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// filterDeadline is how long a filter may run without output. git-lfs prints nothing while it downloads.
+// filterDeadline is how long a filter program may run without output. It is long because git-lfs prints nothing while it
+// downloads.
 const filterDeadline = 15 * time.Minute
 
-// newFilters returns the filter programs that convert the contents of the mount (gitattributes(5)). They run with the
-// environment of the request and with GIT_DIR and GIT_WORK_TREE set, as under git.
+// newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). Like under git,
+// they run with GIT_DIR and GIT_WORK_TREE set. The rest of their environment is that of the mount request.
 func (m *mount) newFilters() *filter.Programs {
 	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}
 	if m.inside.Wanted() {
@@ -29,8 +30,8 @@ func (m *mount) newFilters() *filter.Programs {
 	})
 }
 
-// awaitGitDir waits until filter programs can use the mount's git directory. It returns an error if creating the git directory
-// failed.
+// awaitGitDir waits until filter programs can use the mount's git directory. It returns an error if the git directory could not
+// be created, or if ctx or the mount ends.
 func (m *mount) awaitGitDir(ctx context.Context) error {
 	if !m.triedGit(ctx) {
 		return cmp.Or(ctx.Err(), context.Canceled)

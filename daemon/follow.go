@@ -22,15 +22,15 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount that follows asks the remote for the commit of its branch, in one request, and moves there as artifactfs switch does.
-// A writable mount moves only while it has no work of the user: git status lists nothing, and HEAD is the commit that following
-// set, or an ancestor of the branch on the remote.
+// A mount that follows its branch requests the branch's commit from the remote, and then switches to that commit like artifactfs
+// switch. A writable mount switches only if the user has not worked in it: git status lists nothing, and HEAD is the commit that
+// following set, or an ancestor of the branch on the remote.
 
 // DefaultFollowInterval is the time between two automatic requests to the remote.
 const DefaultFollowInterval = 30 * time.Second
 
-// followFile is the name of the file in the mount's home that stores the state of following as JSON (followed). If the process
-// is killed before it is written, it holds the state before the last move, and the next request to the remote corrects it.
+// followFile is the file in the mount's home that stores the state of following (type followed) as JSON. If the process is killed
+// between a switch and the writing of this file, the file describes the state before the switch. The next refresh corrects it.
 const followFile = "follow.json"
 
 var (
@@ -47,7 +47,8 @@ type followed struct {
 	Why     string    `json:"why,omitempty"`    // reason for which the mount did not move; "": it moved, or was at Tip
 }
 
-// follow moves the mount with the branch on the remote until ctx ends. It returns at once if the mount does not follow.
+// follow refreshes the mount in regular intervals until ctx ends. It returns at once if the mount was not requested to follow
+// its branch.
 func (m *mount) follow(ctx context.Context) {
 	if !m.request.Follow || !m.triedGit(ctx) || !m.tried(ctx, m.historyTried) {
 		return
@@ -71,8 +72,8 @@ func (m *mount) follow(ctx context.Context) {
 	}
 }
 
-// Refresh fetches the mounted branch from the remote, and moves the mount there if it follows. The reply has the old and the
-// new commit, whether the mount moved, and if not, the reason.
+// Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
+// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason.
 func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
@@ -92,9 +93,9 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	return reply, nil
 }
 
-// refresh requests the commit of the mounted branch, fetches it if it is missing, updates the remote-tracking branch, and moves
-// the mount if it follows. m.following serializes calls. It returns fault.ErrNoBranch if a tag or commit is mounted, and
-// errBranchGone.
+// refresh requests the commit of the mounted branch, fetches the commit if it is missing, updates the remote-tracking branch,
+// and switches the mount if it follows the branch. The channel m.following serializes the calls. refresh returns
+// fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was deleted on the remote.
 func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
 	ref := m.snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
@@ -122,7 +123,7 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	if err != nil {
 		return reply, err
 	}
-	// The store gets the commit before the ref is set, so that git never sees a ref to a missing commit.
+	// The store fetches the commit before the ref is set, so that git never sees a ref to a missing commit.
 	if !m.store.HasCommit(tip) {
 		if err := m.store.Advance(ctx, ref, tip, from.Commit); err != nil {
 			return reply, fault.Remote(err)
@@ -147,9 +148,9 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	return reply, err
 }
 
-// goAlong moves a mount that follows to tip, the commit of the branch on the remote, unless work of the user prevents that. It
-// sets Moved, Paths and Why of reply, and stores the state of following. known is the commit that the remote-tracking branch
-// had before the refresh.
+// goAlong switches a mount that follows its branch to tip, the commit of the branch on the remote, unless work of the user
+// prevents that. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. The parameter known is the
+// commit of the remote-tracking branch before the refresh.
 func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
 	reply *control.RefreshReply) error {
 	f := m.readFollowed()
@@ -190,8 +191,8 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 	return m.noteFollowed(f)
 }
 
-// holdsBack returns a sentence that names the work of the user that keeps the mount from moving to tip; "" if there is none.
-// put is the commit that following set HEAD to.
+// holdsBack returns a sentence that names the user's work that prevents the switch to tip, or "" if nothing prevents it. The
+// parameter put is the commit that following last set HEAD to.
 func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "the branch has commits of its own", nil
@@ -211,14 +212,14 @@ func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, 
 	return "", nil
 }
 
-// onlyFollowed reports whether the session can be deleted without loss at an unmount: it has no checkpoints, no session remote,
-// and no changes beside those that following made.
+// onlyFollowed reports whether an unmount can delete the session without loss. That is the case if the session has no
+// checkpoints and no session remote, and if all its changes were made by following.
 func (m *mount) onlyFollowed(ctx context.Context) bool {
 	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.listed().Status().Checkpoints == 0
 }
 
-// asFollowed reports whether a writable mount is exactly as following left it. Ignored files count as work of the user if
-// ignored is set.
+// asFollowed reports whether a writable mount is exactly as following left it. If ignored is set, files that git ignores count
+// as work of the user.
 func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
 	if !m.request.Follow || !m.writable() {
 		return false

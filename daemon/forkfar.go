@@ -13,17 +13,17 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// farOrigin is a parent session on a session remote, from whose checkpoint a mount starts.
+// farOrigin is the start of a mount that forks a session on a session remote: the parent session and its checkpoint.
 type farOrigin struct {
 	*resume.Parent
 	at string // URL of the session remote; it may hold a secret
 }
 
-// forkFar forks a session that is on a session remote at one of its checkpoints, and mounts the fork. With ReadOnly it mounts
-// the checkpoint itself and creates no session.
+// forkFar forks a session that is stored on a session remote, starting from one of its checkpoints, and mounts the fork. If the
+// mount is read-only, forkFar mounts the checkpoint itself and creates no session.
 func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	to := r.Mount
-	// A read-only mount needs no session of its own: it shows the checkpoint of the parent session.
+	// A read-only mount needs no new session: it shows the checkpoint of the parent session.
 	if to.ReadOnly {
 		to.Remote, to.Ref, to.Session, to.At, to.SessionOptions.Remote = "", "", r.Of, r.ID, r.SessionRemote
 		if to.At == "" {
@@ -51,8 +51,8 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	return reply, err
 }
 
-// lookFar reads the metadata of the parent session of a fork from its session remote. It returns statedir.ErrNoSession or
-// fault.NoSuchSessionError if there is no such session. The caller closes Remote.
+// lookFar reads the metadata of a fork's parent session from the parent's session remote. If the session does not exist, it
+// returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller closes the Remote of the result.
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
@@ -74,8 +74,8 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin
 	return &farOrigin{parent, r.SessionRemote}, nil
 }
 
-// nameFork sets the session name of a fork if the request has none. It returns an error that wraps fault.ErrSessionExists if
-// this host already has a session of that name.
+// nameFork sets the session name of a fork if the request names none. It returns an error with a hint if this host already has a
+// session with that name.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
 		to.Session = statedir.SessionName(statedir.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))

@@ -30,11 +30,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// stockGit holds what git commands in a mount use besides files: the git directory, and the servers that answer them. It is
-// zero until the git directory is served.
+// stockGit holds the resources with which git commands work in a mount: the git directory, and the servers that answer git's
+// queries. It is zero until the git directory is served.
 //
-// A git command finds the repository by a lookup of .git in the root of the mount. The kernel sends that lookup to this
-// process, and awaitGit blocks it until the command can work. The command then connects to the servers by sockets in the git
+// A git command finds the repository by looking up .git in the root of the mount. The kernel sends this lookup to the daemon,
+// where awaitGit delays the reply until git commands can work. Later the command connects to the servers by sockets in the git
 // directory.
 type stockGit struct {
 	dir     *gitdir.Dir        // git directory; nil: not served yet
@@ -45,14 +45,15 @@ type stockGit struct {
 	journal *checkout.Journal  // switches and restores that are not finished
 }
 
-// gitPath returns the path of the mount's git directory. The file .git in the root of the mount names it.
+// gitPath returns the path of the mount's git directory. The mount has a file .git in its root that refers to this path.
 func (m *mount) gitPath() string { return filepath.Join(m.home.Dir, "git") }
 
 // gitFile returns the content of the file .git in the root of the mount (gitrepository-layout(5)).
 func (m *mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }
 
-// makeGitDir waits for all trees of the mounted commit, then creates the git directory, or opens an existing one, and serves
-// git commands. It does the expensive part, writing the index, in its turn among the mounts of the daemon.
+// makeGitDir waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and serves
+// git commands. Writing the first index is expensive, so makeGitDir waits for its turn among the mounts of the daemon before it
+// does that.
 func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := m.wholeSnapshot(ctx)
 	if err != nil {
@@ -98,8 +99,9 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
-// writeIndex writes git's first index, if there is none. It lists the base tree, and the staged entries of was, the index of
-// the checkpoint that the mount starts from; nil if it starts from a commit.
+// writeIndex writes git's first index, unless an index exists. The index lists the files of the base tree. The parameter was is
+// the index of the checkpoint that the mount starts from, whose staged entries are added; it is nil if the mount starts from a
+// commit.
 func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
 	if m.hasIndex() {
 		return nil
@@ -118,8 +120,8 @@ func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexO
 	return err
 }
 
-// reopenGitDir serves the git directory that the predecessor served. It changes nothing in the directory, since git commands may
-// be using it, and waits for no request.
+// reopenGitDir serves the git directory that the predecessor served. It does not change the directory, because git commands may
+// be using it, and it does not wait for requests to the remote.
 func (m *mount) reopenGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	snap := m.snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit}
@@ -130,8 +132,8 @@ func (m *mount) reopenGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
-// openToGit starts the servers for git commands, completes interrupted switches and restores, and then lets git commands run in
-// the mount.
+// openToGit starts the servers for git commands and completes interrupted switches and restores. After that, git commands can
+// run in the mount.
 func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	if err := m.serveGit(dir); err != nil {
 		return err
@@ -143,14 +145,14 @@ func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	return nil
 }
 
-// gitOptions returns the options of the git directory for snapshot snap. Without an installed git it logs that and leaves Git
-// empty: the mount works without git commands.
+// gitOptions returns the options of the git directory for the snapshot snap. If no git is installed, it logs that and leaves the
+// option Git empty.
 func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return gitdir.Options{}, fmt.Errorf("find own program: %w", err)
 	}
-	// The mount works without git commands, so a missing git is no error.
+	// The mount works without git commands, so a missing git is not an error.
 	version, err := gitdir.InstalledGit(ctx)
 	if err != nil {
 		m.daemon.log.Info("no git", zap.Error(err))
@@ -166,8 +168,9 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	}, nil
 }
 
-// hookProgram returns the program that git runs as its fsmonitor hook: query.HookName, if it is installed beside program, else
-// program itself, which takes longer to start and recognises the task by the name it is run with.
+// hookProgram returns the program that git runs as its fsmonitor hook. That is the small program query.HookName, if it is
+// installed in the directory of program. Otherwise it is program itself, which starts more slowly and runs the hook if it is
+// called by that name.
 func hookProgram(program string) string {
 	small := filepath.Join(filepath.Dir(program), query.HookName)
 	if _, err := os.Stat(small); err != nil {
@@ -176,8 +179,8 @@ func hookProgram(program string) string {
 	return small
 }
 
-// serveGit starts the servers of stockGit, on the listening sockets of the predecessor if it left any, and opens the journal of
-// switches and restores.
+// serveGit starts the servers of stockGit, and opens the journal of switches and restores. If the predecessor left listening
+// sockets, the servers use them.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
 	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes,
 		fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
@@ -207,7 +210,7 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	return nil
 }
 
-// close stops the servers. Git commands in the mount fail afterwards.
+// close stops the servers. Git commands that still run in the mount fail after that.
 func (g stockGit) close() error {
 	if g.dir == nil {
 		return nil
@@ -219,9 +222,10 @@ func (g stockGit) close() error {
 	return errors.Join(guests, g.monitor.Close(), g.objects.Close(), g.logins.Close())
 }
 
-// changes returns the paths that may have changed since a journal position, for git's fsmonitor queries, and the next position.
-// all means that any path may have changed. Writes may still be in the page cache, without a request to this process. Therefore
-// changes makes the kernel drop the cached attributes of the open files, so that their next write is recorded.
+// changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token, and the
+// next position. The result all means that any path may have changed. A process can write to an open file through the page cache
+// without a request to this process. Therefore changes makes the kernel drop the cached attributes of open files, so that their
+// next write is recorded.
 func (m *mount) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
 	c, err := m.tree.Changes(token)
 	if err != nil {
@@ -231,8 +235,8 @@ func (m *mount) changes(_ context.Context, token string) (next string, paths []s
 	return c.Token, append(c.Paths, m.redirects.Paths()...), c.All, nil
 }
 
-// walkBase calls emit with an index entry for each path of the base tree, in the order of git's index. It is used for the first
-// index.
+// walkBase calls emit with an index entry for each path of the base tree, in the order of git's index. The first index is
+// written from these entries.
 func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) error {
 	device, err := mountpoint.DeviceOf(m.dir)
 	if err != nil {
@@ -247,14 +251,14 @@ func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) erro
 	})
 }
 
-// hasIndex reports whether git's index exists. From then on git commands own it, and the mount does not write it anew.
+// hasIndex reports whether git's index exists. Once it exists, git commands maintain it, and the mount does not write a new one.
 func (m *mount) hasIndex() bool {
 	_, err := os.Lstat(filepath.Join(m.gitPath(), "index"))
 	return err == nil
 }
 
-// indexOptions returns the extensions of the first index: the journal position and the ignore files. It returns the zero value
-// if there is an index. It may fetch ignore files, for ignoreTime at most.
+// indexOptions returns the data for the extensions of git's first index: the journal position and the ignore files. If an index
+// exists, it returns the zero value. It may fetch ignore files, which takes no longer than ignoreTime.
 func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 	if m.hasIndex() {
 		return gitdir.IndexOptions{}
@@ -278,9 +282,9 @@ const (
 	ignoreTime    = 2 * time.Second // git commands wait meanwhile
 )
 
-// ignoreFiles returns the contents of the base tree's ignore files by path, and the number of files in the tree. Git's
-// untracked cache identifies ignore files by hash; without them the first git status reads every directory. The missing ones
-// are fetched in one request, unless prefetching is off.
+// ignoreFiles returns the contents of the base tree's ignore files by path, and the number of files in the tree. The first index
+// uses them to fill git's untracked cache, which identifies ignore files by hash; without them the first git status reads every
+// directory. Missing ignore files are fetched in one request, unless prefetching is off.
 func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
 	blobs, attributes, files, err := m.view.GitConfigFiles(ctx)
 	if err != nil || len(blobs) == 0 {
@@ -327,14 +331,15 @@ func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error
 	return content, nil
 }
 
-// listing names programs that look up .git because a directory listing names it, and do not use the repository.
+// listing names programs that look up .git because they list or search directories, and that do not use the repository.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
 
-// awaitGit blocks process pid, which has looked up .git, until git works in the mount: until the git directory exists, until
-// history was fetched or has failed if the command line needs history, and until the objects are fetched that the command is
-// expected to want. Before a command that discards work, it makes a checkpoint. done means that no lookup has to wait any more.
+// awaitGit is called when the process pid has looked up .git, and delays the reply until git works in the mount. It waits until
+// the git directory exists; until the history is fetched or has failed, if the command line needs history; and until the objects
+// are fetched that the command is predicted to need. If the command discards changes, awaitGit creates a checkpoint first. It
+// returns true if no further lookup has to wait.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
-	// The thread that bind-mounts the git directory looks up .git itself.
+	// The thread that bind-mounts the git directory looks up .git too. It must not wait for itself.
 	if m.inside.Mounts(pid) {
 		return false
 	}
@@ -372,11 +377,12 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
-	// Checkpoints before risky commands need every lookup, and so do commands that may want trees that are missing.
+	// Checkpoints before commands that discard changes depend on every lookup. While trees are missing, later commands may want
+	// them.
 	if m.agent.Guards() || !m.snapshot().Whole() {
 		return false
 	}
-	// Once all contents are on this host, there is nothing to wait for.
+	// If all contents are on this host, a later lookup has nothing to wait for.
 	h := m.view.Counts(ctx)
 	return h.Fetched == h.Blobs
 }
@@ -386,8 +392,8 @@ func (m *mount) hurried() bool {
 	return m.historyWanted.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
 }
 
-// triedGit waits until the mount has tried to create the git directory. It makes the mount do that before background work that
-// no caller waits for. It returns false if ctx or the mount has ended.
+// triedGit waits until the mount has tried to create the git directory. It closes gitWanted, so that the mount does this without
+// waiting for its turn among the mounts of the daemon. It returns false if ctx or the mount ends first.
 func (m *mount) triedGit(ctx context.Context) bool {
 	m.wantGit()
 	return m.tried(ctx, m.gitTried)
@@ -403,7 +409,7 @@ func (m *mount) gitWasTried() bool {
 	}
 }
 
-// tried waits until the channel what is closed. It returns false if ctx or the mount ends before.
+// tried waits until the channel what is closed. It returns false if ctx or the mount ends first.
 func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:
@@ -414,7 +420,7 @@ func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	return false
 }
 
-// drain empties a channel with a buffer of one, and reports whether it held a value.
+// drain removes the value from a channel with a buffer of one, and reports whether there was a value.
 func drain(c <-chan struct{}) bool {
 	select {
 	case <-c:

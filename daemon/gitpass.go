@@ -9,14 +9,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A git command that finds the index locked fails or, like git status, does not store its results. The daemon locks the index
-// too (fillIndex), but can wait until no git command runs, and hold new ones back meanwhile.
+// Git writes its index under a lock. A git command that finds the index locked fails, or, like git status, does not store its
+// results. The daemon locks the index too (fillIndex). To avoid conflicts, it does so only while no git command runs, and delays
+// new git commands until it has released the lock.
 
-// passes is how long a git command is assumed to write the index. One that runs longer is waiting in a pager.
+// passes is how long after its start a git command is assumed to use the index. A command that runs longer is probably waiting
+// in a pager.
 const passes = 10 * time.Minute
 
-// gitPass records the git commands that have looked up .git and still run. Its methods are safe for concurrent use, except
-// forget.
+// gitPass records the running git commands that have looked up .git. Its methods are safe for concurrent use, except forget.
 type gitPass struct {
 	mu   sync.Mutex
 	seen map[string]pass // by proc.Identity; guarded by mu
@@ -28,8 +29,8 @@ type pass struct {
 	at  time.Time // time of its first lookup of .git
 }
 
-// let blocks while bar holds git commands back, and then records process pid if its argv is that of a git command. Processes of
-// other PID namespaces are not recorded, since the kernel sends no pid for them.
+// let records the process pid if argv is the command line of a git command. While bar holds git commands back, let blocks.
+// Processes of other PID namespaces are not recorded, because the kernel sends no pid for them.
 func (g *gitPass) let(pid uint32, argv []string) {
 	base := filepath.Base(argv[0])
 	name := proc.Identity(int(pid))
@@ -56,8 +57,8 @@ func (g *gitPass) forget() {
 	}
 }
 
-// bar makes git commands block in let until the caller calls release. ok is false, and release is nil, if a git command runs.
-// g.mu stays locked until release, so the caller must be brief.
+// bar makes git commands block in let until the caller calls release. If a git command is running, bar returns nil and false. It
+// holds g.mu until release is called, so the caller must call release soon.
 func (g *gitPass) bar() (release func(), ok bool) {
 	g.mu.Lock()
 	g.forget()

@@ -11,9 +11,9 @@ import (
 // errFault reports a panic in the background work of a mount.
 var errFault = errors.New("the daemon failed inside; its log says where")
 
-// behind runs work in a goroutine of the mount, for which finish waits. A panic in work becomes a failure of the mount in its
-// status, and its files are served as before. If the worker died of the panic instead, its successor would run the same work
-// and die too.
+// behind runs work in a goroutine of the mount; finish waits for it. A panic in work is recorded as a failure in the mount's
+// status, and the files of the mount are still served. If the panic killed the worker, the successor would run the same work and
+// probably die too.
 func (m *mount) behind(what string, work func()) {
 	m.work.Go(func() {
 		m.note(what, m.guarded(what, func() error {
@@ -23,7 +23,8 @@ func (m *mount) behind(what string, work func()) {
 	})
 }
 
-// guarded calls work. It turns a panic into an error that wraps errFault, and logs the stack under the name what.
+// guarded calls work and returns its error. It turns a panic into an error that wraps errFault, and logs the stack with the
+// message what.
 func (m *mount) guarded(what string, work func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

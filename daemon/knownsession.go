@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// knownSession is a session whose metadata was read before its mount was registered, to learn which repository to mount. The
-// connection stays open for the mount.
+// knownSession is a session whose metadata was read from its session remote before the mount was registered, because the request
+// does not name the repository to mount. The connection to the session remote stays open, so that the mount can use it.
 type knownSession struct {
 	*resume.Known
 	at    string         // URL of the session remote; it may hold a secret
@@ -20,8 +20,9 @@ type knownSession struct {
 	taken bool           // a mount owns the connection and closes it
 }
 
-// knowSession reads the metadata of a session from the session remote of a request. It returns statedir.ErrNoSession if the
-// request names no URL of a session remote, or the session remote does not have the session. The caller calls close.
+// knowSession reads the metadata of a session from the session remote that the request names. It returns statedir.ErrNoSession
+// if the request names no URL of a session remote, or if the session remote does not have the session. The caller calls close on
+// the result.
 func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *knownSession, err error) {
 	remote, login, kind, err := d.remotes.SessionLogin(r)
 	if err != nil {
@@ -49,8 +50,8 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 	return k, k.ReadMeta(ctx, d.state)
 }
 
-// take returns the open connection to the session remote and passes its ownership to the caller, if at and g are the URL and
-// credentials that it was opened with. Otherwise, or if k is nil, it returns nil.
+// take returns the open connection to the session remote, and the caller closes it later. It returns nil if k is nil, if the
+// connection was taken before, or if it was opened with another URL than the parameter at or with other credentials than g.
 func (k *knownSession) take(all *remotes.Remotes, at string, g remotes.Given) *thin.Remote {
 	if k == nil || k.taken || k.at != at || !all.Matches(k.login, g) {
 		return nil
@@ -66,8 +67,8 @@ func (k *knownSession) close() {
 	}
 }
 
-// knownBase returns the base commit of the mount's session, if the metadata of the session was read before the mount; otherwise
-// it returns false. The zero id means that the session started on an unborn branch.
+// knownBase returns the base commit of the mount's session, and true, if the metadata of the session was read before the mount
+// was created. The zero id means that the session was started on an unborn branch.
 func (m *mount) knownBase() (object.ID, bool) {
 	var base string
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// requestNow returns the request of the mount with its current credentials, which SetCredential may have replaced. A new token
-// replaces the password in the URL, too. The caller does not hold m.mu.
+// requestNow returns the mount request with the current credentials, which SetCredential may have replaced. If the token was
+// replaced, the password is removed from the URL. The caller must not hold m.mu.
 func (m *mount) requestNow() control.MountRequest {
 	r := m.request
 	m.mu.Lock()
@@ -45,8 +45,8 @@ func (l logins) remotes() []*transport.Remote {
 	return all
 }
 
-// Credential returns the login of the first remote that is on the server of q. It returns false if no remote has a login for
-// that server, with the first error of a remote.
+// Credential returns the login of the first remote that is on the server of the question q. If no remote has a login for that
+// server, it returns false and the first error.
 func (l logins) Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error) {
 	var first error
 	for _, r := range l.remotes() {
@@ -61,21 +61,21 @@ func (l logins) Credential(ctx context.Context, q transport.Question) (transport
 	return transport.Credential{}, false, first
 }
 
-// Refused records that a server refused a secret that Credential returned.
+// Refused records that a server refused a secret which Credential had returned.
 func (l logins) Refused(ctx context.Context, q transport.Question, secret string) {
 	for _, r := range l.remotes() {
 		r.Refused(ctx, q, secret)
 	}
 }
 
-// Accepted records that a server accepted a secret that Credential returned.
+// Accepted records that a server accepted a secret which Credential had returned.
 func (l logins) Accepted(ctx context.Context, q transport.Question, secret string) {
 	for _, r := range l.remotes() {
 		r.Accepted(ctx, q, secret)
 	}
 }
 
-// helped returns the URLs for which git commands in the mount request a login from this daemon. They are written to the
+// helped returns the URLs for which git commands in the mount request a login from this daemon. The caller writes them to the
 // configuration of the git directory. Errors are logged.
 func (l logins) helped(ctx context.Context) []gitdir.Login {
 	var list []gitdir.Login

@@ -16,9 +16,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// makeSessionRemote creates a bare repository if the session remote of the request is a path that does not exist. For a URL it
-// runs the command of --session-remote-create, if the request has one. A path from the session's record is not created: it may
-// be on a disk that is not mounted.
+// makeSessionRemote creates the session remote of the request if it is missing. A path that does not exist is created as a bare
+// repository; for a URL, the command of --session-remote-create is run, if the request has one. A path that was read from the
+// session's record is not created, because it may be on a disk that is not mounted at present.
 func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Progress)) error {
 	at, kind := remotes.SessionURL(m.request)
 	if kind == "" && !filepath.IsAbs(at) && len(m.request.CreateRemote) > 0 && !m.request.ReadOnly {
@@ -45,7 +45,8 @@ func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Pro
 	return nil
 }
 
-// formatOfRemote returns the object format of the mounted remote. It asks the remote unless the session's record has it.
+// formatOfRemote returns the object format of the mounted remote. It sends a request to the remote if the session's record does
+// not store the format.
 func (m *mount) formatOfRemote(ctx context.Context) (object.Format, error) {
 	if m.record.Format != "" {
 		return object.ParseFormat(m.record.Format)
@@ -57,9 +58,9 @@ func (m *mount) formatOfRemote(ctx context.Context) (object.Format, error) {
 	return caps.Format, err
 }
 
-// makeBare creates a bare repository with mode 0700; at is its path. It creates the repository under a temporary name and
-// renames it, so that a crash leaves no incomplete one under the final name. If another process creates one at the same moment,
-// that one stays.
+// makeBare creates a bare repository with mode 0700; the parameter at is its path. It creates the repository under a temporary
+// name and renames it, so that a crash leaves no incomplete repository under the final name. If another process creates a
+// repository at the same path at the same time, makeBare keeps that one.
 func makeBare(ctx context.Context, at string, f object.Format) error {
 	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // mode 0700
 	if err != nil {
@@ -71,7 +72,7 @@ func makeBare(ctx context.Context, at string, f object.Format) error {
 	if err := gitcmd.Run(cmd); err != nil {
 		return err
 	}
-	// rename(2) replaces an empty directory, and fails if another process has created the repository meanwhile.
+	// rename(2) replaces an empty directory. It fails if another process has created the repository in the meantime.
 	err = os.Rename(temp, at)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
 		return nil

@@ -31,7 +31,7 @@ import (
 //
 // HEAD and branches do not move. The changes of the other session are staged afterwards, as after git merge --squash.
 
-// merging is one merge while it runs. It is used by one goroutine.
+// merging is the state of one merge while it runs. A single goroutine uses it.
 type merging struct {
 	m      *mount
 	repo   *session.Repo      // repository of the mount's session
@@ -56,8 +56,8 @@ func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(contr
 	return reply, nil
 }
 
-// merge is Merge for the mount m. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or fault.ErrConflicts if the index still has
-// conflicts of an earlier merge. It changes the working tree only in its last step.
+// merge implements Merge for the mount m. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still has conflicts
+// of an earlier merge, fault.ErrConflicts. It does not change the working tree before its last step.
 func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.writable() {
 		return reply, fault.ErrReadOnly
@@ -73,7 +73,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	name := r.Of + "@" + string(w.theirs.checkpoint.ID)
-	// This checkpoint undoes the merge.
+	// The user can restore this checkpoint to undo the merge.
 	if w.now, _, err = m.agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
 		return reply, err
 	}
@@ -81,7 +81,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil {
 		return reply, err
 	}
-	// Special has the index entries with conflict stages of an earlier merge.
+	// Index.Special contains the entries with a conflict stage, which an earlier merge may have left.
 	if slices.ContainsFunc(state.Index.Special, func(e session.IndexEntry) bool { return e.Stage != 0 }) {
 		return reply, fault.ErrConflicts
 	}
@@ -105,7 +105,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil || len(paths) == 0 {
 		return reply, err
 	}
-	// restore writes an intent to the journal, so that a successor completes it if this process dies.
+	// restore writes a journal entry, so that a successor completes the restore if this process dies.
 	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
 	if err != nil {
 		return reply, err
@@ -115,8 +115,8 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	return reply, nil
 }
 
-// commonTree returns the tree of the merge base: that of the checkpoint at which one session was forked from the other, or both
-// from their common parent, else that of commonCommit.
+// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both were forked from
+// the same checkpoint, the merge base is the checkpoint of the fork. Otherwise it is the result of commonCommit.
 func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	m := w.m
 	ours, _, err := session.ReadMeta(w.repo, m.session)
@@ -143,8 +143,8 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	return w.commonCommit(ctx)
 }
 
-// commonCommit returns the tree of the base commit of both sessions, or of the merge base of their two base commits. It returns
-// the zero id if a session started on an unborn branch.
+// commonCommit returns the tree of the base commit, if both sessions have the same one, or of the merge base of their two base
+// commits. It returns the zero id if one of the sessions was started on an unborn branch.
 func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	ours, theirs := w.m.record.Commit, w.theirs.meta.Base
 	if ours == "" || theirs == "" {
@@ -164,7 +164,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// provide fetches the contents that git is going to compare, in one request.
+// provide fetches, in one request, the contents that git has to compare for the merge.
 func (w *merging) provide(ctx context.Context) error {
 	ids, _, err := treediff.ContentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
@@ -174,8 +174,8 @@ func (w *merging) provide(ctx context.Context) error {
 	return w.m.owned.Provide(ctx, ids, nil)
 }
 
-// mergeTrees runs git merge-tree in a temporary repository and parses the result. The objects that git creates are then copied
-// to the repository of the session. name is the name of the other side in conflict markers.
+// mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git created to
+// the repository of the session. The parameter name names the other session's side in conflict markers.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
 	commits, ours, theirs, err := treediff.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
@@ -195,8 +195,8 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if f == object.SHA1 {
 		config = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 	}
-	// git puts the names of refs into conflict markers, so theirs has a ref with the name of the other checkpoint. The file
-	// objects/x is only for its directory.
+	// Git writes the names of refs into conflict markers. Therefore the temporary repository has a ref with the name of the
+	// other checkpoint. The file objects/x exists so that its directory is created.
 	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n",
 		"objects/x": "", "config": config} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
@@ -217,7 +217,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	return w.take(ctx)
 }
 
-// take copies the objects that git wrote to w.objects to the repository of the session, so that it keeps them.
+// take copies the objects that git wrote to w.objects into the repository of the session, because w.objects is temporary.
 func (w *merging) take(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(w.objects, "??", "*"))
 	if err != nil {
@@ -246,12 +246,12 @@ func (w *merging) take(ctx context.Context) error {
 	return w.m.sawObjects(w.repo)
 }
 
-// maxMerged is the size in bytes of the largest file that can be merged.
+// maxMerged is the largest size in bytes of an object that a merge may create.
 const maxMerged = 512 << 20
 
-// record creates a checkpoint of the merge result, with the conflicts in its index, and returns it with the paths that differ
-// from the working tree. Only a local ref (session.AdoptedRef) names the checkpoint, so it is never pushed. Without such paths
-// it creates none.
+// record creates a checkpoint of the merge result, with the conflicts in its index. It returns this checkpoint and the paths in
+// which the result differs from the working tree. If there are no such paths, it creates no checkpoint. The checkpoint is named
+// by a local ref (session.AdoptedRef) alone, so it is never pushed.
 func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Checkpoint, err error) {
 	conflicted := w.Conflicted()
 	var edits bytes.Buffer
@@ -273,7 +273,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	entry := entriesOf(ctx, w.m.view.Tree, w.Result)
-	// A conflicted path leaves the tree of the index; its stages are in Special. It is restored even if its contents are equal.
+	// The tree of the index contains no conflicted path; Special stores the stages instead. A conflicted path is restored even
+	// if its contents are unchanged.
 	for _, path := range conflicted {
 		fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
 		if there[path] {
@@ -319,7 +320,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	return paths, p, err
 }
 
-// editIndex returns the tree that results from applying edits to tree. edits has the input format of git update-index -z
+// editIndex applies edits to tree and returns the resulting tree. The edits have the input format of git update-index -z
 // --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
 	dir, err := os.MkdirTemp(w.m.daemon.state, "merge-*.tmp")
@@ -348,8 +349,9 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// git runs git with the git directory dir, the objects of the session and of the mount as alternates, in as standard input, and
-// env added to the environment. It returns the standard output. New objects are written to w.objects if that is set.
+// git runs a git command with the git directory dir and returns its standard output. The objects of the session and of the mount
+// are alternates, in is the standard input, and env is added to the environment. If w.objects is set, git writes new objects
+// there.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)
