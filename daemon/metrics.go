@@ -17,13 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/session/agent"
 )
 
-// metricsAge is how old the counts of fetched contents in a scrape may be: counting walks the tree.
+// metricsAge is the largest age of the counts of fetched contents in a scrape. New counts need a walk of the tree, which is
+// expensive.
 const metricsAge = 15 * time.Second
 
 // WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus.
 //
-// Metrics of a mount have the label mount, its directory; metrics of a remote have the label remote, its URL. No label holds a
-// secret: URLs are written as in the status. Counters restart from zero with the process, and those of a mount with the mount.
+// Metrics of a mount have the label mount, which is its directory. Metrics of a remote have the label remote, which is its URL.
+// Labels contain no credentials, because URLs are written as in the status. Counters start at zero when the process starts; the
+// counters of a mount start at zero when the mount starts.
 func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	w := metrics.NewWriter(out)
 	d.writeProcess(w)
@@ -114,7 +116,7 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 // writeMounts writes the metrics that have the label of a mount.
 func writeMounts(w *metrics.Writer, mounts []scraped) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
-	// Every state has a sample, also if no mount is in it, so that the series does not vanish.
+	// Every state has a sample, even if no mount is in that state, so that the time series does not disappear.
 	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
 		n := 0
 		for _, m := range mounts {
@@ -179,7 +181,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	}
 }
 
-// writePushes writes the metrics of pushes to session remotes. Mounts with an embedded session remote push nothing.
+// writePushes writes the metrics of pushes to session remotes. For a mount with an embedded session remote they are zero.
 func writePushes(w *metrics.Writer, mounts []scraped,
 	each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
@@ -204,8 +206,8 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 	}
 }
 
-// remoteFigures holds the sums over all stores of one URL. There are several stores of a URL if its mounts use different
-// credentials or options.
+// remoteFigures holds the sums over all stores of one URL. A URL has several stores if its mounts use different credentials or
+// options.
 type remoteFigures struct {
 	url                           string
 	stats                         fetch.Stats

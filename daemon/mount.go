@@ -28,15 +28,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// mount is one working tree at one directory. Its fields are grouped into structs by the phase of its life in which they are
-// set: the request, the start, what was acquired, serving, the git side, and the end.
+// mount is one working tree at one directory. Its fields are grouped into structs by the phase of the mount in which they are
+// set: the request, the start, the acquired resources, the serving, the git directory, and the end.
 //
-// A mount is created by reserve in state preparing. start acquires its resources and mounts it; goBehind sets the state
-// mounted. finish sets the state unmounted, removes the mount from the registry and closes gone. In a takeover takeOverAll and
-// succeed have the parts of reserve and start.
+// reserve creates a mount in the state preparing. start acquires its resources and mounts it, and goBehind sets the state
+// mounted. finish sets the state unmounted, removes the mount from the daemon and closes gone. In a takeover, takeOverAll
+// replaces reserve, and succeed replaces start.
 //
-// Some fields are guarded by mu or Daemon.mu; their comments state it. Until the state leaves control.StatePreparing, only the
-// goroutine that runs start, or succeed, may use the others. After that they are constant, and any goroutine may read them.
+// Some fields are guarded by mu or by Daemon.mu, as their comments state. Until the state is no longer control.StatePreparing,
+// the other fields may be used by one goroutine, which runs start or succeed. After that they are constant, and every goroutine
+// may read them.
 type mount struct {
 	daemon *Daemon
 	requested
@@ -62,8 +63,8 @@ type requested struct {
 	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; guarded by mu
 }
 
-// starting holds the inputs of the start of a mount, and its result. abort does nothing in a mount that is taken over, and
-// from, far and known are nil.
+// starting holds the inputs and the result of the start of a mount. In a mount that is taken over, abort does nothing, and from,
+// far and known are nil.
 type starting struct {
 	abort   context.CancelFunc // cancels the start
 	aborted bool               // the start was cancelled by abort; guarded by mu
@@ -86,7 +87,7 @@ type starting struct {
 	point      mountpoint.Point     // directories that were created for the mount
 }
 
-// acquired holds the resources of a mount other than those of the kernel: its home, the store, and what is read from both.
+// acquired holds the resources of a mount that exist without the kernel: its home, the store, and data that is read from both.
 type acquired struct {
 	home          *statedir.Home   // directory of the mount below the state directory; locked
 	record        statedir.Record  // record of the session, as stored in the home
@@ -103,7 +104,7 @@ type acquired struct {
 	shown         chan struct{}    // holds a value if the displayed tree has changed since the last prefetch
 }
 
-// serving holds the parts of a mount that work while the kernel has it.
+// serving holds the parts of a mount that work while the kernel has it mounted.
 type serving struct {
 	tree       *worktree.Tree    // base tree and overlay
 	server     *fuse.Server      // serves the requests of the kernel; nil: not mounted
@@ -122,13 +123,13 @@ type serving struct {
 	restored  *restored          // finished restore whose reply no caller has received yet; nil: none; guarded by mu
 }
 
-// gitSide holds what git commands in a mount use and wait for.
+// gitSide holds the resources that git commands in a mount use, and the events that git commands wait for.
 type gitSide struct {
 	git      stockGit // guarded by mu
 	gitReady bool     // git commands work in the mount; guarded by mu
 
-	// Channels that are closed when the first try of creating the git directory, fetching history, or prefetching is over, even
-	// if it failed.
+	// These channels are closed after the first attempt to create the git directory, to fetch the history, or to prefetch
+	// contents, even if that attempt failed.
 	gitTried, historyTried, hydrateTried chan struct{}
 
 	passes        gitPass       // running git commands
@@ -138,7 +139,7 @@ type gitSide struct {
 	wantGit       func()        // closes gitWanted; may be called several times
 }
 
-// ending holds how a mount is to end, and the result.
+// ending holds the options of the unmount, and its result.
 type ending struct {
 	stopping bool          // finish has been called; guarded by mu
 	discard  bool          // delete the session; guarded by mu
@@ -148,16 +149,16 @@ type ending struct {
 	gone     chan struct{} // closed when all parts of the mount have ended
 }
 
-// Mount mounts what r requests. It returns once the root of the working tree is readable, or what r.Wait names has been
-// fetched. If it returns an error, or ctx ends, it has undone the mount. A repeated request with the same r.Nonce waits for the
-// first and returns its reply. Mount is safe for concurrent use.
+// Mount creates the mount that r requests. It returns when the root of the working tree is readable and when everything that
+// r.Wait names has been fetched. If it returns an error, or if ctx ends, the mount has been undone. If a request with the same
+// r.Nonce is running or has succeeded, Mount waits for it and returns its reply. Mount is safe for concurrent use.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
 	_, reply, err := d.mount(ctx, r, mountStart{}, progress)
 	return reply, err
 }
 
-// mount is Mount with the additional input b: the parent mount of a submodule, or the checkpoint or earlier record that the
-// mount starts from. It returns the mount, too.
+// mount implements Mount. The additional input b is the parent mount of a submodule, or the checkpoint or the earlier record
+// that the mount starts from. The result also includes the mount.
 func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart,
 	progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
@@ -213,8 +214,8 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart
 	return m, reply, nil
 }
 
-// reserve adds a new mount to the registry in state preparing, so that no other request can mount its directory meanwhile. It
-// returns mountpoint.ErrAlreadyMounted if the directory has a mount. abort cancels the start.
+// reserve adds a new mount in the state preparing to the daemon, so that no other request can mount on the same directory. It
+// returns mountpoint.ErrAlreadyMounted if the directory has a mount. The mount calls abort to cancel its start.
 func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
@@ -242,7 +243,7 @@ func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.Can
 	return m, nil
 }
 
-// newMount returns a mount that is not in the registry and holds no resources.
+// newMount returns a mount that has no resources and is not registered with the daemon yet.
 func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Time) *mount {
 	m := &mount{
 		daemon:    d,
@@ -264,12 +265,12 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 	return m
 }
 
-// leaveWait is how long a mount request waits for the end of an earlier mount at its directory.
+// leaveWait is how long a mount request waits for an earlier mount on the same directory to end.
 const leaveWait = 10 * time.Second
 
-// awaitEarlier waits until an earlier mount at the directory of r that is ending has ended, and returns nil. If a request with
-// the same nonce has made the mount, it returns that mount: the caller repeats a request whose reply was lost. It returns
-// mountpoint.ErrAlreadyMounted for any other mount, and after leaveWait.
+// awaitEarlier checks whether an earlier mount uses the directory of r. If that mount is ending, awaitEarlier waits until it has
+// ended, and returns nil. If that mount was created by a request with the same nonce, the caller repeats a request whose reply
+// was lost, and awaitEarlier returns the mount. Otherwise, and after leaveWait, it returns mountpoint.ErrAlreadyMounted.
 func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
@@ -309,7 +310,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 	}
 }
 
-// isEnding reports whether a mount is being unmounted, or was served and the kernel no longer has it.
+// isEnding reports whether a mount is being unmounted, or was served before and is not mounted in the kernel any more.
 func (m *mount) isEnding(served bool) bool {
 	m.mu.Lock()
 	stopping := m.stopping
@@ -317,8 +318,8 @@ func (m *mount) isEnding(served bool) bool {
 	return stopping || served && !m.mounted()
 }
 
-// awaitTakeover waits until the takeover of the mount has ended, whether it succeeded or not. It returns the error of ctx if
-// ctx ends before. It returns at once if the mount was started in this process.
+// awaitTakeover waits until the takeover of the mount has ended, whether it succeeded or not. It returns at once if the mount
+// was started in this process. It returns the error of ctx if ctx ends first.
 func (m *mount) awaitTakeover(ctx context.Context) error {
 	if m.takeoverDone == nil {
 		return nil
@@ -331,9 +332,9 @@ func (m *mount) awaitTakeover(ctx context.Context) error {
 	}
 }
 
-// Unmount unmounts the mount at r.Dir. A busy mount is an error that changes nothing, unless r.Detach is set. If changes could
-// not be written to the state directory, the mount is gone, and the error reports that. The reply names the session that was
-// kept and the refs that are pending. Unmount is safe for concurrent use.
+// Unmount unmounts the mount at r.Dir. If the mount is busy and r.Detach is not set, Unmount returns an error and changes
+// nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error reports that. The
+// reply names the session that was kept and its pending refs. Unmount is safe for concurrent use.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
@@ -347,7 +348,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if err := m.awaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
-	// A mount that only followed has no work to keep, so its session is deleted without a trace in the trash.
+	// If all changes of the mount were made by following the branch, its session is deleted and does not appear in the trash.
 	followed := !r.Discard && m.onlyFollowed(ctx)
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
@@ -379,8 +380,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	return reply, nil
 }
 
-// setEnd sets whether the session is discarded when the mount ends, whether into the trash, and how long it is kept. It stores
-// that for a successor too, which may have to finish the unmount.
+// setEnd sets whether the unmount discards the session, whether a discarded session is moved to the trash, and for how long a
+// session is kept. It also stores these options for a successor, which may have to finish the unmount.
 func (m *mount) setEnd(discard, trash bool, keep time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

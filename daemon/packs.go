@@ -13,28 +13,29 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Each fetch by git for missing objects stores a pack, and each batch of objects that the daemon provides to git stores
-// another one. Every pack makes git's lookups slower, so packs are joined in the background, long before there are
-// thirty.
+// Each time git fetches missing objects, it stores a pack, and each batch of objects that the daemon supplies to git becomes
+// another pack. Git looks an object up in every pack, so many packs make it slow. Therefore packs are joined in the background
+// when there are more than packsAbove.
 const (
 	// packsAbove is the number of packs above which a directory is joined.
 	packsAbove = 12
 	// packsKeep is the largest number of packs after a join.
 	packsKeep = 5
-	// packsCrowd is the number of packs above which joined packs are removed soon, even if a process may still read
-	// them.
+	// packsCrowd is the number of packs above which the old packs of a join are removed soon, even if a process may still be
+	// reading them.
 	packsCrowd = 24
 
-	// Delay between a change of a directory and the look into it, so that one look sees several new packs.
+	// The time between a change of a directory and the check of that directory. It allows one check to find several new packs.
 	packsGather = 100 * time.Millisecond
-	// First pause before the next look without a change; it doubles, because what blocked a join may be over.
+	// The pause before the next check if nothing changes. It doubles each time. A join that was not possible before may be
+	// possible then.
 	packsIdle  = 10 * time.Second
 	packsRetry = 5 * time.Minute // longest pause, and longest wait after a failure
 	packsBlind = 2 * time.Second // longest pause if a directory cannot be watched
 )
 
-// tendPacks keeps the number of packs small, in the mount's git directory and in the store, until ctx ends. Mounts of
-// one store run it side by side: the first one joins the packs, and the others find nothing to join.
+// tendPacks keeps the number of packs in the mount's git directory and in the store small, until ctx ends. Several mounts of one
+// store run it concurrently: the first one joins the packs of the store, and the others find nothing to join.
 func (m *mount) tendPacks(ctx context.Context) {
 	if !m.tried(ctx, m.gitTried) { // the pack directories exist from then on
 		return
@@ -56,7 +57,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 			defer stop()
 		}
 	}
-	// The first look precedes the first wait, so that packs which an earlier process left are joined too.
+	// The first check precedes the first pause, so that packs which an earlier process left are joined too.
 	for pause := packsIdle; ; pause = min(2*pause, most) {
 		for _, d := range dirs {
 			if d.look(time.Now()) {
@@ -71,7 +72,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			}
-		// A change or a failure may have been missed, so the directory is looked at from time to time.
+		// A change may have been missed or a join may have failed, so the directories are checked from time to time.
 		case <-time.After(min(pause, most)):
 		case <-ctx.Done():
 			return
@@ -79,7 +80,7 @@ func (m *mount) tendPacks(ctx context.Context) {
 	}
 }
 
-// joinPacks joins the packs of a directory and logs the result. It returns no error if ctx has ended.
+// joinPacks joins the packs of the directory d and logs the result. It returns nil if ctx has ended.
 func (m *mount) joinPacks(ctx context.Context, d *tended) error {
 	start := time.Now()
 	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: m.paceJoin, Reader: sameProgram})
@@ -112,8 +113,8 @@ func (m *mount) paceJoin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sameProgram reports whether a process runs the executable of this process. The stores that such a process has open
-// look for new packs before they report an object as missing.
+// sameProgram reports whether the process pid runs the same executable as this process. Such a process looks for new packs
+// before it reports an object as missing, so packs that it has open may be removed.
 func sameProgram(pid int) bool {
 	own, err := proc.Self.Executable()
 	if err != nil {
@@ -123,7 +124,7 @@ func sameProgram(pid int) bool {
 	return err == nil && own == its
 }
 
-// tended is a directory of packs, and what tendPacks saw of it.
+// tended is a directory of packs that tendPacks watches, with the times of its last change and its last join.
 type tended struct {
 	path string
 	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
@@ -135,8 +136,8 @@ type tended struct {
 	failures int
 }
 
-// look reports whether to try a join now: the directory has changed, or packsIdle has passed since the last try. After
-// failures it waits longer, at most packsRetry.
+// look reports whether a join should be tried now. That is the case if the directory has changed since the last try, or if
+// packsIdle has passed. After failures, the wait doubles each time up to packsRetry.
 func (d *tended) look(now time.Time) bool {
 	// The directory's modification time changes when an entry is added or removed, which is cheaper to check than its
 	// entries.
@@ -154,7 +155,7 @@ func (d *tended) look(now time.Time) bool {
 	return d.changed.After(d.joined) || now.Sub(d.joined) > packsIdle
 }
 
-// done records the result of a join at now.
+// done records the result of a join. The parameter now is the time at which the join ended.
 func (d *tended) done(err error, now time.Time) {
 	d.joined = now
 	if d.failures++; err == nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// prefetchCommits fetches the objects of the commits in r.Commits, so that git's object store has them when it returns.
-// It waits for the git directory, and for the history, without which only HEAD can be resolved.
+// prefetchCommits fetches the objects of the commits in r.Commits, so that they are in git's object store when it returns. It
+// waits for the git directory. If r.Commits names other commits than HEAD, it also waits for the history, in which these are
+// found.
 func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	progress func(control.Progress)) (control.PrefetchReply, error) {
 	ready := m.triedGit(ctx)

@@ -21,8 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Mounts are registered in files below registry/, without secrets, so that Remount restores them after the machine
-// restarts. A mount is unregistered when it is unmounted, not when the daemon exits.
+// Each mount is registered in a file below registry/, without credentials, so that Remount can restore it after a restart of the
+// machine. The file is removed when the mount is unmounted, and remains when the daemon exits.
 
 const (
 	// restoresAtOnce is the number of mounts that Remount restores concurrently.
@@ -37,8 +37,9 @@ func (d *Daemon) registryPath(dir string) string {
 	return filepath.Join(d.state, "registry", statedir.FileName(dir))
 }
 
-// register writes the registry file of a mount; failures are logged. Submodules are not registered, because they are
-// restored with their parent. Without a keeper, no mount is registered, because mounts end with this process.
+// register writes the registry file of a mount, and logs failures. A mount of a submodule is not registered, because it is restored
+// with its parent. Without a keeper (the interface to the supervisor) no mount is registered, because all mounts end with this
+// process.
 func (d *Daemon) register(m *mount) {
 	if d.keeper == nil || m.parent != nil || m.request.Passing {
 		return
@@ -71,13 +72,13 @@ func (d *Daemon) unregister(m *mount) {
 	}
 }
 
-// unregisterUnmounted unregisters a mount that was unmounted without a request to this daemon. It does nothing during a
-// shutdown of the system, which unmounts everything.
+// unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
+// umount(8). It does nothing during a shutdown of the system, because that unmounts every file system.
 func (m *mount) unregisterUnmounted() {
 	m.daemon.mu.Lock()
 	closed := m.daemon.closed
 	m.daemon.mu.Unlock()
-	// A request to this daemon unregisters the mount itself.
+	// If stopping is set, a request to this daemon unmounts the mount, and that request also unregisters it.
 	m.mu.Lock()
 	ours := m.stopping
 	m.mu.Unlock()
@@ -87,7 +88,7 @@ func (m *mount) unregisterUnmounted() {
 	m.daemon.unregister(m)
 }
 
-// systemEnds reports whether systemd is shutting the system down. It then unmounts all file systems.
+// systemEnds reports whether systemd is shutting the system down. In that case all file systems are unmounted.
 func systemEnds() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
@@ -99,9 +100,9 @@ func systemEnds() bool {
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
-// Remount restores the registered mounts. It returns after it has tried each mount once, or with the error of ctx.
-// Mounts that failed are tried again in the background until they succeed, another mount or an unmount replaces them, or
-// the daemon exits.
+// Remount restores the registered mounts. It returns nil after it has tried each mount once, or the error of ctx. It repeats
+// failed mounts in the background until they succeed, until they are replaced by another mount or unregistered by an unmount, or
+// until the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.state, "registry")), "*.json"))
 	if err != nil {
@@ -134,7 +135,8 @@ func (d *Daemon) Remount(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// remount restores the mount registered in the file path. It returns false if the mount failed and can be tried again.
+// remount restores the mount that is registered in the file path. It returns false if the mount failed and another attempt may
+// succeed.
 func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +146,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
-	// A file of a later version may mean something else, and stays for that version.
+	// A file of a later version may have other fields. It is kept for a daemon of that version.
 	if err == nil && (r.Version != statedir.RegistryVersion || !filepath.IsAbs(r.Request.Dir)) {
 		err = fmt.Errorf("%w: version %d", statedir.ErrRecord, r.Version)
 	}

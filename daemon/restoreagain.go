@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
-// finishRestore finishes an interrupted restore and adds a note to status. If the restore cannot be finished, it
-// abandons the restore; the note then states how to run it again or undo it.
+// finishRestore completes an interrupted restore and adds a note to the status. If the restore cannot be completed,
+// finishRestore removes its journal entry, and the note names the commands that repeat or undo the restore.
 func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
@@ -33,8 +33,9 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
 }
 
-// restoreRest finishes a restore, and keeps its reply for a caller that repeats the request. A path that is neither in
-// its state before the restore nor in its state after it was changed since, and is not touched.
+// restoreRest completes an interrupted restore, and stores its reply for a caller that repeats the request. It does not touch a
+// path that is neither in its state before the restore nor in its state after the restore, because such a path was changed
+// later.
 func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
@@ -73,8 +74,8 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	return nil
 }
 
-// takeRestored returns the reply of an interrupted restore that this process finished, once, to the request with the
-// same nonce.
+// takeRestored returns the reply of an interrupted restore that this process has completed, if nonce is the nonce of its
+// request. It returns this reply once, and false after that.
 func (m *mount) takeRestored(nonce string) (control.RestoreReply, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +87,7 @@ func (m *mount) takeRestored(nonce string) (control.RestoreReply, bool) {
 	return reply, true
 }
 
-// restored is the reply of an interrupted restore that this process finished.
+// restored is the reply to a restore that was interrupted and that this process has completed.
 type restored struct {
 	nonce string // nonce of the request
 	reply control.RestoreReply

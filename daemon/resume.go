@@ -21,25 +21,25 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// A process that dies leaves its mounts attached, and the kernel blocks all accesses to them. Its successor takes over
-// each mount, from the descriptors and state that the keeper holds (handover) and from the files on the disk, in this
-// order:
+// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor
+// takes over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) stores, and the
+// files on disk. The steps are:
 //
 //	serve the kernel   store, home, fetched trees, namespace, device: no step needs the network or another program
 //	then git           the sockets, on which git commands are waiting already
 //	then the rest      what the dead process had not finished: history, prefetching, trees that were being fetched
 //
-// A mount whose request was not answered yet is removed; its caller repeats the request. A mount that cannot be taken
-// over is removed too, and the reason is recorded for status (failures).
+// If the mount request was not answered before the process died, the mount is removed, and the caller repeats its request. If a
+// mount cannot be taken over, it is removed too, and the reason is recorded for status requests (Daemon.failures).
 
 const (
 	takeTries = 5                     // attempts in one process
 	takePause = 50 * time.Millisecond // pause before the second attempt; it doubles
-	// mostDeaths is how many processes in a row may die during the takeover of a mount before the mount is abandoned. It
-	// is not smaller because processes also die for other reasons, for example in tests that kill them.
+	// mostDeaths is how many processes in a row may die during the takeover of one mount before that mount is abandoned. The
+	// number is not smaller, because processes also die for other reasons, for example in tests that kill them.
 	mostDeaths = 10
-	// suspect is the number of deaths after which a mount is taken over after all others, so that they are served before
-	// the process may die again.
+	// A mount during whose takeover at least suspect processes died is taken over after all other mounts, so that the others are
+	// served before this process may die too.
 	suspect = 2
 )
 
@@ -48,8 +48,8 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// takeOverAll registers the mounts of the predecessor and takes them over in the background. Mounts during whose
-// takeover processes died are taken over last, one at a time. It closes d.served when all others were tried.
+// takeOverAll registers the mounts of the predecessor and takes them over in the background. It takes over the mounts during
+// whose takeover processes died last, one at a time. It closes d.served when it has tried all others.
 func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	if d.keeper == nil {
 		return
@@ -57,7 +57,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	var mounts, later []*mount
 	for _, in := range takeover.Inherit(descriptors) {
 		k, err := takeover.Resume(d.keeper, in, d.log)
-		// A kept mount without a readable state cannot be taken over; Resume has dropped its files.
+		// Without a readable state the mount cannot be taken over. Resume has already closed its descriptors.
 		if err != nil {
 			d.log.Warn("take over mount", zap.String("key", in.Key), zap.Error(err))
 			continue
@@ -75,7 +75,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		d.mu.Lock()
 		added := d.add(m)
 		d.mu.Unlock()
-		// Two mounts at one directory cannot happen unless the state is damaged; the first one is served.
+		// If the state is damaged, two mounts may have the same directory. The first one is served.
 		if !added {
 			d.log.Warn("two mounts were kept of one directory", zap.String("dir", m.dir))
 			in.Close()
@@ -84,8 +84,8 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		}
 		mounts = append(mounts, m)
 	}
-	// Submodules are linked to their parents after all mounts are known, because the keeper returns them in no
-	// particular order.
+	// The keeper returns the mounts in no particular order. Therefore submodules are linked to their parents after all mounts
+	// are known.
 	for _, m := range mounts {
 		h := m.handover.State()
 		if parent, ok := d.mountAt(h.ParentDir); ok && h.ParentDir != "" {
@@ -115,14 +115,15 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		}
 		all.Wait()
 		close(d.served)
-		// These takeovers may kill the process, so no other mount waits for them.
+		// These takeovers may kill the process, so all other mounts are served before.
 		for _, m := range later {
 			m.succeed()
 		}
 	})
 }
 
-// mountAt returns the mount whose directory is exactly dir. It locks d.mu.
+// mountAt returns the mount whose directory is dir. Unlike find, it does not look at parent directories. The caller must not
+// hold d.mu.
 func (d *Daemon) mountAt(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,8 +131,8 @@ func (d *Daemon) mountAt(dir string) (*mount, bool) {
 	return m, ok
 }
 
-// Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. An error
-// reports a mount that this version of the program cannot serve, but another version can; such a mount stays attached.
+// Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. It returns an error if
+// this version of the program cannot serve one of the mounts and another version may be able to; such a mount stays attached.
 func (d *Daemon) Resumed(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -148,7 +149,7 @@ func (d *Daemon) Resumed(ctx context.Context) error {
 	}
 }
 
-// succeed takes over the mount, or removes it if that is not possible. It closes taking.
+// succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone.
 func (m *mount) succeed() {
 	defer close(m.takeoverDone)
 	h := m.handover.State()
@@ -167,7 +168,7 @@ func (m *mount) succeed() {
 		return
 	}
 	start := time.Now()
-	// The attempt is counted before it starts, so that a successor knows of it if this process dies.
+	// The attempt is counted before it starts, so that the count includes it even if this process dies.
 	m.handover.Update(func(h *takeover.State) { h.Died++ })
 	var err error
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
@@ -202,8 +203,8 @@ func (m *mount) succeed() {
 	}
 }
 
-// takeOver serves the mount in this process. If the kernel has unmounted it meanwhile, takeOver returns nil and leaves
-// server nil.
+// takeOver serves the mount in this process. If the kernel has unmounted the file system in the meantime, takeOver returns nil
+// and leaves m.server nil.
 func (m *mount) takeOver() (err error) {
 	h := m.handover.State()
 	ctx := context.Background()
@@ -241,7 +242,7 @@ func (m *mount) takeOver() (err error) {
 		return err
 	}
 	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
-	// The unmount is completed with the options of the request that the predecessor was carrying out.
+	// The predecessor was completing an unmount request, whose options apply to the rest of the unmount.
 	if gone {
 		m.discard, m.trash, m.keepFor = h.Discard, h.Trash, h.Keep
 		return nil
@@ -263,7 +264,8 @@ func (m *mount) takeOver() (err error) {
 	return nil
 }
 
-// takeOverHome takes over the home of the predecessor with its lock, or locks it if the keeper does not hold the lock.
+// takeOverHome takes over the home of the predecessor together with its lock. If the keeper does not have the lock, takeOverHome
+// locks the home.
 func (m *mount) takeOverHome(ctx context.Context) (err error) {
 	if lock := m.inherited.File(takeover.PartLock); lock != nil {
 		m.home, err = m.daemon.homes.TakeOver(m.id, m.dir, lock)
@@ -272,7 +274,7 @@ func (m *mount) takeOverHome(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	// The keeper holds no lock if sending it failed.
+	// The keeper does not have the lock if the predecessor failed to send it.
 	m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir)
 	if err == nil {
 		m.handover.Keep(takeover.PartLock, m.home.LockFile)
@@ -280,7 +282,8 @@ func (m *mount) takeOverHome(ctx context.Context) (err error) {
 	return err
 }
 
-// checkout returns git's configuration at the time of the mount, because contents must stay as they were first shown.
+// checkout returns git's configuration at the time when the mount was started. It determines how contents are converted, and
+// converted contents must not change while the mount exists.
 func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
@@ -288,7 +291,7 @@ func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	return gitdir.ReadCheckout(ctx, m.gitPath())
 }
 
-// undoTakeOver releases what a failed takeOver has opened, so that it can be called again.
+// undoTakeOver releases everything that a failed takeOver has opened, so that takeOver can be called again.
 func (m *mount) undoTakeOver() {
 	if m.view != nil {
 		m.filters.Close()
@@ -312,8 +315,7 @@ func hungUp(device *os.File) bool {
 	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// removeUnfinished removes a mount whose request was not answered when the predecessor died. Its caller repeats the
-// request.
+// removeUnfinished removes a mount whose request was not answered before the predecessor died. The caller repeats its request.
 func (m *mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.dir, m.daemon.log)
 	lock := m.inherited.Take(takeover.PartLock)
@@ -323,7 +325,7 @@ func (m *mount) removeUnfinished() {
 		switch {
 		case err != nil:
 			lock.Close()
-		// A mount without a session of its own leaves no home.
+		// The home of a mount without its own session is deleted.
 		case m.request.ReadOnly && (m.request.Session == "" || m.request.At != ""):
 			m.home = t
 			m.removeHome()
@@ -353,7 +355,7 @@ func (m *mount) abandon(why error) {
 	m.removeUnserved()
 }
 
-// removeUnserved removes a mount that holds no resources any more from the daemon's table, and closes gone.
+// removeUnserved removes a mount that holds no resources from the daemon's table, and closes m.gone.
 func (m *mount) removeUnserved() {
 	m.mu.Lock()
 	m.stopping, m.state = true, control.StateUnmounted

@@ -24,13 +24,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// settled is the minimal age of the base tree's files at the time of the mount.
+// settled is the smallest age that the files of the base tree have when a mount starts.
 const settled = 2 * time.Second
 
-// leaveTime is the longest time for closing the tree of a mount that ends; no step of it waits for the network.
+// leaveTime limits how long the tree of an ending mount takes to close. No step of that waits for the network.
 const leaveTime = 5 * time.Second
 
-// enter locks the mount's home, and finds out whether the home has a session to resume. It sets m.resumed.
+// enter locks the mount's home, and reads the record of the session that the home stores. It sets m.resumed if there is a
+// session to resume.
 func (m *mount) enter(ctx context.Context) error {
 	// A read-only mount must not create the home of a session that does not exist.
 	if m.session != "" && m.request.ReadOnly {
@@ -80,7 +81,7 @@ func (m *mount) initRecord() error {
 	return nil
 }
 
-// recreateHome replaces the home that a process left when it was killed before the session had any change.
+// recreateHome replaces a home without changes, which a process left when it was killed, by a new home.
 func (m *mount) recreateHome(ctx context.Context) error {
 	if err := m.home.Remove(); err != nil {
 		m.home = nil
@@ -93,8 +94,8 @@ func (m *mount) recreateHome(ctx context.Context) error {
 	return m.initRecord()
 }
 
-// acquire acquires the snapshot to mount: the commit that the request names, or the base commit of a resumed session
-// even if the ref has moved since.
+// acquire acquires the snapshot that is mounted. For a new session, this is the commit that the request names. For a resumed
+// session, it is the session's base commit, even if the ref on the remote has moved since.
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
 		// A session on the session remote, or a checkpoint of it, takes precedence over the requested ref.
@@ -105,7 +106,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		if err != nil {
 			return fault.Remote(err)
 		}
-		// Git treats a file whose mtime is not older than its index as possibly changed, and would compare the contents.
+		// Git assumes that a file may have changed if its mtime is not older than the index, and would compare its contents.
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
 			snap.Time = latest
 		}
@@ -142,8 +143,8 @@ func (m *mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	return m.store.Resume(ctx, base)
 }
 
-// checkRef checks that the requested ref resolves to the base commit of the session. If it is the ref that the session
-// started from and the remote cannot be reached, checkRef reports that as progress and returns nil.
+// checkRef returns an error if the requested ref does not resolve to the base commit of the session. If the remote cannot be
+// reached, and the ref is the one that the session was started from, checkRef reports a progress message and returns nil.
 func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
 	ref, r := m.request.Ref, m.record
 	if ref == "" || ref == r.Commit || m.request.Follow {
@@ -164,8 +165,8 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	return nil
 }
 
-// open opens the namespace of the mount. It saves the session's record first, so that no overlay with changes exists
-// without one.
+// open opens the working tree of the mount. It saves the session's record first, so that no overlay with changes can exist
+// without a record.
 func (m *mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.request.UID, GID: m.request.GID,
@@ -199,7 +200,7 @@ func (m *mount) open() error {
 // writable reports whether the mount has a session and is not read-only.
 func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly }
 
-// announce reports the session that the mount resumes, and all problems found, as progress.
+// announce reports as progress which session the mount resumes, and all problems that were found.
 func (m *mount) announce(progress func(control.Progress)) {
 	if m.resumed {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, statedir.Unsaved{Paths: m.changed()})})
@@ -235,7 +236,7 @@ func (m *mount) announce(progress func(control.Progress)) {
 // changed returns the number of paths that the user changed. Directories that redirects created are not counted.
 func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.Placeholders()) }
 
-// outcome is the result of the end of a mount for its work.
+// outcome is what remains of the user's changes after a mount has ended.
 type outcome struct {
 	unsaved statedir.Unsaved // work that was kept; zero if there was none
 	err     error            // error that left the work in the home unfinished
@@ -244,8 +245,8 @@ type outcome struct {
 	until   time.Time // when the trashed or kept session expires; zero if it does not
 }
 
-// leave closes the tree of a mount that the kernel has detached, and keeps or removes the home. It also runs for a mount
-// that was not finished, of which parts are missing; a session that existed before is then left unchanged.
+// leave closes the tree of a mount that the kernel has unmounted, and keeps or removes the home. It is also called for a mount
+// whose start failed, and some parts of such a mount are nil. A session that existed before that start is then left unchanged.
 func (m *mount) leave() (o outcome) {
 	if m.home == nil {
 		return o
@@ -266,10 +267,10 @@ func (m *mount) leave() (o outcome) {
 	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	// An unfinished mount leaves no session.
+	// A mount that was never served leaves no new session.
 	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
-	// The mount has no session, or its session is discarded for good, or has nothing to keep.
+	// The mount has no session, or the session is deleted without the trash, or it is discarded and has nothing to keep.
 	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
@@ -295,7 +296,7 @@ func (m *mount) leave() (o outcome) {
 	}
 	if m.discards() && o.err == nil {
 		now := time.Now()
-		// The lock file must not name a mount any more.
+		// The home in the trash must not name a mount in its lock file.
 		m.home.Sign("")
 		if o.err = m.home.ToTrash(m.session, now); o.err != nil {
 			return o
@@ -307,7 +308,8 @@ func (m *mount) leave() (o outcome) {
 	return o
 }
 
-// expiry returns when the session is to be moved to the trash; zero if it is not moved automatically.
+// expiry returns the time at which the session is moved to the trash automatically, or the zero time if it is kept until it is
+// deleted.
 func (m *mount) expiry(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -317,21 +319,21 @@ func (m *mount) expiry(now time.Time) time.Time {
 	return now.Add(m.keepFor).UTC()
 }
 
-// removeHome removes the home; a failure is logged.
+// removeHome removes the home and logs a failure.
 func (m *mount) removeHome() {
 	if err := m.home.Remove(); err != nil {
 		m.daemon.log.Warn("remove mount's directory", zap.Error(err))
 	}
 }
 
-// discards reports whether the session is to be discarded when the mount ends.
+// discards reports whether the unmount discards the session.
 func (m *mount) discards() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.discard
 }
 
-// removes reports whether the session is to be discarded without the trash.
+// removes reports whether the unmount deletes the session without moving it to the trash.
 func (m *mount) removes() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -35,7 +35,8 @@ var (
 	_ agent.Objects    = agentMount{}
 )
 
-// newAgent returns the agent of the mount. It does nothing before it is configured.
+// newAgent returns the agent of the mount, which creates and pushes checkpoints. The agent does nothing until configureAgent is
+// called.
 func (m *mount) newAgent() *agent.Agent {
 	a := agentMount{m}
 	log := m.daemon.log
@@ -50,8 +51,8 @@ func (m *mount) newAgent() *agent.Agent {
 	})
 }
 
-// configureAgent decides how the session is pushed, and notes the decision in the mount's record, which open saves. The
-// home must be locked, and its record read.
+// configureAgent decides how the session is pushed, and stores the decision in m.record; open saves the record. The caller has
+// locked the home and read its record.
 func (m *mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
 		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
@@ -63,7 +64,8 @@ func (m *mount) configureAgent() error {
 	return err
 }
 
-// writer returns the identity of this process in the lanes and claims of sessions.
+// writer returns the identity of this process, which sessions store in claims and in lanes (the chain of checkpoints of one
+// writer).
 func (d *Daemon) writer() (session.Writer, error) {
 	pid := os.Getpid()
 	if d.keeper != nil { // the supervisor replaces a worker that dies, so its process ID identifies the daemon
@@ -84,18 +86,17 @@ func (a agentMount) Noticed() <-chan struct{} { return a.tree.Noticed() }
 // MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
 func (a agentMount) MassRemoval() <-chan struct{} { return a.tree.MassRemoval() }
 
-// MassRemoved reports whether many files were removed or overwritten that no checkpoint has yet, when the latest one
-// was, and whether the tree has little room left to keep more of them.
+// MassRemoved reports whether many files were removed or overwritten since the last checkpoint. latest is the time of the latest
+// removal. full states that the tree has little space left to keep more removed files.
 func (a agentMount) MassRemoved() (latest time.Time, full, many bool) { return a.tree.MassRemoved() }
 
-// Await waits until the git directory was created or its creation failed. It returns false if ctx or the mount ended
-// first.
+// Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
 func (a agentMount) Await(ctx context.Context) bool { return a.triedGit(ctx) }
 
-// Exists reports whether the git directory exists, or its creation was at least tried.
+// Exists reports whether the git directory exists, or an attempt to create it was made.
 func (a agentMount) Exists() bool { return a.gitWasTried() || a.hasIndex() }
 
-// Untouched reports whether git's refs and index are as they were when the base commit was mounted.
+// Untouched reports whether git's refs and index are unchanged since the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
 	b := a.mountedGitState()
 	if b == nil {
@@ -104,7 +105,7 @@ func (a agentMount) Untouched() (bool, error) {
 	return b.Untouched(a.gitPath(), a.snapshot().Format)
 }
 
-// mountedGitState returns the state of git at the time when the base commit was mounted; nil if the mount started from a
+// mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
 // checkpoint.
 func (m *mount) mountedGitState() *capture.InitialState {
 	base, err := m.record.Base()
@@ -118,13 +119,13 @@ func (m *mount) mountedGitState() *capture.InitialState {
 	return b
 }
 
-// guardedCapturer is a Capturer that returns panics as errors.
+// guardedCapturer is a Capturer that converts panics into errors.
 type guardedCapturer struct {
 	*capture.Capturer
 	mount *mount
 }
 
-// Checkpoint makes a checkpoint, like Capturer.Point.
+// Checkpoint creates a checkpoint, like Capturer.Checkpoint.
 func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 	message string) (p session.Checkpoint, report capture.Report, err error) {
 	err = g.mount.guarded("make a checkpoint", func() (err error) {
@@ -134,7 +135,7 @@ func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 	return p, report, err
 }
 
-// NewCapturer returns a capturer of the mount's working tree and git directory into r.Repo.
+// NewCapturer returns a capturer that stores the state of the mount's working tree and git directory in r.Repo.
 func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
 	base, err := a.record.Base()
 	if err != nil {
@@ -156,12 +157,12 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 // captureMemory is the name of the file in a home that records the files which the last checkpoint saw.
 const captureMemory = "capture.json"
 
-// writeBackTime limits the wait for writes that depend on an object which the remote does not send. Their bytes are
-// stored by the next checkpoint.
+// writeBackTime limits how long a checkpoint waits for writes. A write can be delayed by an object that the remote does not
+// send. The next checkpoint stores the bytes of such a write.
 const writeBackTime = 5 * time.Second
 
-// writeBack waits until the kernel has written its dirty pages to the tree. It does nothing for a mount that the kernel
-// has detached. After writeBackTime it logs the missing writes and returns nil.
+// writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing
+// and returns nil. It does nothing if the mount is not served or is being unmounted.
 func (m *mount) writeBack(ctx context.Context) error {
 	// There is nothing to write back if the kernel has no mount.
 	if m.server == nil || m.letsGo() {
@@ -170,7 +171,7 @@ func (m *mount) writeBack(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
 	defer cancel()
 	err := m.server.WriteBack(limited)
-	// The limit of this function has passed, and not that of the caller.
+	// If limited has ended and ctx has not, writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		m.daemon.log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.dir), zap.Error(err))
 		return nil
@@ -185,7 +186,7 @@ func (m *mount) letsGo() bool {
 	return m.stopping
 }
 
-// rawBlob returns a small blob of the base tree without conversion by filters or line endings.
+// rawBlob returns the contents of a small blob of the base tree, unconverted by filters and line-ending rules.
 func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
 	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
 }
@@ -202,8 +203,8 @@ func (a agentMount) Open() (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another mount may resume from this repository by its path while the history behind the base commit is still being
-	// fetched. The base commit is made shallow so that git does not look for that history.
+	// Another mount may use the path of this repository to resume from it while the history of the base commit is still being
+	// fetched. The base commit is recorded as shallow, so that git does not look for its parents.
 	ends := a.store.Boundary()
 	if !base.Commit.IsZero() {
 		ends = append(ends, base.Commit)
@@ -214,7 +215,8 @@ func (a agentMount) Open() (*session.Repo, error) {
 	return repo, nil
 }
 
-// OpenMeta opens the session's repository for changes of its meta only. It works before a base commit is known.
+// OpenMeta opens the session's repository for a caller that changes the session's metadata. It works before the base commit is
+// known.
 func (a agentMount) OpenMeta() (*session.Repo, error) {
 	format := a.store.Format()
 	if base, err := a.record.Base(); err == nil {
@@ -223,7 +225,7 @@ func (a agentMount) OpenMeta() (*session.Repo, error) {
 	return session.OpenRepo(a.sessionRepoDir(), a.repoOptions(format, a.session))
 }
 
-// Meta returns the meta that a new session is recorded with.
+// Meta returns the metadata that is stored for a new session.
 func (a agentMount) Meta() session.Meta {
 	r := a.record
 	meta := session.Meta{Session: a.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
@@ -233,11 +235,11 @@ func (a agentMount) Meta() session.Meta {
 	return meta
 }
 
-// Session returns the session remote; nil if the session has no other than the embedded one.
+// Session returns the session remote, or nil if the session has no session remote or the embedded one.
 func (a agentMount) Session() *thin.Remote { return a.sessionRemote }
 
-// Parent returns the parent session and the remote that it is stored on; nil if this mount has no connection to that
-// remote.
+// Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
+// if this mount has no connection to that remote.
 func (a agentMount) Parent() (name string, remote *transport.Remote) {
 	p := a.record.Checkpoint
 	if p == nil || p.Parent == "" || p.Parent == a.session || p.ParentRemote == "" {
@@ -252,9 +254,9 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 	return "", nil
 }
 
-// OpenOrigin opens the mounted remote as a session remote. The caller closes it. The session's token is not used for it.
+// OpenOrigin opens the mounted remote as a session remote. It does not use the session's token. The caller closes the remote.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
-	// The mounted remote is opened with its own credentials.
+	// Without a session token, the mounted remote is opened with its own credentials.
 	r := a.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	r.SessionToken, r.SessionTokenFile = "", ""
@@ -265,23 +267,23 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	return origin.Remote, nil
 }
 
-// FetchMeta fetches version want of the session's meta. have is the version that this host has.
+// FetchMeta fetches the version want of the session's metadata. The parameter have is the version on this host.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
 	_, err := a.owned.Fetch(ctx, fetch.FetchRequest{From: a.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
 	return err
 }
 
-// ReadMeta returns the meta of a session on a remote.
+// ReadMeta returns the metadata with the given id of a session that is stored on remote.
 func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
 	return resume.ReadMeta(ctx, a.daemon.state, remote, id)
 }
 
-// Contents returns a function that fetches contents of the session, or nil if none can be missing.
+// Contents returns a function that fetches missing contents of the session, or nil if no contents can be missing.
 func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
 	return a.listed().Contents(ctx)
 }
 
-// wasServed reports whether the kernel ever had the mount attached to this process.
+// wasServed reports whether this process has ever served the mount.
 func (m *mount) wasServed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +297,7 @@ func (d *Daemon) ending() bool {
 	return d.closed
 }
 
-// endReason returns the reason of the mount's last checkpoint.
+// endReason returns the reason that is recorded in the mount's last checkpoint.
 func (m *mount) endReason() session.Reason {
 	if m.discards() {
 		return session.Discard
@@ -306,19 +308,19 @@ func (m *mount) endReason() session.Reason {
 	return session.Unmount
 }
 
-// lastCheckpointTime limits the cleanup before the last checkpoint of a mount.
+// lastCheckpointTime limits how long the removal of redirects before the last checkpoint of a mount may take.
 const lastCheckpointTime = 30 * time.Second
 
-// pushBeforeUnmount makes the last checkpoint and pushes it while the mount is still attached.
+// pushBeforeUnmount creates the last checkpoint and pushes it. It is called while the kernel still has the mount.
 func (m *mount) pushBeforeUnmount(ctx context.Context) {
 	if !m.agent.Active() || m.removes() || !m.wasServed() || m.foreign() || !m.mounted() {
 		return
 	}
-	// Until all trees are fetched, git's directory may not exist.
+	// While trees are being fetched, the git directory may not exist yet.
 	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole())
 }
 
-// endAgent ends the agent. The mount is detached from the kernel, and its tree is still open.
+// endAgent stops the agent. It is called after the kernel has unmounted the file system and before the tree is closed.
 func (m *mount) endAgent() {
 	if m.home == nil {
 		return
@@ -326,7 +328,7 @@ func (m *mount) endAgent() {
 	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.removes(), Reason: m.endReason()}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
-		// It removes the directories that redirects created, so that the last checkpoint does not contain them.
+		// endRedirects removes the directories that redirects created, so that the last checkpoint does not contain them.
 		m.endRedirects(ctx)
 		cancel()
 	}
