@@ -20,7 +20,8 @@ import (
 
 var _ control.Sessions = (*Daemon)(nil)
 
-// carried returns the mount at dir, if it has a session that makes checkpoints. verb is for the error.
+// carried returns the mount that contains dir, if its session creates checkpoints, and an error otherwise. The error contains
+// verb.
 func (d *Daemon) carried(verb, dir string) (*mount, error) {
 	m, ok := d.find(dir)
 	if !ok || !m.served() {
@@ -32,7 +33,7 @@ func (d *Daemon) carried(verb, dir string) (*mount, error) {
 	return m, nil
 }
 
-// Checkpoint makes a checkpoint of a working tree, pins it and pushes it if the request says so.
+// Checkpoint creates a checkpoint of a working tree. If the request says so, it also pins and pushes the checkpoint.
 func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	progress func(control.Progress)) (control.CheckpointReply, error) {
 	var reply control.CheckpointReply
@@ -60,7 +61,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 			return reply, fault.ExplainSession("pin", r.Pin, err)
 		}
 	}
-	// Refs that git has moved are copied to the repository first, so that they are pushed too.
+	// Refs that git has moved are first copied to the session's repository, so that they are pushed too.
 	if r.Sync {
 		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
 		defer cancel()
@@ -80,7 +81,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	}, nil
 }
 
-// shownSteps converts the timings of a capture for a reply.
+// shownSteps converts the timings of a checkpoint into the form of a reply.
 func shownSteps(all []capture.Step) []control.Step {
 	steps := []control.Step{}
 	for _, s := range all {
@@ -89,14 +90,14 @@ func shownSteps(all []capture.Step) []control.Step {
 	return steps
 }
 
-// milliseconds returns d in milliseconds, with microseconds as fractions.
+// milliseconds returns d in milliseconds, with a resolution of one microsecond.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// syncTries is the number of pushes for checkpoints that were made during an earlier push of the same request.
+// syncTries limits how many times Sync pushes. Each push may find changes that were made during the previous one.
 const syncTries = 5
 
-// Sync makes a checkpoint and waits until the mount's work is pushed. Changes during the wait may be pending when it
-// returns.
+// Sync creates a checkpoint and waits until all refs of the session are pushed. If files or refs change during the wait, some
+// refs may still be pending when Sync returns.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
 	m, err := d.carried("sync", r.Dir)
@@ -108,14 +109,14 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, fault.ErrSlow)
 		defer cancel()
 	}
-	// Branches and tags are part of the work, so the git directory must be complete.
+	// Branches and tags are pushed too, so the git directory must be complete.
 	if !m.triedGit(ctx) {
 		return reply, fault.Unsynced("sync", m.dir, agent.ErrEnded)
 	}
 	if err := m.agent.KeepAll(ctx, session.Manual); err != nil {
 		return reply, fault.ExplainSession("sync", m.dir, err)
 	}
-	// Refs may move while they are pushed, which a few repetitions catch up with.
+	// Refs may move while they are pushed, so the push is repeated a few times.
 	for range syncTries {
 		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
 			return reply, fault.Unsynced("sync", m.dir, err)
@@ -127,8 +128,8 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 	return reply, nil
 }
 
-// noteOn reports whether the argument COMMIT of session note names a checkpoint and not a revision of git: "@", "@~N", a
-// whole checkpoint ID or a turn. Git has names that begin with "@{".
+// noteOn reports whether the argument COMMIT of session note names a checkpoint: "@", "@~N", a whole checkpoint ID or a turn.
+// Otherwise it is a revision for git. Names that begin with "@{" are revisions.
 func noteOn(name string) bool {
 	_, err := session.ParseCheckpointID(name)
 	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
@@ -144,7 +145,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
 	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
-	// The repository of the session has the commits of checkpoints, and the mount's git directory does not.
+	// The commits of checkpoints are stored in the repository of the session, and not in the mount's git directory.
 	if noteOn(r.Commit) {
 		repo, err := m.agent.Open(ctx)
 		if err != nil {
@@ -163,8 +164,8 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
 }
 
-// SessionRecord appends records to a session's transcript. Before a prompt of the user it makes a checkpoint, so that
-// the files at the start of each turn can be restored.
+// SessionRecord appends records to a session's transcript. Before it records a prompt of the user, it creates a checkpoint, so
+// that the files at the start of each turn can be restored.
 func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	m, err := d.carried("record", r.Dir)
 	if err != nil {
@@ -174,7 +175,8 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 	}
-	// The checkpoint precedes the prompt, so that the user can return to the files as they were at that time.
+	// This checkpoint is created before the prompt is recorded, so that the user can return to the files at the time of the
+	// prompt.
 	if m.agent.Automatic() && transcript.HasPrompt(r.Lines) {
 		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
@@ -202,7 +204,7 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	}
 }
 
-// listed returns the mount as package catalog uses it; nil if m is nil.
+// listed returns the mount in the form that package catalog uses, or nil if m is nil.
 func (m *mount) listed() *catalog.Mounted {
 	if m == nil {
 		return nil
@@ -215,7 +217,8 @@ func (m *mount) listed() *catalog.Mounted {
 	return c
 }
 
-// Mounted returns the mount that serves session of, found by name or directory, for the catalog.
+// Mounted returns the mount that serves a session, for package catalog. The parameter of is the session's name or a directory in
+// its mount.
 func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, error) {
 	m, err := d.mounted(ctx, of)
 	if m == nil || err != nil {
@@ -224,7 +227,7 @@ func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, erro
 	return m.listed(), nil
 }
 
-// Writable returns all served mounts that can be written to, for the catalog.
+// Writable returns all served mounts that are not read-only, for package catalog.
 func (d *Daemon) Writable() []*catalog.Mounted {
 	var all []*catalog.Mounted
 	for _, m := range d.list() {
@@ -235,8 +238,8 @@ func (d *Daemon) Writable() []*catalog.Mounted {
 	return all
 }
 
-// reportLeft adds to the reply to an unmount the work that is not pushed, the reason, and the refs that were pushed
-// under another name because they diverged.
+// reportLeft adds to the reply of an unmount the refs that are not pushed, the reason, and the refs that were pushed under
+// another name because they diverged: another session had changed them too.
 func (m *mount) reportLeft(reply *control.UnmountReply) {
 	left := m.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
@@ -245,14 +248,14 @@ func (m *mount) reportLeft(reply *control.UnmountReply) {
 	}
 }
 
-// lostText returns the note on a ref that was moved after the last checkpoint of a session whose mount died.
+// lostText returns a message about a ref that was moved after the last checkpoint of a session, before its mount died.
 func lostText(ref, id string) string {
 	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
 		statedir.ShortRef(ref), id, id)
 }
 
-// discardThere deletes a discarded session on its session remote within discardTime. It returns a warning about the
-// parts that remain there.
+// discardThere deletes a discarded session on its session remote, within discardTime. It returns a warning that names the refs
+// which remain on the session remote, or "".
 func (m *mount) discardThere(ctx context.Context) (warning string) {
 	o := m.agent.Options()
 	repo, _ := m.agent.Repo()
@@ -273,11 +276,12 @@ func (m *mount) discardThere(ctx context.Context) (warning string) {
 	return ""
 }
 
-// mounted returns the served mount of a session, found by name or directory; nil if there is none. It waits for a
-// takeover of the mount. It returns ErrNoSession if the mount has no session.
+// mounted returns the served mount of a session, or nil if there is none. The parameter of is the session's name or a directory
+// in its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
+// session.
 func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	var m *mount
-	// A directory stands for the mount that contains it, a name for the writable mount of the session.
+	// A directory refers to the mount that contains it. A name refers to the writable mount of the session with that name.
 	if filepath.IsAbs(of) {
 		m, _ = d.find(of)
 	} else {
@@ -293,7 +297,7 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	if err := m.awaitTakeover(ctx); err != nil {
 		return nil, err
 	}
-	// The takeover may have failed, or the mount may have ended meanwhile.
+	// The takeover may have failed, or the mount may have ended during the wait.
 	if !m.served() || m.isGone() {
 		return nil, nil
 	}
@@ -306,8 +310,7 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 // discardTime is how long an unmount with --discard waits for the session remote.
 const discardTime = 10 * time.Second
 
-// shown returns options in the form that is recorded: without secrets, and without settings that hold for one mount
-// only.
+// shown returns the options in the form that is recorded. It omits credentials, and settings that apply to a single mount.
 func shown(o control.SessionOptions) control.SessionOptions {
 	// Names of kinds of session remotes contain no secrets.
 	switch o.Remote {

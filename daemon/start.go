@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// startOnce is start. For a mount that is served already, it returns the reply of the earlier start.
+// startOnce calls start. If the mount is served already, it returns the reply of the earlier start instead.
 func (m *mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.served() {
 		m.mu.Lock()
@@ -37,14 +37,15 @@ func (m *mount) startOnce(ctx context.Context, start time.Time, progress func(co
 	return reply, nil
 }
 
-// start mounts, and returns when the root directory can be read. If it fails, the caller undoes its steps by takeDown.
+// start mounts the working tree, and returns when its root directory can be read. If start fails, the caller calls takeDown to
+// undo its steps.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	err := m.checkGitDir()
 	if err != nil {
 		return reply, err
 	}
-	// If this process dies from here on, the successor removes what start has created.
+	// If this process dies after this point, the successor removes everything that start has created.
 	m.beginHandover()
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
@@ -63,7 +64,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
-	// While the keeper holds the lock, no other process can lock the home between two workers.
+	// The keeper holds a copy of the lock, so that no other process can lock the home between two workers.
 	m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.configureAgent(); err != nil {
 		return reply, err
@@ -85,7 +86,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.showAgain()
-	// The namespace must exist before the kernel can send a request.
+	// The working tree must be open before the kernel can send a request.
 	if err = m.open(); err != nil {
 		return reply, err
 	}
@@ -116,13 +117,13 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		switch {
 		case !mountpoint.MayBind():
 		case m.request.Through != "":
-			// It waits until the caller has received its reply.
+			// BindExisting would wait until the caller has received its reply, so it runs in the background.
 			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
 		default:
 			m.redirects.BindExisting(ctx)
 		}
 	}
-	// The reply states that the root directory can be read.
+	// The reply promises that the root directory can be read.
 	if err := <-rootReady; err != nil {
 		return reply, fault.Remote(err)
 	}
@@ -147,8 +148,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	return reply, nil
 }
 
-// redirect plans the redirects before the kernel can create their directories. It saves the record if there are
-// redirects.
+// redirect plans the redirects before the kernel can create their directories. If the redirects have changed, it saves the
+// record.
 func (m *mount) redirect(ctx context.Context) error {
 	if !m.writable() {
 		return nil
@@ -166,7 +167,7 @@ func (m *mount) redirect(ctx context.Context) error {
 	return m.record.Save(m.home.Dir)
 }
 
-// attach mounts the tree and starts to serve the kernel. The caller may pass an open FUSE device instead.
+// attach mounts the tree and starts to serve the kernel. If the request contains an open FUSE device, attach uses that device.
 func (m *mount) attach() error {
 	o := m.fuseOptions()
 	var device *fuse.Device
@@ -177,7 +178,7 @@ func (m *mount) attach() error {
 		device, err = fuse.Attach(m.dir, o)
 	}
 	if err == nil {
-		// Not every kernel can pass the connection to another process.
+		// Some kernels cannot move the connection of a FUSE device to another process.
 		if device.CanMove() {
 			m.handover.Keep(takeover.PartDevice, device.File())
 		}
@@ -192,7 +193,7 @@ func (m *mount) attach() error {
 	return err
 }
 
-// fuseOptions returns the options of package fuse. They are the same in every process that serves the mount.
+// fuseOptions returns the options of package fuse. Every process that serves the mount uses the same options.
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
@@ -200,7 +201,7 @@ func (m *mount) fuseOptions() fuse.Options {
 	}
 	if m.writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook
-		// A successor also has to bind the directories that its predecessor did not bind.
+		// A successor also has to bind the directories that its predecessor has not bound yet.
 		if m.takeoverDone != nil {
 			o.Unbound = m.redirects.Unbound()
 		}
@@ -208,7 +209,7 @@ func (m *mount) fuseOptions() fuse.Options {
 	return o
 }
 
-// readRoot fetches the root tree in the background. The channel receives nil or an error, once.
+// readRoot fetches the root tree in the background. The returned channel receives one value: nil or an error.
 func (m *mount) readRoot(ctx context.Context) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
@@ -218,7 +219,7 @@ func (m *mount) readRoot(ctx context.Context) <-chan error {
 	return ready
 }
 
-// await blocks until everything that the request waits for was tried, and returns the first failure.
+// await waits until the mount has tried everything that the request wants to wait for, and returns the first failure.
 func (m *mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
 	if m.request.Wait != control.WaitTree {
@@ -244,7 +245,8 @@ func (m *mount) await(ctx context.Context, progress func(control.Progress)) erro
 	return nil
 }
 
-// awaitOne waits until ch is closed, and reports progress four times a second. It fails if ctx or the mount ends first.
+// awaitOne waits until ch is closed, and reports progress four times a second. It returns an error if ctx or the mount ends
+// first.
 func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()

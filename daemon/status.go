@@ -14,21 +14,21 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// statusWait limits the wait for takeovers and for counts of large trees, in all mounts together.
+// statusWait limits how long a status request waits for takeovers and for the counting of large trees, for all mounts together.
 const statusWait = 2 * time.Second
 
-// Status returns the status of all mounts of this process, and of mounts that ended by a failure.
+// Status returns the status of all mounts of this process, and of the mounts that ended by a failure.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Now())
 }
 
-// Mounts is Status without the numbers of files, whose count takes half a second in a tree of 100,000 files.
+// Mounts is like Status, without the numbers of files, because counting takes half a second in a tree of 100,000 files.
 func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Time{})
 }
 
-// statusOfAll returns the status of all mounts, with numbers that were counted after then; without numbers if then is
-// zero.
+// statusOfAll returns the status of all mounts. The numbers of files were counted after the time then; if then is zero, they are
+// omitted.
 func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
 	usage := d.blobs.Usage()
 	st := control.Status{
@@ -54,7 +54,8 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	return st, nil
 }
 
-// Failed returns the mounts of a state directory that ended by a failure. Status includes them. It needs no daemon.
+// Failed returns the mounts of a state directory that ended by a failure. Status includes these mounts too. Failed works without
+// a daemon.
 func Failed(state string) (all []control.MountStatus) {
 	for _, f := range (statedir.Failures{State: state}).List() {
 		all = append(all, f.Status())
@@ -70,8 +71,8 @@ func ForgetFailed(state, dir string) error {
 	return errors.New("it is not on record any more, or cannot be removed")
 }
 
-// statusSince returns the status of the mount with numbers of files that were counted after then; without numbers if
-// then is zero.
+// statusSince returns the status of the mount. The numbers of files were counted after the time then; if then is zero, they are
+// omitted.
 func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()
 	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
@@ -99,7 +100,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.shownCheckpoint()...)
 	s.Session = m.listed().Status()
-	// The most recent failure of the remote takes precedence over refused objects.
+	// A failure to reach the remote takes precedence over refused objects (objects whose answers were invalid three times).
 	for _, r := range stats.Refused {
 		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
 		if !r.Object.IsZero() {
@@ -155,8 +156,8 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	return s
 }
 
-// served reports whether this process serves or served the mount. The fields that start writes do not change from then
-// on. It waits for a takeover, at most leaveWait.
+// served reports whether this process serves or has served the mount. If it returns true, the fields that start sets do not
+// change any more. If the mount is being taken over, served waits for the takeover, but no longer than leaveWait.
 func (m *mount) served() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
 	defer cancel()
@@ -168,7 +169,7 @@ func (m *mount) served() bool {
 	return m.cancel != nil
 }
 
-// Prefetch fetches the contents of matching paths, ahead of the background prefetch.
+// Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	m, ok := d.find(r.Dir)
@@ -188,8 +189,8 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}, nil
 }
 
-// matcher returns a function that matches a path, everything below it, or a pattern of path.Match. Without specs it
-// matches all paths.
+// matcher returns a function that reports whether a path matches one of specs. A spec matches its path and everything below it,
+// or is a pattern of path.Match. If specs is empty, every path matches.
 func matcher(specs []string) func(string) bool {
 	if len(specs) == 0 {
 		return func(string) bool { return true }

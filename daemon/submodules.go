@@ -31,9 +31,9 @@ const (
 	maxModulesFile   = 1 << 20 // largest size of .gitmodules in bytes
 )
 
-// submodules are the mounts inside of a mount: each shows the commit that a gitlink names, at the path of the gitlink.
-// They are ordinary mounts with sessions of their own, but they are mounted and unmounted with the mount that contains
-// them. Only the outermost mount lists them, including nested ones.
+// submodules are the mounts of a mount's submodules. Each one shows, at the path of a gitlink, the commit that the gitlink
+// refers to. They are ordinary mounts with their own sessions, but they are mounted and unmounted together with the mount that
+// contains them. The outermost mount lists all of them, including nested ones; the lists of inner mounts are empty.
 type submodules struct {
 	mount *mount
 
@@ -50,10 +50,11 @@ type submodule struct {
 	commit object.ID
 }
 
-// enter mounts the submodules and their submodules. For one that cannot be mounted, it adds a note.
+// enter mounts the submodules of the mount, and their submodules. If a submodule cannot be mounted, it adds a note for the
+// status.
 func (s *submodules) enter(ctx context.Context) {
 	level := []*mount{s.mount}
-	// Each round mounts the submodules of the mounts of the round before.
+	// Each round mounts the submodules of the mounts that the previous round created.
 	for len(level) > 0 && ctx.Err() == nil {
 		var wanted []submodule
 		for _, m := range level {
@@ -69,7 +70,7 @@ func (s *submodules) enter(ctx context.Context) {
 	}
 }
 
-// mountAll mounts submodules concurrently and returns those that are mounted.
+// mountAll mounts submodules concurrently and returns those mounts that succeeded.
 func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*mount {
 	mounts := make([]*mount, len(wanted))
 	slots := make(chan struct{}, submodulesAtOnce)
@@ -78,7 +79,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*mount 
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			// After a failed unmount, some submodules are still mounted.
+			// If an unmount has failed before, some submodules are still mounted.
 			m, ok := s.at(filepath.Join(w.parent.dir, w.Path))
 			if !ok {
 				var err error
@@ -127,8 +128,8 @@ func (s *submodules) note(w submodule, err error) {
 	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not mounted: %s", rest, cause))
 }
 
-// find returns the submodules in the tree of a mount, with their commits. An entry of .gitmodules without a gitlink in
-// the tree is left out.
+// find returns the submodules in the tree of the mount m, with their commits. It skips entries of .gitmodules for which the tree
+// has no gitlink.
 func (s *submodules) find(ctx context.Context, m *mount) []submodule {
 	modules, refused, err := m.modules(ctx)
 	if err != nil {
@@ -141,7 +142,7 @@ func (s *submodules) find(ctx context.Context, m *mount) []submodule {
 	for _, module := range modules {
 		w := submodule{Submodule: module, parent: m}
 		var ok bool
-		// Only the tree decides whether a path is a submodule.
+		// A path is a submodule if the tree has a gitlink there, whatever .gitmodules says.
 		if w.commit, ok, err = gitlink(ctx, m.view, m.snapshot().Tree, module.Path); err != nil {
 			s.note(w, err)
 		} else if ok {
@@ -160,8 +161,8 @@ func (m *mount) modules(ctx context.Context) (modules []gitdir.Submodule, refuse
 	return gitdir.ParseModules(text)
 }
 
-// wholeModules returns the submodules that the mount's git directory is configured with, mounted or not, with absolute
-// URLs.
+// wholeModules returns the submodules that are listed in the configuration of the mount's git directory, mounted or not. Their
+// URLs are absolute.
 func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	if !m.request.Submodules && m.parent == nil {
 		return nil
@@ -179,8 +180,8 @@ func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	return whole
 }
 
-// mountOne mounts a submodule over the empty directory that the parent shows for the gitlink. A submodule on this host
-// is refused if the parent is not on this host, as git does.
+// mountOne mounts a submodule on the empty directory that the parent shows for the gitlink. Like git, it refuses a local URL in
+// a repository whose own URL is not local.
 func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) {
 	parent := w.parent
 	remote, err := gitdir.ResolveURL(parent.request.Remote, w.URL)
@@ -194,7 +195,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if err := parent.plain(ctx, w.Path); err != nil {
 		return nil, err
 	}
-	// The submodule inherits the request of its parent, without the parts that concern only the parent.
+	// The submodule uses the request of its parent, without the options that apply to the parent alone.
 	r := parent.requestNow()
 	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
@@ -219,8 +220,8 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 // maxSessionName is the longest session name in bytes that control.ValidSession allows.
 const maxSessionName = 128
 
-// plain checks that a path is a directory of the mount and not below a symbolic link, behind which the submodule would
-// be mounted elsewhere. It also lets the kernel look the path up, so that mount(2) sends this process no request.
+// plain checks that a path is a directory of the mount and is not below a symbolic link, which could lead the submodule out of
+// the mount. It also makes the kernel look the path up, so that mount(2) needs no request to this process.
 func (m *mount) plain(ctx context.Context, p string) error {
 	for at := p; at != "."; at = path.Dir(at) {
 		n, err := m.tree.Resolve(ctx, at)
@@ -235,15 +236,15 @@ func (m *mount) plain(ctx context.Context, p string) error {
 			return fmt.Errorf("%s is no directory any more", at)
 		}
 	}
-	// The lookup runs on a thread without the FUSE device, because this process has to answer it.
+	// This process has to answer the lookup, so it runs on a thread without the FUSE device.
 	return fuse.WithoutDevice(func() error {
 		var st unix.Stat_t
 		return os.NewSyscallError("lstat", unix.Lstat(filepath.Join(m.dir, p), &st))
 	})
 }
 
-// leave unmounts the submodules, innermost first. If one cannot be unmounted, it mounts the others again and returns the
-// error.
+// leave unmounts the submodules, innermost first. If one of them cannot be unmounted, leave mounts the others again and returns
+// the error.
 func (s *submodules) leave(ctx context.Context, force bool) error {
 	// Inner mounts keep the outer ones busy.
 	for _, m := range slices.Backward(s.list()) {
@@ -255,8 +256,8 @@ func (s *submodules) leave(ctx context.Context, force bool) error {
 	return nil
 }
 
-// again mounts the submodules again that leave has unmounted, because the mount that contains them stays. Their sessions
-// resume.
+// again mounts the submodules again that leave has unmounted, because the mount that contains them was not unmounted. Their
+// sessions are resumed.
 func (s *submodules) again(ctx context.Context) {
 	if len(s.list()) == 0 {
 		return
@@ -267,13 +268,13 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle returns the outcome of the unmounted submodules, and discards their sessions if discard is set.
+// settle returns the unmount replies of the submodules. If discard is set, it discards their sessions.
 func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		m.mu.Lock()
 		o := m.outcome
 		m.mu.Unlock()
-		// The mount has ended, so its session can be discarded like any unmounted one.
+		// The mount has ended, so its session is discarded in the same way as any session that is not mounted.
 		if discard && o.unsaved.Any() {
 			if err := m.daemon.homes.Discard(m.session, trash); err != nil {
 				m.daemon.log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
@@ -290,7 +291,7 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 	return replies
 }
 
-// list returns the submodules sorted by directory, so that a submodule precedes those inside of it.
+// list returns the submodules sorted by directory, so that each submodule precedes its nested submodules.
 func (s *submodules) list() []*mount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,7 +317,8 @@ func (m *mount) isGone() bool {
 	}
 }
 
-// gitlink returns the commit of the gitlink at a path of a tree. It returns false if the path is missing or no gitlink.
+// gitlink returns the commit of the gitlink at the path p of a tree. It returns false if the path does not exist or is not a
+// gitlink.
 func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (object.ID, bool, error) {
 	names := strings.Split(p, "/")
 	for i, name := range names {
@@ -338,8 +340,8 @@ func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (obje
 	return object.ID{}, false, nil
 }
 
-// readRootFile returns the contents of a file in the root of a tree, nil if the tree has none. It fails if the file has
-// more than limit bytes.
+// readRootFile returns the contents of a file in the root of a tree, or nil if the tree has no such file. It returns an error if
+// the file is larger than limit bytes.
 func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name string, limit int64) ([]byte, error) {
 	entries, err := v.Tree(ctx, root)
 	if err != nil {
@@ -364,8 +366,8 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 	return io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
 }
 
-// prepare creates or checks the directory of a mount. The directory of a submodule is in a mount that this process
-// itself serves.
+// prepare creates or checks the directory of a mount. If the mount is a submodule, this directory is in another mount of this
+// process.
 func (m *mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 	switch {
 	// Another program has mounted the device already.

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Switch moves a mounted working tree to another commit.
+// Switch changes a mounted working tree, its index and HEAD to another commit.
 func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
@@ -38,7 +38,7 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	return reply, nil
 }
 
-// switchTo is Switch with unexplained errors.
+// switchTo implements Switch for one mount; its errors carry no hints yet.
 func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.writable() {
 		return control.SwitchReply{}, fault.ErrReadOnly
@@ -50,16 +50,16 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	return m.moveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, nil, progress)
 }
 
-// moveTo moves HEAD, the index and the working tree. pending is the interrupted switch that is repeated; nil for a new
-// one.
+// moveTo changes HEAD, the index and the working tree to the destination of want. The parameter pending is the interrupted
+// switch that is repeated, or nil for a new switch.
 func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
-	// During a merge or rebase, git itself has to finish or abort first.
+	// A merge or rebase in progress has to be finished or aborted with git first.
 	if what := git.Busy(); what != "" {
 		return reply, fault.GitBusyError(what)
 	}
-	// The current HEAD is the first tree of the comparison, even if git has moved it since the mount.
+	// The comparison starts from the current HEAD, which git may have moved since the mount.
 	from, err := git.Head(ctx)
 	if err != nil {
 		return reply, err
@@ -83,7 +83,7 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.Switc
 	}, nil
 }
 
-// forward returns the branch that HEAD is on, moved to commit want.Forward, which must be on this host.
+// forward returns the current branch with want.Forward as its new commit. That commit must be on this host.
 func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (gitdir.Destination, error) {
 	at, err := git.Commit(ctx, want.Forward)
 	if err == nil && at.Commit.IsZero() {
@@ -93,8 +93,8 @@ func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (
 	return gitdir.Destination{Head: at, Name: want.Ref}, err
 }
 
-// destination returns the commit to switch to. It fetches a branch, tag or commit that only the remote has, with its
-// trees, in one request.
+// destination returns the commit to switch to. If a branch, tag or commit exists on the remote alone, destination fetches it and
+// its trees in one request.
 func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
 	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
@@ -112,18 +112,18 @@ func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	if remoteErr != nil {
 		return to, fault.Remote(remoteErr)
 	}
-	// The trees must be complete, because the plan compares them without further requests.
+	// All trees are needed before the comparison, which sends no requests.
 	if err := snap.Wait(ctx); err != nil {
 		return to, fault.Remote(err)
 	}
-	// Git must not look for the history behind the fetched commit.
+	// The fetched commit is recorded as shallow, so that git does not look for its history.
 	if err := errors.Join(git.SetShallow(m.store.Boundary()), git.Track(ctx, snap.Ref, snap.Commit)); err != nil {
 		return to, err
 	}
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch repeats an interrupted switch. If that fails, it abandons the switch.
+// finishSwitch repeats an interrupted switch. If that fails, it removes the switch from the journal.
 func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
@@ -139,10 +139,10 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.P
 	}
 }
 
-// shownFile is the name of the file in a home that names the tree to prefetch, if that is not the base tree.
+// shownFile is the file in a home that stores the id of the tree to prefetch, if that is not the base tree.
 const shownFile = "shown"
 
-// show makes tree the one that prefetch and readahead use.
+// show sets the tree that prefetch and readahead use.
 func (m *mount) show(tree object.ID) {
 	m.view.Show(tree)
 	// If this fails, a later process prefetches the base tree instead.
@@ -155,7 +155,7 @@ func (m *mount) show(tree object.ID) {
 	}
 }
 
-// showsOther waits until show is called. It returns false if ctx ended first.
+// showsOther waits until show is called. It returns false if ctx ends first.
 func (m *mount) showsOther(ctx context.Context) bool {
 	select {
 	case <-m.shown:
@@ -165,7 +165,7 @@ func (m *mount) showsOther(ctx context.Context) bool {
 	}
 }
 
-// showAgain is show with the recorded tree, for a mount that is resumed or taken over.
+// showAgain calls show with the tree in shownFile, for a mount that is resumed or taken over.
 func (m *mount) showAgain() {
 	text, err := os.ReadFile(filepath.Join(m.home.Dir, shownFile))
 	if err != nil {

@@ -25,15 +25,15 @@ const (
 	tracePause = 20 * time.Millisecond // time in which events are collected for one message
 )
 
-// Trace reports a mount's requests to emit until the mount ends. The mount does not wait for emit: events that do not
-// fit into the buffer are dropped and counted.
+// Trace calls emit with the requests that the kernel sends to a mount, until the mount ends. The mount does not wait for emit:
+// if the buffer is full, events are dropped and counted.
 func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() || m.server == nil {
 		return fault.NotMounted("trace", r.Dir)
 	}
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
-	// Events are recorded from before the first message on, so that none after it is missed.
+	// Recording starts before the first message is sent, so that no event after that message is missed.
 	defer m.server.Trace(l.hear)()
 	for {
 		t, more := l.take() // the first message is empty and states that the stream has begun
@@ -65,7 +65,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 }
 
-// listener buffers events for one caller of Trace.
+// listener buffers the events for one call of Trace.
 type listener struct {
 	all  bool
 	wake chan struct{} // capacity 1
@@ -76,13 +76,14 @@ type listener struct {
 	lost   int64
 }
 
-// hear buffers an event, or counts it as lost. Without all, it keeps only reads and requests that needed work.
+// hear buffers an event, or counts it as lost. If l.all is not set, it ignores all events except reads and requests that had to
+// wait for data.
 func (l *listener) hear(e fuse.Event) {
 	if !l.all && e.Op != "READ" && e.Source == 0 {
 		return
 	}
 	l.mu.Lock()
-	// A slow client must not use memory without bound, nor block the mount.
+	// A slow client must neither block the mount nor make the buffer grow without limit.
 	if len(l.events) < traceRoom && l.paths < tracePaths {
 		l.events = append(l.events, traceEvent(e))
 		l.paths += len(e.Path) + len(e.To)
@@ -96,7 +97,7 @@ func (l *listener) hear(e fuse.Event) {
 	}
 }
 
-// take returns the events that fit in one message, and whether more are buffered.
+// take removes and returns the events that fit into one message. It also returns whether more events are buffered.
 func (l *listener) take() (t control.Trace, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +114,7 @@ func (l *listener) take() (t control.Trace, more bool) {
 	return t, len(l.events) > 0
 }
 
-// traceEvent converts an event; its wait is in microseconds.
+// traceEvent converts an event into the form of a message. Its wait is in microseconds.
 func traceEvent(e fuse.Event) control.TraceEvent {
 	t := control.TraceEvent{
 		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To, Offset: e.Offset, Size: e.Size,
@@ -125,7 +126,7 @@ func traceEvent(e fuse.Event) control.TraceEvent {
 	return t
 }
 
-// traceSource returns the source with the highest latency among those that a request needed.
+// traceSource returns the slowest of the sources that a request needed.
 func traceSource(s metrics.Source) control.TraceSource {
 	switch {
 	case s&metrics.Fetched != 0:

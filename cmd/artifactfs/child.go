@@ -20,9 +20,9 @@ import (
 // stoppedFor is how long CMD must stay stopped before this process stops, too.
 const stoppedFor = 50 * time.Millisecond
 
-// forwarded lists the signals that are passed on to CMD. CMD is in the process group of this process, like a child of a
-// shell script, so that a pipeline with run in it is one job. Signals from the terminal therefore reach both processes,
-// and must not be delivered to CMD twice.
+// forwarded lists the signals that this process passes on to CMD. Like a child of a shell script, CMD is in the process group of
+// this process, so that a pipeline that contains run is one job. The terminal sends its signals to the whole group, so these
+// reach CMD directly and must not be passed on a second time.
 var forwarded = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 }
@@ -118,14 +118,14 @@ func (t terminal) close() {
 	}
 }
 
-// ours reports whether this process is in the terminal's foreground group: then CMD receives the terminal's signals
-// directly.
+// ours reports whether this process is in the foreground process group of the terminal. If it is, CMD receives the terminal's
+// signals directly.
 func (t terminal) ours() bool {
 	group, ok := t.foreground()
 	return ok && group == unix.Getpgrp()
 }
 
-// foreground returns the foreground process group of the terminal; ok is false without a terminal.
+// foreground returns the foreground process group of the terminal. It returns false if there is no terminal.
 func (t terminal) foreground() (group int, ok bool) {
 	if t.file == nil {
 		return 0, false
@@ -134,9 +134,9 @@ func (t terminal) foreground() (group int, ok bool) {
 	return group, err == nil
 }
 
-// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, no process
-// could wake it. So this process stops, too: its parent then gets the terminal, and CMD continues when this process
-// does.
+// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, this process stops
+// too. Its parent, usually a shell with job control, then gets the terminal. When the parent continues this process, it
+// continues CMD.
 func (t terminal) wait(pid int) unix.WaitStatus {
 	any := pid
 	if os.Getpid() == 1 { // process 1 of a container must reap all orphans
@@ -184,8 +184,8 @@ func isStopped(pid int) bool {
 	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
-// give makes a process group the terminal's foreground group. It is needed after CMD, because a shell with a process
-// group of its own may exit without doing so.
+// give makes the process group to the foreground group of the terminal. It is needed after CMD has ended, because a shell with
+// its own process group may exit without restoring the foreground group.
 func (t terminal) give(to int) {
 	if group, ok := t.foreground(); !ok || group == to {
 		return

@@ -19,7 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// mount(8) and umount(8) run a helper for the type fuse.artifactfs, which is this program under another name:
+// mount(8) and umount(8) run a helper program for the file system type fuse.artifactfs. This program is that helper if it is run
+// by its name:
 //
 //	mount.fuse.artifactfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 //	umount.fuse.artifactfs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
@@ -72,9 +73,9 @@ func runHelper(a *cli.App, name string, args []string) int {
 	return helperCode(e.Code)
 }
 
-// openAutomount returns a path to the directory through a descriptor of this process if the directory is an automount
-// point, and "" otherwise. While other processes wait for the mount, only processes started by the automounter may enter
-// the directory (autofs_oz_mode); the daemon uses the descriptor, which stays open until this process ends.
+// openAutomount returns "" if the directory is not an automount point. Otherwise it opens the directory and returns a path to it
+// through the open descriptor. While the automount is pending, the kernel blocks accesses of all processes that the automounter
+// has not started (autofs_oz_mode). The daemon uses the path, and the descriptor stays open until this process ends.
 func (h helperRun) openAutomount() (through string, err error) {
 	dir, err := filepath.Abs(h.dir)
 	if err != nil {
@@ -105,8 +106,8 @@ func helperCode(code int) int {
 	return helperFailed
 }
 
-// helperUnmount unmounts through the daemon. If no daemon serves the directory, because the mount is dead or belongs to
-// another state directory, or if flags of umount(2) are set, it calls umount(2) itself.
+// helperUnmount unmounts through the daemon. It calls umount(2) itself if no daemon serves the directory, because the mount is
+// dead or belongs to another state directory, or if flags of umount(2) are set.
 func helperUnmount(a *cli.App, h helperRun) error {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
@@ -226,8 +227,8 @@ var mountFlags = map[string]uintptr{
 	"relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
 }
 
-// generic lists the options that are ignored: they are for mount(8) and init systems, or always in effect, or
-// meaningless for artifactfs. A mount is nosuid and nodev, and has no access times.
+// generic lists options that are ignored, because they are meant for mount(8) and init systems, are always in effect, or have no
+// meaning for artifactfs. A mount is nosuid and nodev, and does not record access times.
 var generic = []string{
 	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
 	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync",
@@ -235,7 +236,7 @@ var generic = []string{
 	"silent", "loud", "nonempty", "default_permissions", "auto_unmount", "noauto_unmount", "symfollow",
 }
 
-// translate converts mount options to the arguments of artifactfs mount and flags of mount(2). sloppy ignores unknown
+// translate converts mount options to arguments of artifactfs mount and flags of mount(2). If sloppy is set, it ignores unknown
 // options.
 //
 // An option that is the name of a flag of artifactfs mount, with underscores for hyphens, becomes that flag. Options of

@@ -83,7 +83,7 @@ be saved, 5 if they are not all on the session remote yet.`,
 // runIn parses the arguments of run, creates the directory, and runs the command there.
 func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	remote := cli.EnvironmentArguments("REMOTE")
-	// REMOTE is in front of "--", CMD and its arguments are behind it.
+	// REMOTE precedes "--"; CMD and its arguments follow it.
 	switch at := cmd.ArgsLenAtDash(); {
 	case at < 0 || at == len(args):
 		return cli.Usage(cmd, errors.New("command is missing: want REMOTE -- CMD [ARG...]"))
@@ -102,8 +102,8 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	if a.JSON {
 		return cli.Usage(cmd, errors.New("--json is not possible: the output is that of CMD"))
 	}
-	// A missing command is reported before anything is mounted; a path may be one in the mount, so only names are
-	// checked.
+	// A missing command is reported before anything is mounted. A command with a slash in its name may be a file in the mount,
+	// so it is not checked.
 	if !strings.Contains(o.command[0], "/") {
 		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 			return cannotRun(o.command[0], err)
@@ -154,8 +154,8 @@ func (p place) remove() {
 	}
 }
 
-// runMounted mounts the remote, runs the command, and unmounts. The exit code is that of the command. An error of the
-// unmount replaces it only if the command succeeded, so that a failed command stays visible to the caller.
+// runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command succeeded
+// and the unmount failed, it returns the error of the unmount instead.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user and must not read the secrets in this process
 		return cli.Failure("run", o.Request.Dir, err)
@@ -211,8 +211,8 @@ func cannotRun(name string, err error) error {
 	return &control.Error{Code: code, Verb: "run", Object: name, Cause: cause.Error()}
 }
 
-// endRun unmounts after the command, and prints which session has the changes. It waits busyTime for processes that
-// still use the mount, and then detaches it. It starts a daemon if the one that served the mount has ended.
+// endRun unmounts after the command has ended, and prints the name of the session that stores the changes. If processes still
+// use the mount after busyTime, endRun detaches it. It starts a daemon if the one that served the mount has ended.
 func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
@@ -252,7 +252,7 @@ func mountedAt(dir string) bool {
 	return err != nil || cli.HasMount(table, dir)
 }
 
-// reportChangesOfRun prints how to resume the session: by its name, because the temporary directory is gone.
+// reportChangesOfRun prints how to resume the session by its name, because the temporary directory has been removed.
 func reportChangesOfRun(a *cli.App, m control.MountReply, reply control.UnmountReply) {
 	what := cli.Plural(reply.Kept, "changed path")
 	if reply.Kept == 0 {

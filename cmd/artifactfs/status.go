@@ -92,8 +92,8 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny returns the mount at dir or above it, or else the session that was last mounted there. The error is that of
-// cli.Find.
+// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If there is neither, it returns
+// the error of cli.Find.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
@@ -104,8 +104,8 @@ func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	return m, err
 }
 
-// printAll writes the status of all mounts of all daemons as one control.Status. Its daemon is the shared one, if it
-// runs.
+// printAll writes the status of all mounts of all daemons as one control.Status. Its daemon and cache are those of the shared
+// daemon, if that is running.
 func printAll(w io.Writer, all cli.Survey) error {
 	s := control.Status{Mounts: make([]control.MountStatus, len(all.Mounts))}
 	for i, m := range all.Mounts {
@@ -151,7 +151,7 @@ func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	}
 }
 
-// printStatus writes a block of lines about a mount, the most important first. Lines without information are left out.
+// printStatus writes a block of lines about a mount, with the most important line first. It omits lines without information.
 func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	fmt.Fprintln(w, m.Dir)
 	line := func(label, format string, args ...any) { cli.PrintLine(w, label, format, args...) }

@@ -167,9 +167,9 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	return cli.ReportAll(a, errs)
 }
 
-// choose returns the mounts and sessions that the arguments select, and an error for each argument that selects none. A
-// directory below a mount's root is an error. With --discard, an unmounted session is selected by the directory where it
-// was last mounted.
+// choose returns the mounts and sessions that the arguments select. For each argument that selects nothing, or that names a
+// directory below the root of a mount, it returns an error. With --discard, the directory where a session was last mounted
+// selects that session.
 func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
 		m, err := cli.Find(mounts, asked, "unmount", dir)
@@ -225,8 +225,8 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 	return unmounted{reply, o.discard}, err
 }
 
-// discardUnmounted moves a session that is not mounted to the trash, and returns when the trash is emptied. If the session
-// has a remote, the daemon does it. A session without a remote is discarded directly in the state directory.
+// discardUnmounted moves a session that is not mounted to the trash, and returns the time at which the session expires there. If
+// the session has a session remote, the daemon moves it; otherwise this process does.
 func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !catalog.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), catalog.Discard(a.State, name)

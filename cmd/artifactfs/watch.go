@@ -50,8 +50,9 @@ func (i *interval) Set(text string) error {
 	return nil
 }
 
-// take uses a number among the arguments as the flag's value and returns the other arguments: because --watch may have
-// no value, pflag parses "--watch 5" as the flag and a directory. An existing path is never used as a number.
+// take uses the first argument that is a number as the value of the flag, and returns the other arguments. It is needed because
+// the value of --watch is optional, so that pflag parses "--watch 5" as a flag and a directory. An existing path is not used as
+// a number.
 func (i *interval) take(args []string) []string {
 	for n, arg := range args {
 		if *i == 0 {
@@ -150,8 +151,8 @@ func (w *watcher) head(out io.Writer, all cli.Survey, asked error, now time.Time
 	fmt.Fprintln(out)
 }
 
-// table writes a line for each mount. Rates are averages since the previous call; after a takeover the counters start at
-// 0.
+// table writes a line for each mount. The rates are averages since the previous call. After a takeover, the counters start at
+// zero.
 func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -195,7 +196,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	io.WriteString(out, text)
 }
 
-// fit writes the part of text that fits the terminal: a wrapped line or one too many would make it scroll.
+// fit writes the part of text that fits the terminal. A longer or wider text would make the terminal scroll.
 func fit(out io.Writer, text string, width, height int) {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {

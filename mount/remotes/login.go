@@ -25,8 +25,8 @@ func (l *Login) IsWeb() bool {
 	return strings.HasPrefix(l.given.place, "http://") || strings.HasPrefix(l.given.place, "https://")
 }
 
-// Given holds the credentials that the user named for a host, as a comparable value: mounts share a login if their values are
-// equal.
+// Given holds the credentials that the user gave for one host. The values are comparable: mounts share a login if their values
+// are equal.
 type Given struct {
 	place          string // scheme and host of the remote, in lower case; "" for scp-like addresses and paths
 	user, password string // from the URL of the remote
@@ -44,8 +44,9 @@ func GivenFor(remote, token, file string) Given {
 	return g
 }
 
-// GivenForSession returns the credentials for the session remote of a request: its own token, or that of the mounted remote if
-// both are on the same host. The token of the mounted remote is not sent to another host. at is the URL of the session remote.
+// GivenForSession returns the credentials for the session remote of a request; the parameter at is its URL. These are the
+// session token of the request, or, if the request has none and both remotes are on the same host, the token of the mounted
+// remote. The token of the mounted remote is never sent to another host.
 func GivenForSession(r control.MountRequest, at string) Given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
 	if token == "" && file == "" && SameHost(at, r.Remote) {
@@ -54,14 +55,14 @@ func GivenForSession(r control.MountRequest, at string) Given {
 	return GivenFor(at, token, file)
 }
 
-// Token returns the token that the user named; "" if there is none.
+// Token returns the token that the user gave, or "" if there is none.
 func (g Given) Token() string { return g.token }
 
 // Secrets returns the token and the password, which may be empty.
 func (g Given) Secrets() []string { return []string{g.token, g.password} }
 
-// stock returns a function that returns the current credentials of g and l. They are for stock git, which the store runs where
-// it cannot use package transport. A password in the URL applies until the token is renewed.
+// stock returns a function that returns the current credentials of g and l. The store passes them to the git program, which it
+// runs for operations that package transport does not support. A password in the URL is used until the token is renewed.
 func (g Given) stock(l *transport.Login) func() fetch.Credential {
 	return func() fetch.Credential {
 		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
@@ -79,14 +80,15 @@ func (g Given) stock(l *transport.Login) func() fetch.Credential {
 	}
 }
 
-// Login returns the held login for g, or a new one that is not held yet.
+// Login returns the login that a mount holds for the credentials g. If no mount holds one, it returns a new login, which is not
+// held yet.
 func (r *Remotes) Login(g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.login(g)
 }
 
-// login is Login. The caller holds r.mu.
+// login implements Login. The caller holds r.mu.
 func (r *Remotes) login(g Given) *Login {
 	for _, logins := range r.held {
 		for _, l := range logins {
@@ -98,8 +100,8 @@ func (r *Remotes) login(g Given) *Login {
 	return &Login{transport.NewLogin(g.token, g.file), g}
 }
 
-// Hold returns the login for g, and lets later mounts with the same credentials share it until Drop is called for holder, a
-// mount.
+// Hold returns the login for the credentials g. Until Drop is called for holder, which identifies a mount, later mounts with the
+// same credentials get the same login.
 func (r *Remotes) Hold(holder any, g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,22 +110,22 @@ func (r *Remotes) Hold(holder any, g Given) *Login {
 	return l
 }
 
-// HoldLogin is Hold for a login that the caller has already.
+// HoldLogin makes holder hold the login l, which the caller already has. It has the same effect as Hold.
 func (r *Remotes) HoldLogin(holder any, l *Login) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held[holder] = append(r.held[holder], l)
 }
 
-// Drop ends the use of all logins that holder holds.
+// Drop releases all logins that holder holds.
 func (r *Remotes) Drop(holder any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.held, holder)
 }
 
-// Renew replaces the credentials of a login by a new token or token file. Mounts that are made with the new token later share
-// the login. It returns a function that reports whether a holder uses the login.
+// Renew replaces the credentials of the login l by a new token or token file. Mounts that are created with the new token later
+// share this login. Renew returns a function that reports whether a holder was using the login at the time of the call.
 func (r *Remotes) Renew(l *Login, token, file string) (uses func(holder any) bool) {
 	l.Renew(token, file)
 	r.mu.Lock()

@@ -19,10 +19,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// DefaultDeadline is the longest wait of a file system call for contents, if the mount request sets none.
+// DefaultDeadline is the longest time that a file system call waits for contents, if the mount request sets no limit.
 const DefaultDeadline = time.Minute
 
-// retries is the number of attempts after the first of a request to a remote.
+// retries is how many times a failed request to a remote is repeated.
 const retries = 3
 
 // Remotes holds the open stores and the logins of all mounts of a daemon. Its methods are safe for concurrent use.
@@ -46,7 +46,7 @@ func New(state string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs
 	return &Remotes{state: state, log: log, memory: memory, blobs: blobs, stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}}
 }
 
-// sharedStore is a store with the number of mounts that use it. Store and err may be read once opened is closed.
+// sharedStore is a store and the number of mounts that use it. The fields Store and err may be read after opened is closed.
 type sharedStore struct {
 	*fetch.Store
 	users  int           // number of mounts that use the store; guarded by Remotes.mu
@@ -55,7 +55,8 @@ type sharedStore struct {
 	leave  func()        // releases the lock that keeps other processes from removing the store
 }
 
-// storeKey identifies a store among the open ones. Mounts share a store only if everything that it was opened with is equal.
+// storeKey identifies an open store. Two mounts share a store if all fields of their keys are equal, so that they need the same
+// options.
 type storeKey struct {
 	dir, remote string        // name of the store's directory; remote as the request names it
 	login       *Login        // shared by mounts with the same credentials
@@ -63,13 +64,13 @@ type storeKey struct {
 	timeout     time.Duration // of the request; 0: DefaultDeadline
 }
 
-// options returns the options for a connection with login l to a remote of a request.
+// options returns the options for a connection to a remote of the request req, with the login l.
 func (r *Remotes) options(req control.MountRequest, l *Login) transport.Options {
 	return transport.Options{Login: l.Login, Env: Environment(req), Retries: retries, Log: r.log,
 		Stall: req.Timeout, Patience: deadline(req), Ahead: &r.ahead}
 }
 
-// deadline returns the longest wait of a file system call in a mount for contents.
+// deadline returns the longest time that a file system call in the mount waits for contents.
 func deadline(req control.MountRequest) time.Duration {
 	if req.Timeout == 0 {
 		return DefaultDeadline
@@ -77,8 +78,9 @@ func deadline(req control.MountRequest) time.Duration {
 	return req.Timeout
 }
 
-// Store returns the store for the mounted remote of a request, whose login is l. It opens the store if no other mount uses it,
-// and otherwise waits until that mount has opened it. The caller calls release once, but not after an error.
+// Store returns the store for the mounted remote of a request, whose login is l. If no other mount uses the store, Store opens
+// it; otherwise it waits until the first user has opened it. After use, the caller calls release once. If Store returns an
+// error, release is nil.
 func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, release func(), err error) {
 	remote, err := transport.Open(req.Remote, r.options(req, l))
 	if err != nil {
@@ -121,7 +123,8 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 	return shared.Store, release, nil
 }
 
-// release removes one user from a store. The last user closes the store, outside of r.mu since that waits for the disk.
+// release removes one user from a store. The last user closes the store without holding r.mu, because closing waits for the
+// disk.
 func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	r.mu.Lock()
 	shared.users--
@@ -140,15 +143,16 @@ func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	}
 }
 
-// Session opens the session remote of a request, which may be for any session, mounted or not. remote is nil if the session has
-// no other session remote than the embedded one. kind is one of the constants of package control, or "" for a URL. The token of
-// the mounted remote is sent only to the host of the mounted remote. The caller closes remote.
+// Session opens the session remote of a request for any session, mounted or not. The result remote is nil if the session has no
+// session remote or the embedded one. The result kind is one of the constants of package control, or "" if the request names a
+// URL. The token of the mounted remote is sent to no other host. The caller closes remote.
 func (r *Remotes) Session(req control.MountRequest) (remote *thin.Remote, kind string, err error) {
 	remote, _, kind, err = r.SessionLogin(req)
 	return remote, kind, err
 }
 
-// SessionLogin is Session, and also returns the login that the session remote is opened with. The login is not held.
+// SessionLogin is like Session, and also returns the login with which the session remote was opened. No mount holds that login
+// yet.
 func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l *Login, kind string, err error) {
 	at, kind := SessionURL(req)
 	if at == "" {
@@ -162,11 +166,11 @@ func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l
 	return thin.New(far, req.Session, r.log), l, kind, nil
 }
 
-// tokenTime is how long a remote may take to accept or refuse a token.
+// tokenTime is how long TryToken waits for a remote to accept or refuse a token.
 const tokenTime = 15 * time.Second
 
-// TryToken requests HEAD from a remote with a token, or the token in a file. It returns nil if the remote answers within
-// tokenTime. at is the URL of the remote, without a password.
+// TryToken requests HEAD from a remote with a token, or with the token in a file. The parameter at is the URL of the remote,
+// without a password. TryToken returns nil if the remote accepts the token within tokenTime.
 func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environment, token, file string) error {
 	l := transport.NewLogin(token, file)
 	if _, err := l.Token(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Environment returns the environment variables of a request for connections to its remotes; nil if the request has none.
+// Environment returns the environment variables that a request sets for connections to its remotes, or nil if it sets none.
 func Environment(r control.MountRequest) transport.Environment {
 	if len(r.Environment) == 0 {
 		return nil
@@ -16,8 +16,8 @@ func Environment(r control.MountRequest) transport.Environment {
 	return transport.Environment(r.Environment)
 }
 
-// SessionURL returns the URL of the session remote that a request names, and its kind: one of the constants of package control,
-// or "" for a URL. The URL is "" for the embedded session remote and for none.
+// SessionURL returns the URL of the session remote of a request, and its kind. The kind is one of the constants of package
+// control, or "" if the request names a URL. The URL is empty if the session has no session remote or the embedded one.
 func SessionURL(r control.MountRequest) (at, kind string) {
 	switch r.SessionOptions.Remote {
 	case "", control.RemoteEmbedded:
@@ -27,15 +27,16 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 	case control.RemoteOrigin:
 		return r.Remote, control.RemoteOrigin
 	}
-	// Without a token of its own, a session remote on the host of the mounted remote gets the user and password of that URL.
+	// Without a session token, a session remote on the host of the mounted remote is opened with the user and password of the
+	// mounted URL.
 	if r.SessionToken == "" && r.SessionTokenFile == "" {
 		return LikeUser(r.SessionOptions.Remote, r.Remote), ""
 	}
 	return r.SessionOptions.Remote, ""
 }
 
-// LikeUser returns the URL remote with the user and password of other, if both are on the same host and remote has no user of
-// its own. Otherwise it returns remote.
+// LikeUser returns the URL remote with the user and password of the URL other, if both are on the same host and remote has no
+// user. Otherwise it returns remote unchanged.
 func LikeUser(remote, other string) string {
 	u, err := url.Parse(remote)
 	o, otherErr := url.Parse(other)
@@ -46,7 +47,7 @@ func LikeUser(remote, other string) string {
 	return u.String()
 }
 
-// WithoutPassword returns a URL without its password. The user name stays.
+// WithoutPassword returns a URL without its password. It keeps the user name.
 func WithoutPassword(remote string) string {
 	u, err := url.Parse(remote)
 	if err != nil || u.User == nil {
@@ -59,7 +60,7 @@ func WithoutPassword(remote string) string {
 	return u.String()
 }
 
-// WithUser returns a URL with the given user name, "" for none, and without a password.
+// WithUser returns a URL with the given user name and without a password. If user is empty, the result has no user name.
 func WithUser(remote, user string) string {
 	u, err := url.Parse(remote)
 	if err != nil {
@@ -71,7 +72,8 @@ func WithUser(remote, user string) string {
 	return u.String()
 }
 
-// IsLocal reports whether a remote is on this host. Git, too, refuses a local submodule of a repository that is not local.
+// IsLocal reports whether a remote is on this machine. Callers use it to refuse a local submodule of a remote repository, as git
+// does.
 func IsLocal(remote string) bool {
 	// A path without a scheme or host is local, as in git-clone(1).
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
@@ -81,15 +83,17 @@ func IsLocal(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// SameHost reports whether a secret for one remote may be sent to the other: scheme, host and port are equal.
+// SameHost reports whether two URLs have the same scheme, host and port, so that a secret for one remote may be sent to the
+// other.
 func SameHost(a, b string) bool {
 	ua, errA := url.Parse(a)
 	ub, errB := url.Parse(b)
 	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }
 
-// Readable returns remote if other machines can be expected to reach it by the same URL: the schemes http, https, ssh and git,
-// and scp-like addresses. It returns "" otherwise, since a path names another directory on another machine.
+// Readable returns remote if other machines can be expected to reach the repository by the same URL. That is the case for the
+// schemes http, https, ssh and git, and for scp-like addresses. Otherwise it returns "", because a path means another directory
+// on another machine.
 func Readable(remote string) string {
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		switch strings.ToLower(scheme) {

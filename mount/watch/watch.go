@@ -1,5 +1,5 @@
-// Package watch reports new files in directories to any number of goroutines, through one inotify descriptor that a successor process
-// inherits.
+// Package watch reports new files in directories to any number of goroutines. It uses one inotify descriptor, which a successor
+// process inherits.
 package watch
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher watches directories. All directories of a daemon share one descriptor (inotify(7)).
+// Watcher watches directories. All watched directories of a daemon share one inotify descriptor (see inotify(7)).
 type Watcher struct {
 	keeper takeover.Keeper // nil if the descriptor ends with this process
 	// mu guards file and wakes.
@@ -24,15 +24,16 @@ type Watcher struct {
 	done  sync.WaitGroup
 }
 
-// Kept is the name under which the keeper holds the descriptor.
+// Kept is the name under which the keeper (the interface to the supervisor) stores the descriptor.
 const Kept = "watch"
 
-// New returns a watcher on the descriptor of the previous process, or on a new one, which the keeper then holds.
-// It cannot fail: without a descriptor, Add returns errNoWatch.
+// New returns a watcher that uses the descriptor of the previous process, if before is not nil. Otherwise it creates a
+// descriptor and stores it with the keeper k, if k is not nil. New does not fail: if it cannot create a descriptor, Add returns
+// errNoWatch.
 //
-// The keeper holds the descriptor because its last close is slow: the kernel waits in fsnotify_destroy_group (fs/notify)
-// for all readers of the list of watches. If only this process held it, its death would take 15 ms longer before the
-// successor starts.
+// The keeper stores the descriptor because closing the last copy of it is slow: the kernel waits in fsnotify_destroy_group
+// (fs/notify) for all readers of the list of watches. If this process had the last copy, its exit would take about 15 ms longer,
+// and the successor would start later.
 func New(k takeover.Keeper, before *os.File) *Watcher {
 	w := &Watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
 	if before != nil {
@@ -52,15 +53,15 @@ func New(k takeover.Keeper, before *os.File) *Watcher {
 	return w
 }
 
-// pollable returns a copy of f that Go's runtime polls, whatever flags earlier holders have set; nil if that fails. It
-// closes f.
+// pollable returns a copy of f that Go's runtime polls, whatever flags earlier processes have set on f. It returns nil if that
+// fails. It closes f.
 func pollable(f *os.File) *os.File {
 	defer f.Close()
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil
 	}
-	// A duplicated descriptor is needed, because os.NewFile decides on polling when it is called.
+	// os.NewFile decides whether a descriptor is polled, so a new descriptor is needed for a new decision.
 	fd, dupErr := -1, error(nil)
 	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil || dupErr != nil {
 		return nil
@@ -74,9 +75,9 @@ func pollable(f *os.File) *os.File {
 
 var errNoWatch = errors.New("changes cannot be watched")
 
-// Add sends to wake, without blocking, whenever a file appears in dir, until stop is called. Several channels may
-// watch a directory. fresh is false, and stop nil, if wake watches dir already. A directory that was removed and created
-// again has to be watched again.
+// Add watches dir: whenever a file appears in dir, the watcher sends to wake without blocking, until stop is called. Several
+// channels may watch the same directory. If wake already watches dir, Add returns a nil stop and false. If dir is removed and
+// created again, the caller has to add it again.
 func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +104,7 @@ func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool
 	return func() { w.forget(key, wake) }, true, nil
 }
 
-// forget ends the watch of a directory by one channel.
+// forget stops sending events of the watch descriptor key to wake. It removes the watch if no other channel uses it.
 func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,8 +127,8 @@ func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	}
 }
 
-// read sends the events of the descriptor to the channels until f is closed. The format is struct inotify_event of
-// inotify(7).
+// read receives events from f and sends to the channels of their directories, until f is closed. The events have the format of
+// struct inotify_event in inotify(7).
 func (w *Watcher) read(f *os.File) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -155,7 +156,7 @@ func (w *Watcher) read(f *os.File) {
 	}
 }
 
-// poke sends to all channels that have room.
+// poke sends to each channel in wakes that is ready to receive or has free buffer space.
 func poke(wakes []chan<- struct{}) {
 	for _, wake := range wakes {
 		select {
@@ -165,11 +166,11 @@ func poke(wakes []chan<- struct{}) {
 	}
 }
 
-// Close closes the descriptor, also in the keeper, and waits for read.
+// Close closes the descriptor, removes it from the keeper, and waits until the goroutine that runs read has ended.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	f := w.file
-	// From now on, Add returns errNoWatch, and forget has nothing to remove.
+	// With file set to nil, Add returns errNoWatch, and forget does not touch the descriptor.
 	w.file = nil
 	w.mu.Unlock()
 	if f != nil {

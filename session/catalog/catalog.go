@@ -38,7 +38,7 @@ type Mounts interface {
 	Writable() []*Mounted
 }
 
-// Mounted is a mount as the requests on its session use it.
+// Mounted holds the parts of a mount that requests on its session use.
 type Mounted struct {
 	Session  string
 	Record   statedir.Record
@@ -62,8 +62,8 @@ func (m *Mounted) Status() control.SessionStatus {
 	return s
 }
 
-// Contents returns a function that fetches contents of the session that exist on its session remote alone; nil if m is nil or
-// has no session.
+// Contents returns a function that fetches those contents of the session that exist on its session remote alone. It returns nil
+// if m is nil or has no session.
 func (m *Mounted) Contents(ctx context.Context) func(ids []object.ID) error {
 	if m == nil || m.Owned == nil {
 		return nil
@@ -71,7 +71,8 @@ func (m *Mounted) Contents(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return m.Owned.Provide(ctx, ids, nil) }
 }
 
-// OpenMount opens the session of a mount. Its repository is the agent's, or opened for reading. The caller closes the result.
+// OpenMount opens the session of a mount. It uses the repository that the agent has opened, or opens the repository read-only.
+// The caller closes the result.
 func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
 	o := &opened{Session: m.Session, record: m.Record, home: m.Home, mount: m}
 	o.Repo, o.queue = m.Agent.Repo()

@@ -18,11 +18,11 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A comparison reads each side from the repository of its session on this host, or through a mirror of its session remote. git
-// compares and merges in a scratch repository that has the objects of all sides as alternates. Before that, the contents of the
-// changed files are fetched, in one request for each side, since git would fetch them one by one.
+// A comparison reads each side from the session's repository on this host, or through a mirror of its session remote. Git
+// compares and merges the sides in a scratch repository that uses the objects of all sides as alternates. Before that, the
+// contents of the changed files are fetched with one request for each side, because git would fetch them one by one.
 
-// compareSide is one checkpoint that is compared.
+// compareSide is one of the checkpoints that are compared.
 type compareSide struct {
 	o          *opened            // session of the checkpoint
 	meta       session.Meta       // metadata of that session
@@ -32,7 +32,7 @@ type compareSide struct {
 	reply      control.ComparedSide
 }
 
-// comparing is one comparison while it runs. It is used by one goroutine.
+// comparing is the state of one comparison while it runs. A single goroutine uses it.
 type comparing struct {
 	all     *Catalog
 	sides   []*compareSide
@@ -42,9 +42,9 @@ type comparing struct {
 	merged  []object.ID                     // contents that git reads to merge the sides
 }
 
-// SessionCompare returns the changes of two or more checkpoints, each relative to the tree it started from, and reports for
-// each path that several of them changed whether git can merge the changes. All sessions must be of the same mounted remote;
-// otherwise the error is fault.ErrOtherRemote.
+// SessionCompare compares two or more checkpoints. It returns the changes of each checkpoint relative to the tree that it
+// started from. For each path that several checkpoints changed, it reports whether git can merge the changes. If the sessions
+// were started from different mounted remotes, it returns fault.ErrOtherRemote.
 func (all *Catalog) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	reply := control.SessionCompareReply{Sides: []control.ComparedSide{}, Shared: []control.SharedPath{}}
 	c := &comparing{all: all, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
@@ -75,8 +75,8 @@ func (c *comparing) close() {
 	}
 }
 
-// open finds the checkpoint of side r and appends it to c.sides. A session is opened once, even if several of its checkpoints
-// are compared. If this host does not have the session, open looks for it on the session remote of the mount at dir.
+// open finds the checkpoint of side r and appends it to c.sides. If several checkpoints of a session are compared, the session
+// is opened once. If this host does not have the session, open looks for it on the session remote of the mount at dir.
 func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string) (err error) {
 	key := control.CompareSide{Of: r.Of, SessionRemote: r.SessionRemote}
 	o := c.opened[key]
@@ -105,12 +105,12 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	} else if s.meta, _, err = session.ReadMeta(o.Repo, o.Session); err != nil {
 		return err
 	}
-	// Trees of different repositories have no common base to compare with.
+	// Checkpoints of different repositories have no common base.
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, s.meta.Remote)
 	}
 	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.Shown(s.checkpoint), s.meta.Base, []string{}
-	// Users lists the distinct actors of the session's transitions, each once.
+	// Users lists each actor of the session's transitions once.
 	for _, t := range s.meta.Transitions {
 		if t.Actor != "" && !slices.Contains(s.reply.Users, t.Actor) {
 			s.reply.Users = append(s.reply.Users, t.Actor)
@@ -120,7 +120,8 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	return nil
 }
 
-// openBeside opens the session name on the session remote of m. It returns the error missing if m has no session remote.
+// openBeside opens the session name on the session remote of the mount m. If m has no session remote, it returns the error
+// missing.
 func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, missing error) (*opened, error) {
 	r := m.Request()
 	r.Session, r.SessionOptions = name, m.Agent.Options()
@@ -130,7 +131,7 @@ func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, mis
 	return all.openThere(ctx, r, true)
 }
 
-// compare fills in reply after all sides have been opened, in these steps:
+// compare fills in reply after all sides have been opened. It works in these steps:
 //
 //	forkCheckpoint      find the tree that each side started from
 //	Trees      list the changes of each side, by ids alone
@@ -150,7 +151,8 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 		return err
 	}
 	for _, s := range c.sides {
-		// With a common fork point the changes of every side are counted from it, else from the base commit of its session.
+		// If all sides have a common fork point, their changes are relative to it; otherwise to the base commit of their own
+		// session.
 		if s.base = fork.Tree; all {
 			s.reply.BaseCheckpoint = fork.Session + "@" + string(fork.ID)
 		} else if s.base, err = s.o.baseTree(ctx); err != nil {
@@ -166,7 +168,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 			return fmt.Errorf("compare %s@%s with its base: %w", s.checkpoint.Session, s.checkpoint.ID, err)
 		}
 	}
-	// pairs adds the contents that the merges need to c.merged, which provide then fetches.
+	// pairs collects the contents that the merges need in c.merged, and provide fetches them later.
 	pairs, err := c.pairs(ctx)
 	if err != nil {
 		return err
@@ -188,7 +190,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	return nil
 }
 
-// want adds the contents of entries to those that are fetched for this side.
+// want adds the blobs among entries to the contents that are fetched for this side.
 func (s *compareSide) want(entries ...object.TreeEntry) {
 	for _, e := range entries {
 		if e.Mode.IsBlob() {
@@ -197,8 +199,8 @@ func (s *compareSide) want(entries ...object.TreeEntry) {
 	}
 }
 
-// tree reads a tree that at least one side has. It looks in all repositories on this host before it sends a request to a
-// session remote.
+// tree reads a tree that at least one of the sides contains. It searches all repositories on this host before it sends a request
+// to a session remote.
 func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, s := range c.sides {
 		if entries, err := s.o.Repo.Tree(id); err == nil {
@@ -210,7 +212,7 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 			return entries, nil
 		}
 	}
-	// No repository on this host has the tree: o.tree may send a request.
+	// If no repository on this host has the tree, o.tree may request it from the session remote.
 	var last error
 	for _, s := range c.sides {
 		entries, err := s.o.tree(ctx, id)
@@ -222,9 +224,9 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkCheckpoint returns the checkpoint that all sides started from: the one that all sessions were forked from, or, if one side is
-// of the parent session itself, the one that the others were forked from. ok is false if there is no such checkpoint, or gc
-// dropped it.
+// forkCheckpoint returns the checkpoint that all sides started from, and true. This is the checkpoint that all sessions were
+// forked from. One side may also belong to the parent session itself; then it is the checkpoint that the others were forked
+// from. It returns false if there is no such checkpoint, or if gc has dropped it.
 func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	from := ""
 	var parent *compareSide
@@ -233,7 +235,7 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 			from = s.meta.From
 		}
 	}
-	// Meta.From is "SESSION CHECKPOINT". Every side must be a fork of that checkpoint, or be of the parent session.
+	// Meta.From has the form "SESSION CHECKPOINT". Each side must be a fork of that checkpoint, or belong to the parent session.
 	name, id, _ := strings.Cut(from, " ")
 	for _, s := range sides {
 		switch {
@@ -244,7 +246,7 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 			return p, false, nil
 		}
 	}
-	// A forked session keeps the checkpoint it started from; its parent keeps it only until gc drops it.
+	// A forked session keeps the checkpoint that it started from. Its parent may lose that checkpoint to gc.
 	for _, s := range sides {
 		if base, err := s.o.Repo.Ref(session.BaseRef(s.o.Session)); err == nil && !base.IsZero() && s != parent {
 			if p, err := s.o.Repo.CheckpointAt(base); err == nil && string(p.ID) == id {
@@ -270,9 +272,9 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 	return p, err == nil, ctx.Err()
 }
 
-// commonTree returns the merge base of two sides as a tree: that of the checkpoint both started from, else that of the base
-// commit of both sessions, else that of the merge base of the two base commits. It returns the zero id, the empty tree, if they
-// have no common history.
+// commonTree returns the tree of the merge base of two sides. This is the checkpoint that both started from; if there is none,
+// it is the base commit that both sessions share, or the merge base of their two base commits. If the sides have no common
+// history, commonTree returns the zero id, which stands for the empty tree.
 func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.ID, error) {
 	p, ok, err := c.forkCheckpoint(ctx, []*compareSide{a, b})
 	if err != nil || ok {
@@ -286,7 +288,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	if err1 != nil || err2 != nil { // a session that started on an unborn branch has no base commit
 		return object.ID{}, nil
 	}
-	// The sessions have different base commits. Only the mounted remote has the history between them.
+	// The sessions have different base commits. The history between these commits exists on the mounted remote alone.
 	m, err := c.mirrorOf(ctx, a)
 	if err != nil {
 		return object.ID{}, err
@@ -312,8 +314,8 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// MirrorOf returns a mirror of the mounted remote of a side, to read objects that no session has. It uses the credentials of a
-// mount of a compared session, if one is mounted.
+// mirrorOf returns a mirror of the mounted remote of side s, from which objects can be read that no session has. If one of the
+// compared sessions is mounted, the mirror uses the credentials of its mount.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote
 	if m := c.mirrors[url]; m != nil {

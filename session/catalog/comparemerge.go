@@ -40,8 +40,8 @@ func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 	return all, nil
 }
 
-// provide fetches the contents that git compares and that are not on this host. It requests each one from the remote of a side
-// that has it.
+// provide fetches the missing contents that git is going to compare. It requests each blob from the remote of a side that
+// contains it.
 func (c *comparing) provide(ctx context.Context) error {
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, s.ids)
@@ -52,7 +52,7 @@ func (c *comparing) provide(ctx context.Context) error {
 			return err
 		}
 	}
-	// The contents of a merge base may be from the session of either side, or from the mounted remote.
+	// The contents of a merge base may be stored by the session of either side, or by the mounted remote.
 	var last error
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, c.merged)
@@ -64,8 +64,8 @@ func (c *comparing) provide(ctx context.Context) error {
 	return last
 }
 
-// provideFrom fetches contents from the place that side s was read from: its mount, its session remote, or, for a session that
-// is on this host and not mounted, the mounted remote.
+// provideFrom fetches contents from the remote of side s: through the mount of its session, from its session remote, or from the
+// mounted remote, if the session is on this host and is not mounted.
 func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -85,7 +85,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	return nil
 }
 
-// missing returns the ids that git does not find in the repositories of any side, without duplicates.
+// missing returns those ids, without duplicates, whose objects git does not find in the repositories of the sides.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -141,8 +141,8 @@ func (c *comparing) count(ctx context.Context) error {
 	return nil
 }
 
-// shared returns the paths that at least two sides changed, sorted, each with a verdict for every pair of sides and the worst
-// of them for the path.
+// shared returns the paths that at least two sides have changed, sorted. Each path has a verdict for every pair of sides that
+// changed it, and the worst of these verdicts.
 func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
 	paths := map[string]*control.SharedPath{}
 	changed := make([]map[string]control.PathChange, len(c.sides))
@@ -157,8 +157,8 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		if err != nil {
 			return nil, err
 		}
-		// set adds the verdict of pair p for a path. The verdict of the path over all pairs is the worst one: conflict is worse
-		// than clean, and clean than same.
+		// set records the verdict of pair p for a path. The verdict of the path itself is the worst one of all pairs: conflict
+		// is worse than clean, and clean is worse than same.
 		set := func(path string, v control.Verdict) {
 			at := paths[path]
 			if at == nil {
@@ -198,14 +198,14 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 	return all, nil
 }
 
-// conflicts makes git merge a pair of sides in the scratch repository, and returns the paths with conflicts.
+// conflicts runs git merge-tree for a pair of sides in the scratch repository, and returns the paths with conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
 	ours, theirs := c.sides[p.a].checkpoint.Tree, c.sides[p.b].checkpoint.Tree
 	// If both sides are equal, or one has not changed anything, git has nothing to merge.
 	if ours == theirs || ours == p.base || theirs == p.base {
 		return nil, nil
 	}
-	// git merge-tree finds the merge base from commits, so the trees get temporary ones.
+	// git merge-tree takes commits and finds their merge base, so temporary commits are created for the three trees.
 	objects, us, them, err := treediff.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
 	if err != nil {
 		return nil, err
@@ -213,7 +213,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	// Without all contents on this host, git would fetch them one by one to detect renames. Exit status 1 reports conflicts.
+	// Rename detection needs all contents; if some were missing, git would fetch them one by one. Exit status 1 reports
+	// conflicts.
 	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z",
 		"--messages", us.String(), them.String())
 	if err != nil && !gitcmd.Exited(err, 1) {
@@ -228,7 +229,7 @@ func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte
 	return c.gitOn(ctx, dir, "", args...)
 }
 
-// gitOn is like git, with in as the standard input.
+// gitOn is like git, and passes the string in as standard input.
 func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
 	var objects []string
 	add := func(dir string) {

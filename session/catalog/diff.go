@@ -42,7 +42,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		}
 		from = a.Tree
 	}
-	// The working tree is compared in the form of a new checkpoint.
+	// The working tree is compared by creating a checkpoint of it.
 	if r.B == "" && o.mount != nil && o.mount.Agent.Active() {
 		if _, _, err := o.mount.Agent.Checkpoint(ctx, session.Idle, ""); err != nil {
 			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
@@ -51,7 +51,8 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		if err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
-		// The new checkpoint is visible only to a session that is read after it.
+		// The new checkpoint is visible in a session that is opened after the checkpoint was created, so the session is opened
+		// again.
 		o.Close()
 		if o, p.b = now, now; r.AOf == "" {
 			p.a = now
@@ -81,11 +82,11 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	return reply, nil
 }
 
-// pair is the session of the old tree and that of the new tree of a comparison. Both may be the same session.
+// pair holds the session of the old tree and the session of the new tree of a comparison. Both may be the same session.
 type pair struct{ a, b *opened }
 
-// tree returns the entries of a tree that one of the sessions has. It sends a request only if neither repository has the
-// tree.
+// tree returns the entries of a tree that one of the two sessions contains. It sends a request if neither repository on this
+// host has it.
 func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, o := range []*opened{p.a, p.b} {
 		if entries, err := o.Repo.Tree(id); err == nil {
@@ -111,8 +112,8 @@ func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathCh
 	return changes, err
 }
 
-// lines adds the differences as a patch, or the numbers of added and removed lines, to a reply. It fetches the contents
-// first.
+// lines fetches the contents of the changed paths. Then it adds the differences to the reply, as a patch or as the numbers of
+// added and removed lines.
 func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, to object.ID, patch, stat bool) error {
 	if !patch && !stat || len(reply.Changes) == 0 {
 		return nil
@@ -140,7 +141,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	return nil
 }
 
-// provide fetches the contents of changed paths in few requests. Git alone would send a request for each of them.
+// provide fetches the contents of changed paths in one or two requests. Git would send a request for each path.
 func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	var old, now []object.ID
 	for _, c := range changes {
@@ -159,8 +160,8 @@ func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	return p.b.provide(ctx, now)
 }
 
-// appendBlob appends the contents of a path to ids. It skips directories, and submodules' commits, which belong to
-// another repository.
+// appendBlob appends the id in text to ids, if it is the id of a file's contents. It skips directories, and the commits of
+// submodules, which belong to another repository.
 func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	id, err := object.ParseID(text)
 	if err != nil || mode == modeText(object.ModeGitlink) || mode == modeText(object.ModeDir) {
@@ -169,8 +170,8 @@ func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	return append(ids, id)
 }
 
-// provide fetches contents that the session's trees name. For a session on this host that is not mounted, it does
-// nothing, because git fetches them when it reads them.
+// provide fetches contents that the session's trees refer to. If the session is on this host and not mounted, provide does
+// nothing, because git fetches each object when it reads it.
 func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:

@@ -22,11 +22,12 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A session that exists only on a session remote is read through a mirror: a temporary repository that holds the objects
-// fetched from there. It is represented as an opened, so that the same code reads it as a session of this host.
+// A session that exists only on a session remote is read through a mirror, which is a temporary repository for objects fetched
+// from the session remote. It is represented by the type opened, so that the code that reads sessions of this host can read it
+// too.
 
-// MirrorOf opens a mirror of the session remote with the URL at, to read the session name. An empty name is for listing all
-// sessions.
+// MirrorOf opens a mirror of a session remote, in order to read the session name. The parameter at is the URL of the session
+// remote. An empty name opens a mirror for listing all sessions.
 func (all *Catalog) MirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
 	return all.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
 }
@@ -53,9 +54,9 @@ func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mir
 	return m, nil
 }
 
-// openAt opens the session named by of for reading: that of this host if at is empty, else that on the session remote with the
-// URL at. For the latter, withTrees selects whether the trees of the checkpoints are fetched, and not only their commits. The
-// caller closes the result.
+// openAt opens a session for reading; the parameter of is its name. If at is empty, the session is on this host; otherwise at is
+// the URL of the session remote that stores it. For a session on a session remote, the commits of its checkpoints are fetched,
+// and their trees too if withTrees is set. The caller closes the result.
 func (all *Catalog) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
 	if at == "" {
 		return all.openSession(ctx, of, false)
@@ -63,7 +64,7 @@ func (all *Catalog) openAt(ctx context.Context, of, at string, withTrees bool) (
 	return all.openThere(ctx, control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, withTrees)
 }
 
-// openThere opens the session of a request on its session remote. The caller closes it, which removes the mirror.
+// openThere opens the session of a request on its session remote. The caller closes the result, which removes the mirror.
 func (all *Catalog) openThere(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
 	m, err := all.mirrorFor(ctx, r)
 	if err != nil {
@@ -78,7 +79,7 @@ func (all *Catalog) openThere(ctx context.Context, r control.MountRequest, withT
 	return o, nil
 }
 
-// CloseMirror closes a mirror and removes its repository. An error is only logged.
+// CloseMirror closes a mirror and removes its repository. It logs errors.
 func (all *Catalog) CloseMirror(m *mirror.Mirror) {
 	if err := m.Close(); err != nil {
 		all.Log.Warn("remove copy of a session", zap.Error(err))
@@ -105,8 +106,8 @@ func OpenFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 	return farOpened(m, name)
 }
 
-// farOpened returns a session of a mirror as an opened, as if it were of this host. It is closed with the mirror. All of its
-// checkpoints count as pushed.
+// farOpened returns a session of a mirror in the form of a session of this host. All of its checkpoints count as pushed. The
+// session is closed together with the mirror.
 func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	meta, _ := m.Meta(name)
 	repo, err := m.Repo(name)
@@ -121,7 +122,7 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	return o, err
 }
 
-// farTree reads a tree of a mirror. A tree that the mirror does not have is one of the base commit, which farTree then fetches.
+// farTree reads a tree of a mirror. A tree that the mirror lacks belongs to the base commit, which farTree fetches in that case.
 func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	entries, err := o.Repo.Tree(id)
 	if !errors.Is(err, odb.ErrNotFound) {
@@ -141,7 +142,7 @@ func (o *opened) farBase(ctx context.Context) error {
 	return nil
 }
 
-// farState fetches the contents of the checkpoint state of p and of the transcript files that belong to p, in one request.
+// farState fetches, in one request, the contents of the checkpoint state of p and of the transcript files that belong to p.
 func (o *opened) farState(ctx context.Context, p session.Checkpoint) error {
 	blobs, err := resume.StateBlobs(o.Repo, p)
 	if err != nil {
@@ -191,8 +192,8 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	return reply, nil
 }
 
-// farInfo returns the description of a session that is read from its session remote. A session whose mount died is reported as
-// paused.
+// farInfo returns the description of a session that is read from its session remote. If the mount of the session died, the state
+// is paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}
@@ -200,7 +201,7 @@ func (o *opened) farInfo() control.SessionInfo {
 	if meta.Interrupted() {
 		i.State = string(session.Paused)
 	}
-	// The lane that its writer has not left is the current one.
+	// The current lane (the chain of checkpoints of one writer) is the one that its writer has not left.
 	for _, l := range meta.Lanes {
 		if l.Left == nil {
 			i.Lane = l.Name

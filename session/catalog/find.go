@@ -7,9 +7,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/resume"
 )
 
-// Find returns the checkpoint that name stands for; "" is the newest. All names of checkpoints are resolved by this
-// function. m is the session's mount, or nil if it is not mounted. For HEAD, Find creates a checkpoint of the
-// commit if there is none, because the automatic one follows a commit only a moment later.
+// Find returns the checkpoint that name refers to; an empty name refers to the newest checkpoint. All names of checkpoints are
+// resolved by this function. m is the session's mount, or nil if the session is not mounted. For the name HEAD, Find creates a
+// checkpoint if the current commit has none yet, because the automatic checkpoint of a new commit is created with a short delay.
 func Find(ctx context.Context, repo *session.Repo, m *Mounted, name string) (session.Checkpoint, error) {
 	// HEAD as a checkpoint name means the checkpoint of the current commit.
 	if name == "HEAD" && m != nil && m.Writable && m.Agent.Active() {

@@ -5,7 +5,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// tellWays adds the link of a checkpoint and the commands that fork and resume it.
+// tellWays adds to the reply the commands that fork the session from the checkpoint and that resume it, and the link of the
+// checkpoint.
 func (o *opened) tellWays(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.Session+"@"+reply.ID) + " DIR"
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.Session) + " DIR"

@@ -53,10 +53,10 @@ func (o *opened) info() control.SessionInfo {
 	return i
 }
 
-// staleAfter is the time without a change after which a session is stale.
+// staleAfter is how long a session must be unchanged to be reported as stale.
 const staleAfter = 7 * 24 * time.Hour
 
-// stale reports whether a session is not mounted and had no checkpoint and no transition within staleAfter of now.
+// stale reports whether a session is not mounted and has been unchanged for staleAfter. The parameter now is the current time.
 func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	// The age is measured from the newest of three events: the start of the session, its last transition, and its last
 	// checkpoint.
@@ -70,7 +70,7 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
-// carriedStatus returns the push status of the session in a home that the caller has locked.
+// carriedStatus returns the push status of the session that is stored in the home t. The caller has locked t.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	o := &opened{Session: r.Session, record: r, home: t.Dir}
 	if !statedir.HasSessionRepo(t.Dir) { // no checkpoint was made
@@ -107,7 +107,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	}
 	if checkpoints, err := o.Repo.Checkpoints(0); err == nil {
 		s.Checkpoints = int64(len(checkpoints))
-		// Points returns the newest checkpoint first.
+		// The checkpoints are sorted with the newest first.
 		if len(checkpoints) > 0 {
 			agent.ShowNewest(&s, checkpoints[0])
 		}
@@ -121,8 +121,8 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// ListUnmounted returns the sessions that are not mounted, except those in but. It skips homes that stay locked for
-// ListTime.
+// ListUnmounted returns the sessions that are not mounted, without those in but. It skips homes that stay locked for
+// statedir.ListTime.
 func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {
@@ -137,7 +137,7 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 			continue
 		}
 		t, err := h.WaitExisting(limited, id)
-		// A home that another process uses, or that was removed meanwhile, is left out.
+		// A home is skipped if another process uses it, or if it was removed after the ids were listed.
 		if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
 			continue
 		}
@@ -158,8 +158,8 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 	return all, nil
 }
 
-// sendLater pushes a change of a session that is not mounted, if its session remote can be reached within pushTime. If
-// not, the next mount pushes it. For a mounted session it does nothing, because the agent pushes the change.
+// sendLater pushes a change of a session that is not mounted. If its session remote cannot be reached within pushTime, the next
+// mount pushes the change. For a mounted session sendLater does nothing, because the agent pushes the change.
 func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	remote := o.record.Carried.Remote
 	if o.mount != nil || o.Repo == nil || remote == control.RemoteEmbedded || remote == "" {

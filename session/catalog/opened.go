@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// opened is a session that a request works on, mounted or not. The caller must close it.
+// opened is a session that a request reads or changes, mounted or not. The caller closes it.
 type opened struct {
 	Session string
 	record  statedir.Record
@@ -39,11 +39,11 @@ func (o *opened) Close() {
 	}
 }
 
-// layout returns the names under which branches of the session are stored on its session remote. It returns false if the
-// session has no session remote, or if its refs cannot be read.
+// layout returns the names under which the session's branches are stored on its session remote. It returns false if the session
+// has no session remote, or if the refs of the session remote cannot be read.
 func (o *opened) layout() (session.Layout, bool) {
 	if o.far != nil {
-		// The refs of a session remote that was fetched are known without another request.
+		// The refs of the session remote were fetched when the mirror was opened.
 		m, ok := o.far.Meta(o.Session)
 		layout, err := session.LayoutOf(m, o.far.Refs())
 		return layout, ok && err == nil
@@ -58,15 +58,15 @@ func (o *opened) layout() (session.Layout, bool) {
 	case o.queue != nil:
 		return o.queue.Status().Layout, true
 	}
-	// Without a queue, the recorded result of the last push decides.
+	// Without a queue, the layout is read from the recorded result of the last push.
 	st, err := writeback.Look(o.Repo, far)
 	return st.Layout, err == nil
 }
 
-// openSession finds a session by its name, by the directory where it is mounted, or by the directory where it was
-// mounted last. With write, the repository can be changed; the home of a session that is not mounted is then locked
-// until close. A home that only another command reads is waited for; one that a mount uses is reported as
-// statedir.ErrBusySession.
+// openSession opens a session of this host. The parameter of is the session's name, the directory where it is mounted, or the
+// directory where it was last mounted. If write is set, the repository can be changed, and the home of a session that is not
+// mounted is locked until Close. If another command reads the home, openSession waits for it; if a mount uses the home, it
+// returns statedir.ErrBusySession.
 func (all *Catalog) openSession(ctx context.Context, of string, write bool) (*opened, error) {
 	if m, err := all.Mounts.Mounted(ctx, of); err != nil {
 		return nil, err
@@ -95,8 +95,8 @@ func (all *Catalog) openSession(ctx context.Context, of string, write bool) (*op
 	return o, nil
 }
 
-// openHome opens the session of a locked home that is not mounted. The lock passes to the returned session; if openHome
-// fails, the caller keeps it.
+// openHome opens the session of the locked home t, which is not mounted. The returned session owns the lock. If openHome returns
+// an error, the caller still owns the lock.
 func openHome(t *statedir.Home, write bool) (*opened, error) {
 	r, err := statedir.ReadRecord(t.Dir)
 	if err != nil {
@@ -123,13 +123,13 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 	return o, nil
 }
 
-// read reads the pins, and sets acknowledged as far as this host knows what was pushed.
+// read reads the pins, and sets acknowledged if this host knows which checkpoints are pushed.
 func (o *opened) read() (err error) {
 	if o.Repo == nil {
 		return nil
 	}
 	o.pins, err = o.Repo.Pins()
-	// The embedded session remote is the session's repository itself, so every checkpoint in it counts as pushed.
+	// The embedded session remote is the same repository as the session's own, so every checkpoint in it counts as pushed.
 	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
 	switch {
 	case embedded:

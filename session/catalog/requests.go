@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// LeftOut converts the paths that a checkpoint excludes for a reply.
+// LeftOut converts the paths that a checkpoint excludes into the form of a reply.
 func LeftOut(all []capture.LeftOut) []control.LeftOut {
 	left := []control.LeftOut{}
 	for _, l := range all {
@@ -58,7 +58,7 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	if err != nil {
 		return reply, fault.ExplainSession("read session", r.Of, err)
 	}
-	// A checkpoint is in two segments if gc copied it.
+	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the checkpoint is listed twice.
 	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
 	// A record is stored with the checkpoint that precedes it.
 	recorded, err := o.recordsBefore(ctx)
@@ -91,7 +91,7 @@ func (all *Catalog) SessionSet(ctx context.Context, r control.SessionSetRequest)
 	return o.info(), nil
 }
 
-// changeVerb returns the verb for errors of a change.
+// changeVerb returns the verb that error messages about the change r use.
 func changeVerb(r control.SessionSetRequest) string {
 	switch session.LifeState(r.State) {
 	case session.Paused:
@@ -141,7 +141,8 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	return err
 }
 
-// SessionGC drops checkpoints that no rule keeps, and expired transcript records. In a dry run it only lists them.
+// SessionGC drops the checkpoints that no rule keeps, and expired transcript records. In a dry run it lists them and changes
+// nothing.
 func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Checkpoint{}}
@@ -155,9 +156,9 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	if o.Repo == nil {
 		return reply, nil
 	}
-	// The agent must not make a checkpoint while gc removes others.
+	// The agent must not create a checkpoint while gc removes others.
 	if o.mount != nil && o.mount.Writable {
-		// Work that is in no checkpoint yet is stored first, so that gc can keep it.
+		// Changes that are in no checkpoint yet are stored in one first, so that gc can keep them.
 		if !r.DryRun {
 			if err := o.mount.Agent.KeepAll(ctx, session.Idle); err != nil {
 				return reply, fault.ExplainSession("collect", r.Of, err)
@@ -185,7 +186,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	if reply.Records, err = o.expire(ctx, r, n.Dropped); err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
-	// The contents of expired records are not reachable any more, and are removed from the repository.
+	// The contents of expired records are unreachable, and are removed from the repository.
 	if reply.Records > 0 && !r.DryRun {
 		swept, err := o.Repo.Sweep(ctx)
 		if err != nil {
@@ -210,8 +211,9 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	return reply, nil
 }
 
-// expire drops transcript records of checkpoints that do not exist any more, if the records are older than the daily
-// checkpoints that gc keeps. dropped are the checkpoints that this gc drops. expire returns the number of records.
+// expire drops the transcript records of checkpoints that do not exist any more, if the records are older than the daily
+// checkpoints that gc keeps. The parameter dropped lists the checkpoints that this gc drops. expire returns the number of
+// dropped records.
 func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Checkpoint) (int64, error) {
 	there := map[session.CheckpointID]bool{}
 	err := o.Repo.EachCheckpoint(func(p session.Checkpoint) bool {
@@ -221,7 +223,7 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	if err != nil {
 		return 0, err
 	}
-	// A pin keeps its checkpoint even if the lane does not contain it any more.
+	// A pin keeps its checkpoint even after gc has dropped it from the lane (the chain of checkpoints of one writer).
 	for id := range o.pins {
 		there[id] = true
 	}
@@ -234,7 +236,7 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	}, o.mount.Contents(ctx))
 }
 
-// Find returns the checkpoint of the session that name stands for; "" is the newest.
+// Find returns the checkpoint of the session that name refers to; an empty name refers to the newest checkpoint.
 func (o *opened) Find(ctx context.Context, name string) (session.Checkpoint, error) {
 	if o.Repo == nil {
 		return session.Checkpoint{}, fault.ErrNoCheckpoint

@@ -35,7 +35,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if layout, ok := o.layout(); ok && p.Branch != "" {
 		reply.RemoteBranch = layout.There(p.Branch)
 	}
-	// The changes of a checkpoint are the differences from the previous one.
+	// The changes of a checkpoint are its differences from the previous checkpoint.
 	before, err := o.treeBefore(ctx, p)
 	if err == nil {
 		reply.Changes, err = o.changes(ctx, before, p.Tree)
@@ -69,7 +69,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	// A record belongs to the checkpoint before it: records at the previous checkpoint led to this one.
+	// A record is stored with the checkpoint before it. The records of the previous checkpoint describe the work that led to
+	// this one.
 	for _, l := range lines {
 		if l.Checkpoint == p.ID {
 			reply.Records++
@@ -82,8 +83,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	return reply, nil
 }
 
-// treeBefore returns the tree that a checkpoint is compared with: that of the previous checkpoint, or the base tree if
-// gc has dropped that one.
+// treeBefore returns the tree that checkpoint p is compared with. This is the tree of the previous checkpoint, or the base tree
+// if there is no previous checkpoint or gc has dropped it.
 func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.ID, error) {
 	// The previous checkpoint may be in another segment.
 	if p.Prev != "" {
@@ -98,7 +99,7 @@ func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.I
 	return o.baseTree(ctx)
 }
 
-// baseTree returns the base tree of the session; zero if there is none.
+// baseTree returns the base tree of the session, or the zero id if the session has no base commit.
 func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 	if o.far != nil {
 		if o.record.Commit == "" {
@@ -118,7 +119,7 @@ func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 	return base.Tree, err
 }
 
-// treeOf returns the tree of a commit; zero for a zero commit.
+// treeOf returns the tree of a commit. For the zero id it returns the zero id.
 func (o *opened) treeOf(commit object.ID) (object.ID, error) {
 	if commit.IsZero() {
 		return object.ID{}, nil
@@ -127,13 +128,13 @@ func (o *opened) treeOf(commit object.ID) (object.ID, error) {
 	return c.Tree, err
 }
 
-// tree returns the entries of a tree. For a mount it waits for a tree that is still being fetched.
+// tree returns the entries of a tree. If the session is mounted, it waits for trees that are still being fetched.
 func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if o.far != nil {
 		return o.farTree(ctx, id)
 	}
 	entries, err := o.Repo.Tree(id)
-	// The repository lacks trees of the mounted remote that are still being fetched.
+	// Trees of the mounted remote that are still being fetched are missing in the repository.
 	if err != nil && o.mount != nil {
 		return o.mount.Store.Tree(ctx, id)
 	}
@@ -150,7 +151,7 @@ func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.Pat
 	return changes, err
 }
 
-// PathChange converts a difference into the fields of git diff --raw.
+// PathChange converts the difference of a path into the fields that git diff --raw prints.
 func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 	c := control.PathChange{Path: path, Status: "M"}
 	if from.Mode != 0 {
@@ -172,5 +173,5 @@ func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 	return c
 }
 
-// modeText returns a mode as six octal digits, as in git's output.
+// modeText returns a mode as six octal digits, in the form that git prints.
 func modeText(m object.Mode) string { return fmt.Sprintf("%06o", uint32(m)) }

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// synced reports whether checkpoint p is known to be pushed.
+// synced reports whether checkpoint p is known to be on the session remote.
 func (o *opened) synced(p session.Checkpoint) bool {
 	if o.acknowledged == nil {
 		return false
@@ -16,7 +16,7 @@ func (o *opened) synced(p session.Checkpoint) bool {
 	return o.acknowledged(p)
 }
 
-// Shown converts a checkpoint for a reply.
+// Shown converts a checkpoint into the form of a reply.
 func (o *opened) Shown(p session.Checkpoint) control.Checkpoint {
 	s := control.Checkpoint{
 		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// contents returns a function that fetches missing contents of the session, through its mount or from the session
-// remote; nil if neither is possible.
+// contents returns a function that fetches missing contents of the session, through its mount or from the session remote. It
+// returns nil if neither is available.
 func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	if o.far == nil {
 		return o.mount.Contents(ctx)
@@ -23,8 +23,8 @@ func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return o.far.Contents(ctx, o.Session, ids) }
 }
 
-// SessionTranscript returns the transcript of a session, or one turn of it. It returns no records if the transcript is
-// still at the commit r.Head.
+// SessionTranscript returns the transcript of a session, or one turn of it. If the newest commit of the transcript is still
+// r.Head, it returns no records, because the caller has them.
 func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
 	o, err := all.openSession(ctx, r.Of, false)
@@ -58,7 +58,7 @@ func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTran
 	return reply, nil
 }
 
-// shownRecord converts a transcript record for a reply.
+// shownRecord converts a transcript record into the form of a reply.
 func shownRecord(l transcript.Line) control.TranscriptRecord {
 	s := control.TranscriptRecord{
 		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Checkpoint), Session: l.Session, Lane: l.Lane, Actor: l.Actor,
@@ -70,7 +70,7 @@ func shownRecord(l transcript.Line) control.TranscriptRecord {
 	return s
 }
 
-// recordsBefore returns for each checkpoint the number of records that were written after it and before the next one.
+// recordsBefore returns, by checkpoint, the number of records that were written after this checkpoint and before the next one.
 func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]int64, error) {
 	lines, _, err := transcript.Read(o.Repo, o.Session, o.mount.Contents(ctx))
 	after := map[session.CheckpointID]int64{}
@@ -80,8 +80,8 @@ func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]in
 	return after, err
 }
 
-// SessionErase replaces records of a transcript by tombstones and removes their contents from the repository. The
-// erasure is recorded in the meta, so that forks of the session erase the records too.
+// SessionErase replaces records of a transcript by tombstones, and removes the contents of these records from the repository.
+// The erasure is recorded in the session's metadata, so that forks of the session erase the records too.
 func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
 	reply := control.SessionEraseReply{Erased: []string{}}
 	o, err := all.openSession(ctx, r.Of, true)
@@ -130,7 +130,7 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 	return reply, nil
 }
 
-// SessionFacts changes the facts of a session, if the request says so, and returns them.
+// SessionFacts changes the facts of a session if the request contains changes, and returns all facts.
 func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	reply := control.SessionFactsReply{Facts: []control.Fact{}}
 	o, err := all.openSession(ctx, r.Of, r.Changes())
@@ -139,7 +139,7 @@ func (all *Catalog) SessionFacts(ctx context.Context, r control.SessionFactsRequ
 	}
 	defer o.Close()
 	reply.Session = o.Session
-	// A session without a repository gets one, because facts are stored in it.
+	// Facts are stored in the session's repository, so a session without a repository gets one.
 	if r.Changes() && o.mount != nil && o.mount.Agent.Active() && o.Repo == nil {
 		if _, err := o.mount.Agent.Open(ctx); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)

@@ -26,8 +26,8 @@ import (
 
 var errRemoteNone = errors.New("it has no session remote")
 
-// Expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. A session
-// that cannot be deleted on its session remote is tried again at the next call.
+// Expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. If a session cannot
+// be deleted on its session remote, the next call of Expire tries again.
 func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 	all.Homes.EmptyTrash(now)
 	ids, _, err := all.Homes.IDs()
@@ -37,7 +37,7 @@ func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 	}
 	for _, id := range ids {
 		r, err := statedir.ReadRecord(filepath.Join(all.Homes.Dir(), id))
-		// A damaged record is left to doctor.
+		// A damaged record is not touched here; artifactfs doctor reports it.
 		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
 			continue
 		}
@@ -62,10 +62,11 @@ func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, nil
 }
 
-// sessionDelete is SessionDelete at time now, with unexplained errors. The session must not be mounted for writing.
+// sessionDelete implements SessionDelete with now as the current time; its errors carry no hints yet. It returns an error if the
+// session is mounted for writing.
 func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
 	now time.Time) (reply control.SessionDeleteReply, err error) {
-	// The work of a mounted session could still change.
+	// The files of a session that is mounted for writing could still change.
 	if m, err := all.Mounts.Mounted(ctx, r.Of); err != nil {
 		return reply, err
 	} else if m != nil && m.Writable {
@@ -77,7 +78,7 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		return reply, err
 	}
 	reply.Session, reply.Until = name, now.Add(trash.Keep)
-	// The home is locked until the end, so that no mount resumes the session meanwhile.
+	// The home stays locked until the end, so that no mount can resume the session in the meantime.
 	t, err := all.Homes.WaitExisting(ctx, name)
 	var rec statedir.Record
 	switch {
@@ -90,7 +91,7 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		if rec, err = statedir.ReadRecord(t.Dir); err != nil {
 			return reply, err
 		}
-	// Without a home on this host, the request must name the session remote.
+	// If this host has no home of the session, the request must name the session remote.
 	case !errors.Is(err, statedir.ErrNoSession) || r.Remote == "":
 		return reply, err
 	default:
@@ -102,7 +103,7 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
-	// The session remote is first: if it fails, the home still exists, and the deletion can be repeated.
+	// The session remote comes first: if the deletion fails there, the home still exists, and the deletion can be repeated.
 	if reply.Refs, reply.Kept, err = all.DeleteOnRemote(ctx, req, r.TakeOver, now); err != nil {
 		return reply, err
 	}
@@ -118,8 +119,9 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, err
 }
 
-// DeleteOnRemote moves a session to the trash of its session remote, if it has another than the embedded one. It returns
-// the number of removed refs, and the refs that it kept. Without takeOver it fails if another machine holds a claim.
+// DeleteOnRemote moves a session to the trash of its session remote, if it has one other than the embedded one. It returns the
+// number of removed refs, and the names of refs that it kept. If another machine holds a claim on the session, it returns an
+// error unless takeOver is set.
 func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, takeOver bool,
 	now time.Time) (refs int64, kept []string, err error) {
 	far, _, err := all.Remotes.Session(r)
@@ -142,7 +144,7 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		if err != nil {
 			return 0, nil, err
 		}
-		// A session that another machine is using is deleted only on request.
+		// A session that another machine is using is deleted if the request asks for that with takeOver.
 		for _, lane := range meta.Lanes {
 			if held := meta.Held(lane.Name, writer); held != nil && !takeOver {
 				return 0, nil, held
@@ -185,7 +187,8 @@ func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndele
 	return reply, nil
 }
 
-// sessionUndelete is SessionUndelete with unexplained errors. It restores the session on the session remote first.
+// sessionUndelete implements SessionUndelete; its errors carry no hints yet. It restores the session on the session remote
+// first.
 func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
 	deleted, err := all.Homes.Trash()
 	if err != nil {
@@ -198,7 +201,7 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 		if rec, err = statedir.ReadRecord(deleted[i].Dir); err != nil {
 			return err
 		}
-		// A session with the same name may have been created meanwhile.
+		// A session with the same name may have been created after the deletion.
 		if _, err := os.Lstat(filepath.Join(all.Homes.Dir(), r.Session)); err == nil {
 			return trash.ErrThere
 		}
@@ -216,8 +219,8 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 			return fault.SessionRemote(far, err)
 		}
 		reply.Kept, err = trash.Undelete(ctx, far.Remote, r.Session, there)
-		// The trash of the session remote may be empty because another machine, or an interrupted call, has restored the
-		// session there.
+		// The session may be missing in the trash of the session remote, because another machine or an interrupted call has
+		// restored it already.
 		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
 			return fault.SessionRemote(far, err)
 		}
@@ -237,7 +240,7 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 func (all *Catalog) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
 	add := func(name, remote string, at time.Time) {
-		// Older sessions are removed by the next command that empties the trash.
+		// Sessions older than that are removed by the next command that empties the trash.
 		if time.Since(at) <= trash.Keep {
 			reply.Deleted = append(reply.Deleted, control.DeletedSession{Name: name, Remote: remote, At: at.UTC(), Until: at.Add(trash.Keep).UTC()})
 		}

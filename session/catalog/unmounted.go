@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Unmounted returns the status of the sessions that hold work and are not mounted.
+// Unmounted returns the status of the sessions that have changes and are not mounted.
 func Unmounted(state string) ([]control.MountStatus, error) {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -31,7 +31,7 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 			if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
 				continue
 			}
-			// On a read-only file system, no lock can be taken, but the record may have the counts.
+			// On a read-only file system, the home cannot be locked, but the record may contain the counts.
 			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {
 				// On a read-only file system no process can have it mounted.
 				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes}))
@@ -67,14 +67,14 @@ func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.M
 	}
 }
 
-// Discard moves a session that is not mounted to the trash of a state directory. It returns an inUseError if the session
-// is mounted. Refs on a session remote stay: see Elsewhere.
+// Discard moves a session that is not mounted to the trash of a state directory. It returns an inUseError if the session is
+// mounted. It does not change refs on a session remote; Elsewhere reports whether there may be such refs.
 func Discard(state, session string) error {
 	return statedir.Homes{State: state, Log: zap.NewNop()}.Discard(session, true)
 }
 
-// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one, so that only
-// a daemon can delete it there.
+// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one. A daemon is needed
+// to delete the session there.
 func Elsewhere(state, session string) bool {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	r, err := statedir.ReadRecord(filepath.Join(h.Dir(), session))

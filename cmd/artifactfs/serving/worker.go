@@ -82,11 +82,11 @@ type worker struct {
 
 // RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns nil.
 //
-// If a successor fails, it ends without unmounting anything, because another worker may succeed.
+// If the successor cannot take over the mounts, it ends without unmounting anything, because another worker may succeed.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
-	// The start produces little garbage, but a small heap is collected often: that would take a third of the processor
-	// time until READY.
+	// A new process has a small heap, for which garbage collections are frequent: they would take a third of the processor time
+	// until READY. The start produces little garbage, so the collector is turned off.
 	debug.SetGCPercent(-1)
 	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
 	if err != nil {
@@ -105,7 +105,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	var alive atomic.Pointer[cli.Host]
 	done := make(chan struct{})
 	defer close(done)
-	// Signs of life begin before the Host exists, because its creation may take longer than the watchdog allows.
+	// The worker sends signs of life before the Host exists, because creating the Host may take longer than the watchdog allows.
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go listen(a, w, cancel, f)
 
@@ -183,7 +183,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 	w.conn.Drop(LockDescriptor)
 }
 
-// take removes the descriptor with a name from *kept and returns it, or nil.
+// take removes the descriptor with that name from *descriptors and returns its file, or nil if there is none.
 func take(descriptors *[]keeper.Descriptor, name string) *os.File {
 	for i, k := range *descriptors {
 		if k.Name == name {
