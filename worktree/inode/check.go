@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// check reads a table that another process wrote and prepares it to be continued. It trusts nothing: every number is
-// checked against its bounds before it is used, every published record has its checksum, and parents have lower numbers
-// than their children, so that no path is endless. Records that were never published are not read. lossy is the first
-// record whose pages a power loss may have destroyed: an invalid block that ends behind it is dropped, any other is an
-// error. maxNode means that nothing can be lost.
+// check reads a table that another process wrote and prepares it to be continued. It trusts nothing: every number is checked
+// against its bounds before it is used, every published record has its checksum, and parents have lower numbers than their
+// children, so that no path contains a cycle. Records that were never published are not read. lossy is the first record whose
+// pages a power loss may have destroyed: an invalid block that ends behind lossy is dropped, and any other invalid block is an
+// error. If lossy is maxNode, no record can be lost.
 func (t *Table) check(root object.ID, lossy uint64) error {
 	if err := t.checkStart(root); err != nil {
 		return err
@@ -89,8 +89,9 @@ func (t *Table) checkBlock(dir Node, b Block) error {
 	return nil
 }
 
-// adopt sets the length of the table to the end of the valid blocks, and clears the records between them, whose directory
-// was lost. Before lossy no directory can have been lost. The lookup counts are reset unless the mount is taken over.
+// adopt sets the length of the table to the end of the last valid block, and clears the records between valid blocks, because
+// the directory of these records was lost. It returns ErrTable if such a record precedes lossy, where no power loss can have
+// destroyed a directory. The lookup counts are reset unless the mount is taken over.
 func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.First, b.First) })
 	next, nodes := Root, 0

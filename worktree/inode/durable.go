@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// resume continues a table that another process wrote. The pages of the mapping belong to the files until the host stops.
-// So records that were not synced can be missing only if the host was restarted since.
+// resume continues a table that another process wrote. The kernel keeps the pages of the mapped files when the process dies,
+// until the host stops. So records that were not synced can be missing only if the host was restarted since.
 func (t *Table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
@@ -35,7 +35,7 @@ func (t *Table) Sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
 	t.append.Lock()
-	next := t.next.Load() // published: add stores the position of its block before it releases append
+	next := t.next.Load() // all nodes before next are published: Add stores the position of its block before it releases append
 	root := t.header().root
 	t.append.Unlock()
 	if next == t.synced {
@@ -46,7 +46,7 @@ func (t *Table) Sync() error {
 			return fmt.Errorf("sync inode table: %w", err)
 		}
 	}
-	t.header().failed = 1 // also remains if the process is killed before it sees the error
+	t.header().failed = 1 // stays set if the process is killed before it sees the error
 	for _, r := range []*mapped.File{t.names, t.records} {
 		if err := r.Sync(); err != nil {
 			return fmt.Errorf("sync inode table: %w", err)
@@ -54,7 +54,7 @@ func (t *Table) Sync() error {
 	}
 	t.header().failed = 0
 	t.synced = next
-	// These reach the disk with the next sync. Until then the values on disk are too low, which is harmless.
+	// These two fields reach the disk with the next sync. Until then their values on disk are too low, which is harmless.
 	t.header().synced, t.header().rootSynced = next, root
 	return nil
 }

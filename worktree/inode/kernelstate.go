@@ -28,7 +28,7 @@ type kernelHeader struct {
 	magic   [8]byte
 	version uint32
 	_       uint32
-	boot    [16]byte // boot ID of the host when it was written to
+	boot    [16]byte // boot ID of the host when the file was created
 	seed    [16]byte // seed of the overlay's positions in directory listings
 	// adding is 1 while the table is being extended. The other fields are the length of the table, so that a takeover need
 	// not read all of it, and their checksum. They are valid only while adding is 0.
@@ -75,8 +75,8 @@ func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*ke
 	return &kernelState{File: r}, nil
 }
 
-// start makes the file valid for a table that has been read. The magic is written last: a process killed before leaves no
-// valid file.
+// start makes the file valid for a table that has been read. The magic is written last, so that a process that is killed
+// before leaves a file that is recognized as invalid.
 func (k *kernelState) start(t *Table, boot [16]byte) error {
 	if err := k.grow(Node(t.next.Load())); err != nil {
 		return err
@@ -145,9 +145,10 @@ func (t *Table) Seed() [16]byte { return t.kernel.header().seed }
 // close closes the file. Callers of Shown read zeros from now on.
 func (k *kernelState) close() error { return k.Detach() }
 
-// resumeKilled continues the table of a process that was killed on this boot, without reading all of it: the pages are as
-// that process left them, and the kernel state records their length. done is false if the process died while it changed the
-// length.
+// resumeKilled continues the table of a process that was killed on this boot, without reading all records: the pages are as
+// that process left them, and the kernel state file records the length of the table. done is false if the recorded length is
+// missing or not valid, for example because the process died while it extended the table. The caller must then read the whole
+// table.
 func (t *Table) resumeKilled(root object.ID) (done bool, err error) {
 	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
 		return false, nil

@@ -113,7 +113,7 @@ func (r *Record) Size() (int64, bool) {
 	return int64(s - 1), s != 0
 }
 
-// SetSize records the length of a file's contents, in bytes. Concurrent callers may store it.
+// SetSize records the length of a file's contents, in bytes. It may be called concurrently.
 func (r *Record) SetSize(n int64) { r.state.Store(uint64(n) + 1) }
 
 // Remember increments the kernel's lookup count of the node.
@@ -141,7 +141,7 @@ func (r *Record) ObjectID() object.ID {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum returns the checksum of a record with this name (record.crc).
+// sum returns the checksum of the record for the field crc. name is the record's name.
 func (r *Record) sum(name string) uint32 {
 	var b [32 + 8 + 4 + 2]byte
 	n := copy(b[:], r.id[:])

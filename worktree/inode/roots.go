@@ -6,16 +6,16 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A further root is the record of the root directory of another tree. Like the root of the base tree it is its own parent.
-// The further roots form a list: the header refers to the latest root, and each root to the one that was added before it.
-// Below a root are blocks like all others, so that the nodes in them are base nodes in every respect: they have a blob and
-// the path that selects its git attributes, and fetch nothing before they are read. A further root is not visible in the
-// mount; the overlay makes nodes below it visible (graft.go).
+// A further root is the record of the root directory of another tree. Like the root of the base tree it is its own parent. The
+// further roots form a list: the header refers to the latest root, and each root to the one that was added before it. The
+// blocks below a further root are like all others, and their nodes are base nodes in every respect: each node has a blob and
+// the path by which git selects the attributes of the blob, and the blob is fetched when the file is read. A further root is
+// not visible in the mount; the overlay makes nodes below it visible (graft.go).
 
 // isRoot reports whether a published node is the root of a tree.
 func (t *Table) isRoot(n Node) bool { return Node(t.At(n).parent) == n }
 
-// TreeOf returns the root above a published node.
+// TreeOf returns the root of the tree that contains a published node.
 func (t *Table) TreeOf(n Node) Node {
 	for !t.isRoot(n) {
 		n = Node(t.At(n).parent)
@@ -41,7 +41,8 @@ func (t *Table) RootsOf(tree object.ID) (list []Node) {
 	return list
 }
 
-// AddRoot adds a root of a tree. A tree may have several roots, because a node can be at one place in the mount only.
+// AddRoot adds a root of a tree. A tree may have several roots: if the file of a node was renamed in the mount, a graft needs
+// another node for the original path, below another root.
 func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -78,7 +79,8 @@ func (t *Table) checkRoots(lossy uint64) error {
 	return err
 }
 
-// readRoots returns the list of further roots from the latest on, each of them checked.
+// readRoots returns the list of further roots beginning with the latest. It returns ErrTable if one of them is not a valid
+// root.
 func (t *Table) readRoots(latest Node) (roots []Node, err error) {
 	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {

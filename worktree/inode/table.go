@@ -4,16 +4,19 @@
 // # Files
 //
 // The table consists of two files: records of 64 bytes, whose index is the node, and the bytes of the names. Record 0 is the
-// header, record 1 the root of the base tree. Both files are mapped into memory, are in the byte order of the host and are read
-// only on that host. A third file has the state that is valid only as long as the kernel has the mount (kernelstate.go).
+// header, record 1 the root of the base tree. Both files are mapped into memory. They use the byte order of the host, because
+// no other host reads them. A third file stores the state that is valid only as long as the kernel has the mount
+// (kernelstate.go).
 //
-// The children of a directory are added as one block: first the names, then the records, and last, by one atomic store into the
-// directory's own record, the position of the block. A process that is killed before that store leaves bytes that nothing refers
-// to and that the successor overwrites. No node of such an unpublished block was ever sent to the kernel.
+// The children of a directory are added as one block. Add writes first the names, then the records, and finally, by one atomic
+// store into the directory's own record, the position of the block, which publishes it. A process that is killed before that
+// store leaves bytes that no record refers to, and the next process overwrites them. A node is sent to the kernel only after
+// its block is published.
 //
-// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that refers to
-// the nodes, and the header records how many records were synced. Behind these, blocks that did not reach the disk are dropped
-// together with everything below them (check.go). Their numbers are not used again, so the records have gaps.
+// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that refers
+// to the nodes, and the header records how many records were synced. After a power loss, blocks behind these records that did
+// not reach the disk are dropped, together with everything below them (check.go). Records of a dropped block in front of a
+// valid one stay unused, so the records have gaps.
 //
 // # Further roots
 //
@@ -48,13 +51,13 @@ type Counts struct {
 	Dirs  int64 // directories whose children have nodes
 }
 
-// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
 type Node = overlay.Node
 
 // Root is the node of the mount's root directory, in every mount.
 const Root Node = 1
 
-// ErrTable is returned for a file that is not an inode table, a damaged one, or one of another base tree.
+// ErrTable is returned for a file that is not an inode table, is damaged, or belongs to another base tree.
 var ErrTable = errors.New("bad inode table")
 
 // Table is an open inode table. Its methods may be called concurrently, except Close, after which only Shown may be called.
@@ -71,8 +74,8 @@ type Table struct {
 	nextName uint64     // offset of the first free byte of names; guarded by append
 	roots    []Node     // further roots, the latest first; guarded by append
 
-	syncing sync.Mutex // held during sync, which waits only for the disk and takes append for a moment
-	synced  uint64     // value of next up to which all records were synced; guarded by syncing
+	syncing sync.Mutex // held during Sync, which holds append for a moment and otherwise waits only for the disk
+	synced  uint64     // all records before this index were synced; guarded by syncing
 }
 
 // header is record 0, in the format of the file.
@@ -82,7 +85,8 @@ type header struct {
 	size    uint32   // size of a record, in bytes
 	boot    [16]byte // boot ID of the host when the table was last opened
 	synced  uint64   // lower bound of the number of records that are on disk
-	// root is the latest of the further roots, rootSynced its value at the last sync; 0: no further root.
+	// root is the node of the further root that was added last; rootSynced is the value of root at the last sync. 0: no further
+	// root.
 	root, rootSynced uint32
 	failed           uint32 // 1: the last sync failed, and the kernel may have marked unwritten pages as clean
 	_                [12]byte
@@ -134,11 +138,11 @@ func Open(on disk.FS, path string, root object.ID, takeOver bool) (*Table, error
 	return t, nil
 }
 
-// lock takes the lock file of a table, so that no second process allocates the same nodes. The kernel releases the lock
-// when all threads of the process have ended. A takeover waits up to lockWait for the threads of the dead process. One of
-// these threads may be blocked until the mount, which this process serves, answers it (fuse.WithoutDevice). Such a thread
-// has closed the lock file, but keeps the process's memory and all files mapped into it. For that reason the lock is on a
-// separate file, which is never mapped.
+// lock takes the lock file of a table, so that no second process allocates the same nodes. The kernel releases the lock when
+// all threads of the process have ended. A takeover waits up to lockWait for the threads of the dead process. One of these
+// threads may be blocked in a request to the mount itself, which is answered only when the new process serves the mount
+// (fuse.WithoutDevice). Such a thread has closed the lock file, but keeps the memory of the dead process and the files mapped
+// into that memory. For that reason the lock is on a separate file, which is never mapped.
 func lock(path string, takeOver bool) (unlock func(), err error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		unlock, err := disk.TryLock(path)
@@ -178,7 +182,8 @@ func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 // fresh reports whether the table was never completely created.
 func (t *Table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
-// start creates the table: the root, then the header with its magic last. So a table is complete or has no magic (fresh).
+// start creates the table. It writes the root first and the header's magic last, so that a table with a magic is complete
+// (fresh).
 func (t *Table) start(root object.ID, boot [16]byte) error {
 	if err := t.records.Grow(chunkSize); err != nil {
 		return err
@@ -198,7 +203,7 @@ func (t *Table) start(root object.ID, boot [16]byte) error {
 	return nil
 }
 
-// Close closes all files and releases the lock. It must work after a failed open as well.
+// Close closes all files and releases the lock. It also works after an open that failed.
 func (t *Table) Close() error {
 	errs := []error{t.records.Close()}
 	if t.names != nil {
@@ -231,7 +236,7 @@ func (t *Table) Record(n Node) (*Record, bool) {
 	return r, r.kind != 0
 }
 
-// Name returns the name of a record. The string is memory of the mapping and is valid until Close.
+// Name returns the name of a record. The string points into the mapped file and is valid until Close.
 func (t *Table) Name(r *Record) string {
 	n := r.name & maxName
 	if n == 0 {
@@ -322,7 +327,7 @@ func (t *Table) grow(next Node) error {
 	return t.records.Grow(int64(next) * recordSize)
 }
 
-// addName appends a name and returns its offset. A name never straddles two chunks. t.append is held.
+// addName appends a name and returns its offset. A name never straddles two chunks. The caller holds t.append.
 func (t *Table) addName(name string) (uint64, error) {
 	at := t.nextName
 	if at%chunkSize+uint64(len(name)) > chunkSize {

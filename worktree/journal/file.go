@@ -64,7 +64,7 @@ type log struct {
 	count  int       // number of records
 	fixed  bool      // read-only: nothing may be written
 	named  bool      // whether the directory entry of the file is known to be on disk
-	marks  []mark    // positions of every marked-th record, so that each need not start at the header
+	marks  []mark    // positions of every marked-th record, so that the method each need not start at the header
 }
 
 // mark is the number of a record and its offset in the file.
@@ -73,8 +73,8 @@ type mark struct {
 	offset int
 }
 
-// Open opens the journal at path. It begins a new epoch in a new or existing file that cannot be continued: one that is
-// damaged, or was not closed before the host restarted. Only one Journal at a time may have a file open.
+// Open opens the journal at path. It begins a new epoch if the file does not exist, is damaged, or was not closed before the
+// host restarted. Only one Journal at a time may have a file open.
 func Open(path string, o Options) (*Journal, error) {
 	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
 	if j.fs == nil {
@@ -130,8 +130,8 @@ func (j *Journal) open(o Options) error {
 		}
 	case o.ReadOnly:
 	default:
-		// The clean mark must be removed on disk before anything is recorded: otherwise records could be lost at a power
-		// loss, and the file would still be clean.
+		// The clean mark must be removed on disk before anything is recorded: otherwise a power loss could destroy records of a
+		// file that is still marked as clean.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
 		j.log.named = true
 		err = f.DataSync()
@@ -151,7 +151,8 @@ func (j *Journal) begin(o Options) {
 	}
 }
 
-// startFile makes the file an empty journal. The magic is written last: a process killed before leaves no valid file.
+// startFile makes the file an empty journal. The magic is written last, so that a process that is killed before leaves a file
+// that is recognized as invalid.
 func (j *Journal) startFile() error {
 	l := &j.log
 	if l.size >= headerSize {
@@ -204,7 +205,7 @@ func (j *Journal) resume() error {
 	return nil
 }
 
-// open maps the file f, of which room bytes are the maximum length.
+// open maps the file f. room is the maximum length of a journal, in bytes; a longer file is treated as empty.
 func (l *log) open(f disk.File, room int, readOnly bool) error {
 	st, err := f.Stat()
 	if err != nil {
@@ -277,7 +278,7 @@ func (l *log) grow(size int) error {
 	return nil
 }
 
-// read returns the record at an offset, checked, and its size in the file. The size is 0 behind the last record.
+// read returns the record at an offset, checked, and its size in the file. The size is 0 if off is behind the last record.
 func (l *log) read(off int) (r record, size int, err error) {
 	if off+8 > l.size {
 		return r, 0, nil
@@ -297,7 +298,8 @@ func (l *log) read(off int) (r record, size int, err error) {
 	return r, recordSize(length), nil
 }
 
-// recordSize returns the size of a record in the file, in bytes, padded to a multiple of eight. length is that of its path.
+// recordSize returns the size of a record in the file, in bytes, padded to a multiple of eight. length is the length of the
+// path.
 func recordSize(length int) int { return recordHeader + (length+7)&^7 }
 
 // sum returns the checksum of a record: crc32c of its number and path.
@@ -307,7 +309,7 @@ func (r record) sum() uint32 {
 	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, r.path)
 }
 
-// passed moves the end of the log behind the record that starts there, and adds a mark if one is due.
+// passed moves the end of the log past a record of size bytes that begins there. It adds a mark for every marked-th record.
 func (l *log) passed(number uint64, size int) {
 	if l.count%marked == 0 {
 		l.marks = append(l.marks, mark{number, l.end})
@@ -329,7 +331,7 @@ func (l *log) write(number uint64, path string) {
 	l.passed(number, size)
 }
 
-// each calls emit for the records with a number above behind, in order, until emit returns false.
+// each calls emit for the records whose number is greater than behind, in order, until emit returns false.
 func (l *log) each(behind uint64, emit func(record) bool) {
 	if l.file == nil {
 		return
@@ -350,7 +352,7 @@ func (l *log) each(behind uint64, emit func(record) bool) {
 	}
 }
 
-// at returns the record at an offset, which must be that of a record.
+// at returns the record at the offset off. A record must begin there.
 func (l *log) at(off int) record {
 	length := int(*l.word(off) & maxPath)
 	return record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length]}
@@ -359,7 +361,8 @@ func (l *log) at(off int) record {
 // copy appends a record of another file, with the same number.
 func (l *log) copy(r record) { l.write(r.number, unsafe.String(&r.path[0], len(r.path))) }
 
-// append adds a record with the next number. A path that is too long is replaced by a directory above it. j.mu is held.
+// append adds a record with the next number. A path that is too long is replaced by a directory above it. The caller holds
+// j.mu.
 func (j *Journal) append(path string) {
 	for len(path) > maxPath { // longer than any path that a program can name
 		path = path[:strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')+1]
@@ -376,9 +379,9 @@ func (j *Journal) append(path string) {
 	j.used.Store(int64(j.log.end))
 }
 
-// restart begins a new epoch in the existing file, which needs neither time nor disk space. It is called if the disk is
-// full, or if MakeRoom did not run in time. j.mu is held. A process killed after the first store leaves records of the new
-// epoch that no position refers to.
+// restart begins a new epoch in the existing file, which needs no disk space and does not depend on the number of records. It
+// is called if the disk is full, or if MakeRoom did not run in time. The caller holds j.mu. A process that is killed after the
+// first store leaves the old records in the new epoch; no returned position refers to them.
 func (j *Journal) restart() {
 	l, h := &j.log, j.log.header()
 	j.epoch, j.dropped, j.killed = newEpoch(), j.last, 0

@@ -4,43 +4,45 @@
 // # Promises
 //   - A query with a journal position returns every path that changed since that position was returned, and possibly paths
 //     that did not change; or it returns that everything may have changed.
-//   - That holds across the death of the process by any signal, and across Close. After a power loss without Close no older
+//   - This holds across the death of the process by any signal, and across Close. After a power loss without Close no older
 //     position is valid.
 //   - Memory and file are bounded: after very many changes the oldest records are dropped, and a query from before them
 //     returns that everything may have changed. Recording a change cannot fail.
 //
 // # Terms
 //
-// A record is a path with a number, which is one more than that of the previous record. A journal position, in the code a
-// token, is an epoch and the number of a record: its caller knows all records up to that one. An epoch is a random number; a
-// position of another epoch is not valid. A path that ends in a slash stands for all paths below it, "/" for all paths. A key
-// identifies a file or directory independently of its path.
+// A record is a path with a number, which is one more than that of the previous record. A journal position (a token in the
+// code) consists of an epoch and the number of a record. A caller that passes a position to a query has received all records
+// up to that number. An epoch is a random number; a position of another epoch is not valid. A path that ends in a slash stands
+// for all paths below it, "/" for all paths. A key identifies a file or directory independently of its path.
 //
 // # Why no change is missed
 //
 // A change is recorded before it is made, so that a process killed at any moment leaves no change without a record. But a
-// query may arrive between the record and the change: its caller would look at the path too early, and would not receive the
-// path a second time. So a change is a Flight from before its record until it is made, and no position is returned that
-// includes a record of a flight: the next query returns that record again.
+// query may arrive between the record and the change. Its caller would then read the path before the change, and would not
+// receive the path again. For that reason a change is a Flight from before its record until the change is made. No returned
+// position includes a record of a flight, so that the next query returns that record again.
 //
-// The kernel caches what programs write. Other programs see these writes at once; but they are lost if the process dies that
-// the kernel would have written them to. So after a kill a query with an older position returns all records again, unless
-// the next process takes the mount over and receives those writes. That process also repeats the records of the flights.
+// The kernel caches the data that programs write. Other programs see the data at once, but the data is lost if the process
+// that serves the mount dies before the kernel writes the data back. So after a kill, a query with an older position returns
+// all records again, unless the next process takes over the mount and receives the data. A request that the kernel repeats to
+// that process is recorded again when it is executed.
 //
-// A key that has a record is not recorded again as long as no position was returned that includes the record. Meanwhile
-// the file may get another path: a rename always records the new path, of a directory with a slash, for everything below it.
-// The record of the rename is younger than those of the moved files, so that a query that returns them returns it as well.
+// As long as no returned position includes the record of a key, further changes of the key are not recorded. In that time the
+// file may be renamed. A rename always records the new path; the path of a directory ends in a slash and stands for everything
+// below it. The record of the rename has a higher number than the records of the moved files, so that a query that returns
+// their records also returns that of the rename.
 //
 // The paths that one change records must be consistent: no directory may be renamed between the reading of a path and its
 // Note. The caller ensures that with a lock of its own, which is taken before the journal's.
 //
 // # The file
 //
-// The file is mapped into memory: a store belongs to the file at once, even if the process dies. Records follow the header.
-// The first eight bytes of a record are stored last, and the eight bytes behind the last record are zero. When the file is
-// nearly full, MakeRoom writes the records worth keeping to a new file, while changes continue, and renames that over the old
-// one. If the disk is too full for that, the journal begins a new epoch in the old file; the epoch is stored first. Close
-// syncs file and directory and then marks the file as clean: only a clean file is continued on another boot.
+// The file is mapped into memory: a store reaches the file even if the process dies immediately afterwards. Records follow the
+// header. The first eight bytes of a record are stored last, and the eight bytes behind the last record are zero. When the
+// file is nearly full, MakeRoom writes the records worth keeping to a new file, while changes continue, and renames the new
+// file over the old one. If the disk is too full for that, the journal begins a new epoch in the old file; the epoch is stored
+// first. Close syncs file and directory and then marks the file as clean: only a clean file is continued on another boot.
 //
 // Lock order: rewriting, mu. Callers of Note hold locks that requests wait for; so Note copies one record and does nothing
 // whose cost grows with the journal.
@@ -96,10 +98,12 @@ type Journal struct {
 	rewriteAt atomic.Int64 // length at which MakeRoom rewrites the file, in bytes
 }
 
-// keys is the number of keys in Journal.noted. Beyond it all of them are dropped, and the next changes are recorded again.
+// keys is the maximum number of keys in Journal.noted. When a further key is added, all of them are dropped, and the next
+// change of each key is recorded again.
 const keys = 1 << 16
 
-// Flight is a change in progress, from before its first record until Land. The zero Flight relies on no record yet.
+// Flight is a change in progress, from before its first record until Land. A flight relies on the records of its paths,
+// whether they were appended for this change or for an earlier one. The zero Flight relies on no record yet.
 type Flight struct {
 	first uint64 // lowest record that the change relies on; 0: none
 }
@@ -153,7 +157,7 @@ func (j *Journal) Hold(f *Flight) {
 	j.rely(f, j.last+1)
 }
 
-// rely makes record the lowest record that the flight relies on, unless it relies on a lower one. j.mu is held.
+// rely makes record the lowest record that the flight relies on, unless it relies on a lower one. The caller holds j.mu.
 func (j *Journal) rely(f *Flight, record uint64) {
 	switch {
 	case f.first == 0:
@@ -166,7 +170,7 @@ func (j *Journal) rely(f *Flight, record uint64) {
 	j.flights[record]++
 }
 
-// leave removes one flight from those that rely on the record. j.mu is held.
+// leave removes one flight from those that rely on the record. The caller holds j.mu.
 func (j *Journal) leave(record uint64) {
 	if j.flights[record]--; j.flights[record] == 0 {
 		delete(j.flights, record)
@@ -225,8 +229,8 @@ func (j *Journal) Since(token string) (next string, paths []string, known bool) 
 	return next, paths, true
 }
 
-// Longer reports whether the journal has more than n records behind the position. It compares record numbers only: false
-// for a position that is not valid.
+// Longer reports whether the journal has more than n records behind the position. It only compares record numbers and does not
+// read the records. It returns false for a position that is not valid.
 func (j *Journal) Longer(token string, n uint64) bool {
 	if j == nil {
 		return false
@@ -287,6 +291,7 @@ func parseToken(s string) (epoch, record uint64, ok bool) {
 	return epoch, record, err == nil
 }
 
+// newEpoch returns a random number that identifies a new epoch.
 func newEpoch() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)

@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// slice is the number of records that a rewrite reads or writes while it holds Journal.mu, which changes wait for.
+	// slice is the number of records that a rewrite reads or writes each time it holds Journal.mu. Changes wait for that lock.
 	slice = 1 << 10
-	// reserve is the fraction 1/reserve of the maximum length that stays free for the changes in progress while later ones
-	// wait for a rewrite. After a rewrite that failed, the next one follows when that many more bytes are used.
+	// reserve determines the part of the file, 1/reserve of the maximum length, that stays free for the changes in progress
+	// while later changes wait for a rewrite. After a failed rewrite, the next one starts when that many more bytes are used.
 	reserve = 16
 )
 
@@ -48,9 +48,8 @@ func (j *Journal) MakeRoom() {
 func (j *Journal) threshold() int64 { return int64(j.room / 4 * 3) }
 
 // rewrite writes the records worth keeping to a new file, which replaces the old one: the last record of each path and, of
-// these, the youngest that fit into half of the maximum length. It holds j.mu for one slice of records at a time. A process
-// that dies during the rewrite leaves the old file, which contains every record until the new one, also with every record,
-// is renamed over it.
+// these, the youngest that fit into half of the maximum length. It holds j.mu for one slice of records at a time. The old file
+// stays complete until the new file is renamed over it, so that no record is lost if the process dies during the rewrite.
 func (j *Journal) rewrite() error {
 	r := rewriting{j: j}
 	j.mu.Lock()
@@ -92,8 +91,8 @@ type rewriting struct {
 	old  log // the old file, once the new one has replaced it
 }
 
-// each calls step, with j.mu held, until step returns false. It returns errRestarted if the journal was closed or began a
-// new epoch between two calls.
+// each calls step until step returns false. It holds j.mu during each call and releases it between two calls. It returns
+// errRestarted if the journal was closed or began a new epoch between two calls.
 func (r *rewriting) each(step func() (more bool)) error {
 	one := func() (bool, error) {
 		r.j.mu.Lock()
@@ -148,8 +147,9 @@ func (r *rewriting) choose() (more bool) {
 	return true
 }
 
-// write writes the new file: first the chosen records, then those that were appended meanwhile. The rename over the old
-// file happens under the same hold of j.mu as the copy of the last record, so that no record is in the old file alone.
+// write writes the new file: first the chosen records, then those that were appended meanwhile. It holds j.mu without
+// interruption from the copy of the last record to the rename over the old file, so that no record is appended to the old file
+// alone.
 func (r *rewriting) write(name string) error {
 	j, next := r.j, &r.next
 	if err := next.grow(min(r.size+8, j.room)); err != nil {
