@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Added returns the paths of files and links, relative to the root, at which the base tree has no file or another one. The
+// Added returns the paths of files and links, relative to the root, at which the base tree has no file or a different one. The
 // path of a base directory that was moved ends in a slash, and the paths below it are not listed.
 func (t *Tree) Added() (paths []string) {
 	if !t.gate.enter() {

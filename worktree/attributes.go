@@ -60,8 +60,9 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 }
 
 // Glance returns the attributes of a file or link that still shows a certain blob of the base tree, and false for any other
-// node or if the size is not known. The number of the node may have lost its upper half, as in git's index, which stores 32
-// bits of it; the comparison of the blob detects that. The Source does not count the call as a lookup by a reader.
+// node or if the size is not known. n may be an inode number from git's index, which stores only the lower 32 bits; the
+// comparison with blob detects that such a number denotes another file. The Source does not count the call as a lookup by a
+// reader.
 func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !t.gate.enter() {
 		return Attr{}, false
@@ -78,7 +79,7 @@ func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
-// attr is Attr inside the gate.
+// attr returns the attributes of a node as Attr does. The caller has entered t.gate.
 func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 	for {
 		in, err := t.inode(n)
@@ -97,7 +98,7 @@ func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 	}
 }
 
-// countBlocks sets Blocks to that of the contents file, which may have holes.
+// countBlocks sets a.Blocks to the number of blocks that the contents file occupies, which is lower if the file has holes.
 func (t *Tree) countBlocks(a *Attr, in overlay.Inode) error {
 	if in.Content == 0 {
 		return nil
@@ -111,9 +112,10 @@ func (t *Tree) countBlocks(a *Attr, in overlay.Inode) error {
 	return err
 }
 
-// Told returns the attributes of a node, like Attr. If its contents are those of the base tree, Told first calls tell with
-// their size, while no call can change them; last returns their last byte. tell must not call the Tree. If last returned an
-// error, because the blob must be fetched first, Told reads the byte without holding a lock and calls tell again.
+// Told returns the attributes of a node, as Attr does. If the contents are those of the base tree, Told first calls tell with
+// the size of the contents, while no other call can change them. last returns the last byte of the contents, or an error if
+// the blob must be fetched first; Told then reads the byte without holding a lock and calls tell again. tell must not call the
+// Tree.
 func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -124,7 +126,7 @@ func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func
 		return a, err
 	}
 	var byteOf struct {
-		asked, here bool // last was called; the byte is known
+		asked, here bool // whether last was called, and whether the byte is known
 		last        byte
 	}
 	last := func() (byte, error) {
@@ -154,7 +156,8 @@ func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func
 // errNotHere is returned by the last function of Told while the byte is not known.
 var errNotHere = errors.New("the last byte is not here yet")
 
-// ifBase calls f if the contents of a base node are those of the base tree, and keeps them so until f returns.
+// ifBase calls f if the contents of a base node are those of the base tree, and prevents changes to the contents until f
+// returns.
 func (t *Tree) ifBase(n Node, f func() error) error {
 	if t.layer == nil {
 		return f()
@@ -167,7 +170,8 @@ func (t *Tree) ifBase(n Node, f func() error) error {
 // describe returns the attributes of an inode without waiting.
 func (t *Tree) describe(in overlay.Inode) Attr { return t.describeBy(in, t.knownSize) }
 
-// describeBy is describe with a function that returns the size of a base node's contents, -1 if it is not known.
+// describeBy returns the attributes of an inode. baseSize returns the size of a base node's contents, or -1 if it is not
+// known.
 func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	a := Attr{
 		Node: in.Node, Mode: in.Mode, Nlink: in.Nlink, UID: in.UID, GID: in.GID, Rdev: in.Rdev, Size: in.Size,
@@ -206,7 +210,7 @@ func (t *Tree) knownSize(n Node) int64 {
 	return size
 }
 
-// sizeHere is knownSize without reporting the lookup and without storing the size.
+// sizeHere returns the same size as knownSize, but neither reports the lookup to the Source nor stores the size.
 func (t *Tree) sizeHere(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -294,8 +298,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 		}
 		return t
 	}
-	// chown(2) clears the bits for every caller (fs/open.c, chown_common), and leaves that to the file system
-	// (fs/fuse/dir.c, fuse_setattr).
+	// chown(2) must clear set-user-ID and set-group-ID for every caller (fs/open.c, chown_common). For FUSE the kernel leaves
+	// that to the file system (fs/fuse/dir.c, fuse_setattr).
 	if c.Set&(KillPriv|SetUID|SetGID) != 0 {
 		in.Mode = withoutPriv(in.Mode)
 	}
@@ -320,8 +324,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 	}
 }
 
-// withoutPriv clears set-user-ID, and set-group-ID where the group may execute. Without group execution, that bit used to
-// mean mandatory locking and is kept.
+// withoutPriv returns mode without set-user-ID and, if the group may execute, without set-group-ID. If the group may not
+// execute, set-group-ID used to mean mandatory locking and is kept. The mode of a directory does not change.
 func withoutPriv(mode uint32) uint32 {
 	if mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return mode

@@ -25,16 +25,16 @@ type Changes struct {
 	// path with a slash for the name of the directory only; therefore "DIR/*" is added for each directory that exists
 	// below.
 	Paths []string
-	// Open are the files among them that programs may still be writing to in the kernel's cache. Before a program looks at
-	// the paths, the kernel must drop its cached attributes of these files (fuse.Server.Refresh). The first write after the
-	// next stat then calls Written again. A write before that stat is visible in it, because the kernel itself keeps size
-	// and mtime of a file that it has cached.
+	// Open are those of the changed files that programs may still be writing to in the kernel's cache. Before a program looks
+	// at the paths, the kernel must drop its cached attributes of these files (fuse.Server.Refresh). The first write after the
+	// next stat then calls Written again. A write before that stat is visible in it, because the kernel itself keeps size and
+	// mtime of a file that it has cached.
 	Open []Node
 }
 
-// Changes returns what may have changed since a journal position: contents, types, modes, mtimes and names, but not owners,
-// access times and extended attributes. A write through a shared mapping is reported when the kernel writes it back: after
-// msync(2), close(2), or half a minute.
+// Changes returns the paths whose contents, type, mode, mtime or name may have changed since a journal position. Changes of
+// owners, access times and extended attributes are not recorded. A write through a shared mapping is reported when the kernel
+// writes it back: after msync(2), close(2), or half a minute.
 func (t *Tree) Changes(token string) (Changes, error) {
 	if !t.gate.enter() {
 		return Changes{}, ErrClosed
@@ -58,7 +58,7 @@ func (t *Tree) since(token string) (next string, paths []string, known bool) {
 // StartToken returns the journal position at which nothing differed from the base tree.
 func (t *Tree) StartToken() string { return t.journal.Start() }
 
-// withDirs adds "DIR/*" for each directory below the paths that end in a slash, so that git's untracked cache drops it.
+// withDirs adds "DIR/*" for each directory below the paths that end in a slash, so that git's untracked cache drops its entry.
 func (m merged) withDirs(paths []string) []string {
 	for _, path := range paths[:len(paths):len(paths)] {
 		dir, ok := strings.CutSuffix(path, "/")
@@ -72,7 +72,7 @@ func (m merged) withDirs(paths []string) []string {
 	return paths
 }
 
-// known returns the directory at a path, as far as it was read: it does not wait for trees.
+// known returns the directory at a path. It does not wait for trees, and returns false if one on the path was not read yet.
 func (m merged) known(path string) (Node, bool) {
 	n := Root
 	for name := range strings.SplitSeq(path, "/") {
@@ -117,7 +117,8 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 }
 
 // writing is the set of files that programs may be writing to in the kernel's cache, so that the Tree is not called. The
-// kernel reports only the first write to a file (Written), and the next one after it was sent the file's attributes again.
+// kernel reports the first write to a file (Written). It reports a later write only if the file's attributes were sent to the
+// kernel in between.
 type writing struct {
 	// mu guards all fields. It is a leaf in the lock order.
 	mu    sync.Mutex
@@ -143,11 +144,11 @@ const (
 )
 
 const (
-	// maxWriting is the maximum number of files in the set. Beyond it, a write to a file that a program has had open for
-	// long may be reported late: when the kernel writes it back.
+	// maxWriting is the maximum number of files in the set. If there are more, a write to a file that a program has had open
+	// for long may be reported late: when the kernel writes the data back.
 	maxWriting = 1 << 18
-	// settling is an upper bound for the time from Written until a stat shows the write, with a large margin: the kernel
-	// calls, and then sets the mtime, before it copies a byte.
+	// settling is an upper bound for the time from Written until a stat shows the write, with a large margin: the kernel first
+	// causes the call of Written, then sets the mtime, and only then copies the data.
 	settling = 2 * time.Second
 )
 
@@ -166,7 +167,7 @@ func (t *Tree) Written(n Node) {
 }
 
 // OnRecord reports whether the next result of Changes will contain the node anyway. It checks only the node's own record,
-// which is cheap; false may be wrong.
+// which is cheap. It may return false although the record of a directory covers the node.
 func (t *Tree) OnRecord(n Node) bool {
 	var f journal.Flight
 	defer t.journal.Land(&f)
@@ -281,7 +282,7 @@ func (w *writing) forget(n Node) {
 	w.drop(n)
 }
 
-// list returns the files of the set, in no order.
+// list returns the files of the set, in no particular order.
 func (w *writing) list() []Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()

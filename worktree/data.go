@@ -27,7 +27,7 @@ func (t *Tree) Read(ctx context.Context, n Node, p []byte, off int64) (int, erro
 	return t.read(ctx, n, p, off)
 }
 
-// read is Read inside the gate, for a node that is known to be a regular file.
+// read reads contents as Read does. The caller has entered t.gate, and n is a regular file.
 func (t *Tree) read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	if t.layer != nil {
 		f := t.layer.File(n)
@@ -106,7 +106,7 @@ func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 	return t.write(ctx, n, p, off, killPriv)
 }
 
-// write is Write inside the gate.
+// write writes contents as Write does. The caller has entered t.gate.
 func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
 	err = t.change(ctx, n, killPriv, func(f *overlay.File) error {
 		t.loseChanged(n, f, p, off)
@@ -123,8 +123,8 @@ func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 	return done, err
 }
 
-// whole is the contents for the copy-up of a base file that a write replaces completely, so that its blob need not be
-// fetched.
+// whole is the new contents of a base file that a write replaces completely. The copy-up stores them in place of the blob,
+// which then need not be fetched.
 type whole struct{ *bytes.Reader }
 
 // Release does nothing: the bytes belong to the caller of Write.
@@ -248,11 +248,11 @@ func (t *Tree) Seek(ctx context.Context, n Node, off int64, whence int) (int64, 
 	return off, nil
 }
 
-// copied is the number of bytes of a base file that one call of CopyRange copies.
+// copied is the maximum number of bytes that one call of CopyRange copies from a base file.
 const copied = 1 << 20
 
-// CopyRange copies bytes between two files of the tree, or within one, and returns their number, which may be less than
-// length; it is 0 at the end of the source. Times and the set-user-ID bit are treated as in Fallocate.
+// CopyRange copies bytes between two files of the tree, or within one, and returns the number of copied bytes. It may be less
+// than length, and is 0 at the end of the source. Times and the set-user-ID bit are treated as in Fallocate.
 func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -286,8 +286,8 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 	return int64(k), err
 }
 
-// Fsync returns when the contents, attributes and names of a file are on disk. They all are in one log, so that a request
-// to sync only the data costs the same.
+// Fsync returns when the contents, attributes and names of a file are on disk. All of them are synced together, so that a
+// request to sync only the data (fdatasync) has the same effect.
 func (t *Tree) Fsync(_ context.Context, n Node, _ bool) error {
 	if !t.gate.enter() {
 		return ErrClosed

@@ -27,8 +27,8 @@ type edited struct {
 // readOnly reports whether programs cannot change anything.
 func (t *Tree) readOnly() bool { return t.sealed() || t.options.ReadOnly }
 
-// sealed reports whether no change at all is possible until the overlay is opened again. A Tree with Options.ReadOnly is
-// not sealed: Graft moves it to another commit.
+// sealed reports whether the overlay cannot be changed until it is opened again. A Tree with Options.ReadOnly is not sealed:
+// Graft moves it to another commit.
 func (t *Tree) sealed() bool { return t.layer == nil || t.options.OverlayReadOnly }
 
 // update makes a change as one atomic update of the overlay. If f returns an error, nothing is changed.
@@ -38,10 +38,11 @@ func (t *Tree) update(f func(e *edit) error) error {
 	return t.updateIn(&flight, f)
 }
 
-// updateNoted is update for a change by Graft, whose paths are on record already.
+// updateNoted makes a change of Graft as update does, but records nothing, because Graft has recorded the paths already.
 func (t *Tree) updateNoted(f func(e *edit) error) error { return t.updateIn(nil, f) }
 
-// updateIn is update with a flight, nil for updateNoted. f may be called again, if the overlay had no room for the update.
+// updateIn makes a change as update does. flight is nil if the changed paths are on record already. f may be called again, if
+// the overlay had no room for the update.
 func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if t.sealed() || flight != nil && t.readOnly() {
 		return syscall.EROFS
@@ -161,8 +162,8 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 	e.tx.ClearEntry(dir, name)
 }
 
-// leave clears the directory of a file that loses a name there. If the file has another name, its directory is not known;
-// place sets the directory again.
+// leave clears in.Parent if a file loses a name in that directory, because the directories of its other names are not known.
+// Link and Rename set in.Parent again.
 func (e *edit) leave(in *overlay.Inode, dir Node) {
 	if !isDir(in) && in.Parent == dir {
 		in.Parent = 0
@@ -187,5 +188,5 @@ func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	}
 }
 
-// IsDir reports whether an inode is a directory.
+// isDir reports whether an inode is a directory.
 func isDir(in *overlay.Inode) bool { return in.Mode&syscall.S_IFMT == syscall.S_IFDIR }

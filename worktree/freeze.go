@@ -79,11 +79,11 @@ type Frozen struct {
 	// Paused is the longest time that a change had to wait.
 	Paused time.Duration
 
-	at      int64    // the moment, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE; 0: none was needed
+	at      int64    // the moment, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE; 0: a DryRun, or no overlay
 	release []func() // functions that release the pins
 }
 
-// Release releases the contents of all entries. No reader may use them any more.
+// Release releases the contents of all entries. They must not be read after that.
 func (f *Frozen) Release() {
 	for _, release := range f.release {
 		release()
@@ -105,7 +105,7 @@ func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Froz
 }
 
 // Noticed returns a channel that receives a value when names, attributes or contents change, and holds at most one. Freeze
-// empties it at its moment, unless it is a DryRun.
+// empties the channel at the moment that it captures, unless DryRun is set.
 func (t *Tree) Noticed() <-chan struct{} { return t.noticed }
 
 // LastChange returns the time of the last change; the zero time if there was none since Open.

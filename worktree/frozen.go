@@ -34,15 +34,16 @@ type freezing struct {
 
 // Limits of the work of a freeze.
 const (
-	// rounds is the number of times that changed paths are listed before the moment of the freeze, if there are many.
+	// rounds is the maximum number of times that changed paths are listed before the moment of the freeze.
 	rounds = 4
-	// little is the number of paths that may be listed while requests wait.
+	// little is the number of paths that may be listed while requests wait. If more have changed, another round lists them
+	// before the moment of the freeze.
 	little = 100
 	// glance is the number of names that are read in one view, so that changes need not wait long for it.
 	glance = 2048
 )
 
-// freeze is Freeze inside the gate.
+// freeze returns the result of Freeze. The caller has entered t.gate.
 func (t *Tree) freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
 	z := &freezing{tree: t, o: o, skipped: make(map[string]bool)}
 	f := &Frozen{}
@@ -54,7 +55,7 @@ func (t *Tree) freeze(ctx context.Context, token string, o FreezeOptions) (*Froz
 	return f, nil
 }
 
-// run fills in f. Only the last round is at the moment of the freeze; DryRun leaves it out.
+// run sets the fields of f. Only the last round lists paths as of the moment of the freeze; a DryRun skips that round.
 func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	paths, known := z.since(token, f)
 	f.Whole = !known
@@ -126,7 +127,7 @@ func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) erro
 	}
 }
 
-// look calls f with the working tree as of the moment of the freeze or, before it, the present one.
+// look calls f with the working tree as of the moment of the freeze or, before that moment, with the present working tree.
 func (z *freezing) look(f func(m merged)) {
 	if z.moment != nil {
 		f(*z.moment)
@@ -176,7 +177,8 @@ func (z *freezing) differing() (paths []string) {
 	return paths
 }
 
-// unchanged reports whether git sees a base file as unchanged: with the contents, type and executable bit of its record.
+// unchanged reports whether a base file is unchanged for git, because its contents, type and executable bit are those of its
+// record.
 func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().StatMode()&syscall.S_IFMT {
 		return false
@@ -184,8 +186,9 @@ func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)
 }
 
-// tell adds the entries of the paths. A path that ends in a slash stands for everything below it. A path below a directory
-// that an earlier entry describes completely is replaced by that directory.
+// tell adds the entries of the paths to z.entries. before is the entries of the earlier rounds. A path that ends in a slash
+// stands for everything below it. A path below a directory that an earlier entry describes completely is replaced by that
+// directory. tell returns errUnread if a tree must be read first.
 func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	for i, path := range paths {
 		paths[i] = outermost(before, strings.TrimSuffix(path, "/"))
@@ -204,7 +207,7 @@ func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	return nil
 }
 
-// seen is the part of an inode that an entry needs, copied out of the view.
+// seen is a copy of those fields of an inode that an entry needs. It stays valid after the view in which it was made.
 type seen struct {
 	name    string
 	node    Node
@@ -216,7 +219,7 @@ type seen struct {
 	filled  bool   // directory to which names were added
 }
 
-// sight copies the state of a node out of the view.
+// sight returns a copy of the state of a node, which stays valid after the view. It returns false if the node does not exist.
 func (m merged) sight(name string, n Node) (seen, bool) {
 	in, ok := m.inode(n)
 	if !ok {
@@ -240,8 +243,9 @@ func (m merged) sight(name string, n Node) (seen, bool) {
 	return s, true
 }
 
-// path adds the entry of a path, or of the directory above it that already determines its state: one that is missing, is
-// not a directory, or is not listed. It returns the path of the added entry.
+// path adds the entry of a path. If an element above the path does not exist, is not a directory or is not listed (isClosed),
+// path adds the entry of that element instead, because that entry determines the state of the path. It returns the path of the
+// added entry.
 func (z *freezing) path(path string) (told string, err error) {
 	var s seen
 	var there bool
@@ -289,7 +293,7 @@ func (z *freezing) isClosed(path string, s seen) bool {
 	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
 }
 
-// child looks up a name in a directory.
+// child looks up a name in a directory. It returns errUnread if the directory's tree was not read yet.
 func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -319,7 +323,8 @@ func (z *freezing) block(dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// skips reports whether Skip selects a directory. It asks once for each directory, so that all rounds agree.
+// skips reports whether Skip selects a directory. Skip is called once for each directory, so that all rounds use the same
+// answer.
 func (z *freezing) skips(dir string) bool {
 	if z.o.Skip == nil {
 		return false
@@ -332,7 +337,8 @@ func (z *freezing) skips(dir string) bool {
 	return skip
 }
 
-// node adds the entry of a node at a path, and those of everything below it. It pins contents that may be read later.
+// node adds the entry of a node at a path and, for a directory, the entries of everything below it. It pins contents that may
+// be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
 	r, base := z.tree.Table.Record(s.node)
@@ -446,7 +452,8 @@ func (z *freezing) below(path string, dir Node) error {
 	}
 	slices.SortFunc(list, func(a, b seen) int { return strings.Compare(a.name, b.name) })
 	for i, s := range list {
-		// A name that was renamed between two views may be listed twice. It is on record, so the next round lists it again.
+		// A name that was renamed between two views may be listed twice. The rename is in the change journal, so the next round
+		// lists the name again.
 		if i > 0 && list[i-1].name == s.name {
 			continue
 		}

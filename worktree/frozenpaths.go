@@ -30,7 +30,8 @@ func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	return append(all, fresh...)
 }
 
-// outermost returns path, or the directory above it that the entries describe without listing its contents.
+// outermost returns the directory above path that has an entry without its contents being listed; path itself if there is
+// none.
 func outermost(entries []FrozenEntry, path string) string {
 	if len(entries) == 0 {
 		return path

@@ -9,7 +9,7 @@ type gate struct {
 	idle   chan struct{} // created when closing begins; closed when no call is inside
 }
 
-// enter lets a call in. It returns false once the gate is closing.
+// enter counts a call that begins. It returns false once the gate is closing.
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

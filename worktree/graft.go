@@ -20,8 +20,8 @@ import (
 // every respect like an unchanged file of the base tree. If the base tree has the same blob at the same path, the original
 // node is used again, and the overlay's entry is removed.
 //
-// Every path that a graft changes gets the present time as its mtime, even if it returns to its blob in the base tree:
-// files that a build made from the other contents must be older.
+// Every path that a graft changes gets the present time as its mtime, even if its blob is again that of the base tree. For a
+// build tool the path must be younger than the files that were made from its previous contents.
 //
 // A graft is atomic for each path, not as a whole. Every path is in the change journal before the first one is changed, so
 // that git sees the true state after an interrupted graft, and repeating the graft completes it.
@@ -133,16 +133,17 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 // GraftResult is the result of Tree.Graft. After an error it describes the changes made so far.
 type GraftResult struct {
 	Done []Grafted // one for each Graft
-	// Since is the changes since the position that was passed, up to a moment when all paths of the graft were recorded and
-	// none was changed. A query from Since.Token returns a path of the graft only if it was changed in another way as well.
+	// Since contains the changes since the position that was passed to Graft, up to a moment at which all paths of the graft
+	// were recorded and none was changed yet. A query from Since.Token returns a path of the graft only if it was changed in
+	// another way as well.
 	Since Changes
 	Stale Stale
 }
 
-// Graft makes paths show blobs of a tree. It waits for those of its trees that contain one of the paths, and for no blob.
-// token is a journal position for GraftResult.Since. No element above a path may be a file, unless the same call removes
-// it, and everything below a path that becomes a file must be removed by the same call. Directories that become empty by a
-// removal are removed as well. After an error, a part of the paths may be changed.
+// Graft makes the paths of list show blobs of tree. It waits for the directories of tree that contain one of the paths, but
+// not for blobs. token is a journal position for GraftResult.Since. No element above a path may be a file, unless the same
+// call removes it, and everything below a path that becomes a file must be removed by the same call. Directories that become
+// empty by a removal are removed as well. After an error, a part of the paths may be changed.
 func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if !t.gate.enter() {
 		return r, ErrClosed
@@ -248,7 +249,8 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 	return nil
 }
 
-// inBatches calls do for the paths, up to grafts of them in one update.
+// inBatches calls do for the elements of list whose indexes are in which. One update of the overlay contains at most grafts
+// paths.
 func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do func(e *edit, p Graft, d graftDir) (Grafted, error)) error {
 	for some := range slices.Chunk(which, grafts) {
 		dirs := make([]graftDir, len(some))
@@ -370,7 +372,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
 	switch {
-	case now.Shows(p.Mode, p.ID): // an earlier graft has done it
+	case now.Shows(p.Mode, p.ID): // an earlier graft was interrupted after this path
 		in, _ := e.merged.inode(now.Node)
 		return Grafted{Attr: g.tree.describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:

@@ -13,12 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// errTaken is returned if the node that was chosen for a path has a name in the mount meanwhile.
+// errTaken is returned if the node that was chosen for a path has since become the node of another name in the mount.
 var errTaken = errors.New("its node is in use")
 
-// prepare ensures that a node exists for the blob of a path: the node of the base tree if that has the same blob there,
-// otherwise one below a further root. A node can be at one place only; if all existing ones are at other paths, prepare
-// adds one more root of the same tree.
+// prepare ensures that a node exists for the blob of a path: the node of the base tree if the base tree has the same blob at
+// that path, otherwise a node below a further root. A node that is in use, for example because its file was renamed, cannot be
+// chosen; if all existing nodes are in use, prepare adds one more root of the same tree.
 func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	if p.Mode == object.ModeGitlink {
 		return nil
@@ -62,7 +62,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	}
 }
 
-// block returns the block of a directory below a root. It waits for the trees on the way.
+// block returns the block of the directory whose path below the root r is at. It waits for the trees on that path.
 func (r graftRoot) block(ctx context.Context, t *Tree, at string) (inode.Block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
@@ -85,7 +85,7 @@ func (r graftRoot) block(ctx context.Context, t *Tree, at string) (inode.Block, 
 	return b, err
 }
 
-// choose returns the node for the blob of a path, and false if it is no longer unused.
+// choose returns the node for the blob of a path, and false if the node has been used since prepare.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	if n, ok := g.tree.Table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
@@ -101,7 +101,7 @@ func (g *grafting) shows(n Node, p Graft) bool {
 	return r.Kind() == k && r.ObjectID() == p.ID && g.tree.Table.Path(n) == p.Path
 }
 
-// unused is free, but includes the changes of this update.
+// unused reports the same as free, but takes the changes of this update into account.
 func (e *edit) unused(n Node) bool {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -132,7 +132,7 @@ func (m merged) pristine(in overlay.Inode) bool {
 }
 
 // younger counts the base files at their original path that differ from the base tree only in their times. A graft that
-// restores a file leaves it so.
+// restores the blob of a file leaves the file in that state.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.tree.Table.Record(in.Node)
@@ -151,7 +151,7 @@ func (m merged) younger() (n int64) {
 	return n
 }
 
-// makeDirs makes a directory, and those above it, unless they exist.
+// makeDirs creates the directory at a path, and the directories above it, unless they exist.
 func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	_, err := g.dir(ctx, at)
 	if !errors.Is(err, ErrNotExist) {
@@ -269,7 +269,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	return nil
 }
 
-// removeDir removes a directory if it is empty, and reports whether it does not exist now.
+// removeDir removes a directory if it is empty, and reports whether no directory exists at the path now.
 func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	name := path.Base(at)
 	parent, err := g.dir(ctx, parentOf(at))

@@ -96,14 +96,14 @@ func (m merged) within(dir, n Node) bool {
 		}
 		dir = in.Parent
 	}
-	return true // a cycle in a damaged overlay, which must not grow
+	return true // the overlay is damaged and has a cycle, which no rename may extend
 }
 
 // maxDepth bounds the number of steps of a walk to the root. Only a damaged overlay has a longer path.
 const maxDepth = 1 << 20
 
-// path returns the present path of a node, relative to the root. Of a file with several names it returns one of them, or
-// false.
+// path returns the present path of a node, relative to the root. For a file with several names it returns one of its paths, or
+// false if the directory of a name is not known.
 func (m merged) path(n Node) (string, bool) {
 	var names []string
 	for range maxDepth {
@@ -130,8 +130,8 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original
-// name, all entries of the directory that the overlay has are searched.
+// name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original name,
+// all entries that the overlay has for the directory are searched.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.tree.Table.Record(n); base {
 		name = m.tree.Table.Name(r)

@@ -18,7 +18,7 @@ type Cred struct{ UID, GID, Umask uint32 }
 // maxLinks is the maximum number of names of a file, as on ext4.
 const maxLinks = 65000
 
-// Mknod creates a regular file, fifo, socket or device. mode includes the type; a mode without one is a regular file.
+// Mknod creates a regular file, fifo, socket or device. mode includes the type; a mode without a type creates a regular file.
 func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint32, c Cred) (Attr, error) {
 	switch mode & syscall.S_IFMT {
 	case 0:
@@ -271,7 +271,7 @@ type victim struct {
 	block inode.Block // set for a directory
 }
 
-// errReplaced is returned by a change whose victim is no longer the node behind the name.
+// errReplaced is returned by a change if the name of the victim has since been given to another node or removed.
 var errReplaced = errors.New("another node has the name now")
 
 // replacing calls f with the node behind a name, which f is to remove, and calls it again while f returns errReplaced. The

@@ -11,7 +11,7 @@ import (
 // A change is recorded in the journal before it is made, at a moment when no path can change: within the overlay's Update
 // that makes the change, or within a View before contents change.
 
-// note records all paths of a node, whose contents, mode or mtime are about to change.
+// note records all paths of a node whose contents, mode or mtime are about to change. f is the flight of that change.
 func (m merged) note(f *journal.Flight, n Node) {
 	j := m.tree.journal
 	if j.Covers(f, uint64(n)) {
@@ -48,7 +48,7 @@ const (
 	maxLooked = 1 << 22
 )
 
-// noteNames is note for a file with several names. It searches them among all names of the overlay.
+// noteNames records, as note does, the paths of a file with several names. It searches all names of the overlay for them.
 func (m merged) noteNames(f *journal.Flight, n Node) {
 	type name struct {
 		dir  Node
@@ -98,8 +98,8 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 	m.tree.journal.Hold(f)
 }
 
-// noteName records that a directory gains (comes) or loses a name. in is the inode behind the name as it is after the
-// change, and n its node; n is 0 if a record for that node does not cover this name.
+// noteName records that a directory gains (comes) or loses a name. in is the inode behind the name as it is after the change,
+// and n is its node, or 0 if a record for that node does not cover this name.
 func (m merged) noteName(f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := m.tree.journal
 	if j == nil || f == nil {
@@ -168,7 +168,8 @@ func recorded(path string, dir bool) string {
 	return path
 }
 
-// noting records the paths of a file, calls change, which changes its contents, and ends the flight.
+// noting records the paths of a file, calls change, which changes the contents of the file, and ends the flight of that
+// change.
 func (t *Tree) noting(n Node, change func() error) error {
 	defer t.notice()
 	if t.journal == nil {
@@ -181,7 +182,7 @@ func (t *Tree) noting(n Node, change func() error) error {
 	return change()
 }
 
-// note is merged.note in a view of its own, unless the node is on record already.
+// note calls merged.note within a view, unless an existing record covers the change.
 func (t *Tree) note(f *journal.Flight, n Node) {
 	if !t.journal.Covers(f, uint64(n)) {
 		t.view(func(m merged) { m.note(f, n) })

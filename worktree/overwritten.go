@@ -9,9 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Contents that no checkpoint has are copied before they are overwritten. The cost of that grows with their length, so a
-// file that is changed in place is copied only if it is small, and at most once a second. A file that is truncated to
-// nothing is not copied: it gets a new contents file, and the old one is kept.
+// Contents that no checkpoint contains are copied before they are overwritten. The cost of that grows with their length, so a
+// file that is changed in place is copied only if it is small, and at most once a second. A file that is truncated to nothing
+// is not copied: it gets a new contents file, and the old one is kept.
 const (
 	maxChanged  = 1 << 20 // maximum size of a file that is copied before it is changed in place, in bytes
 	maxSearched = 200_000 // maximum number of names that are searched per second, to find the names of files
@@ -43,7 +43,8 @@ func (t *Tree) loseAll(n Node, f *overlay.File) {
 type keeper = func(tx *overlay.Tx, number uint64, size int64) bool
 
 // loseContent keeps the contents of a file under each of its names. by calls the keeper in an update of the overlay; copied
-// states whether it makes a copy. An error does not fail the write: the contents then count as lost.
+// states whether by makes a copy of the contents. If by returns an error, the contents count as lost, and the write is made
+// all the same.
 func (t *Tree) loseContent(n Node, f *overlay.File, copied bool, by func(keeper) error) {
 	r := &t.removed
 	if !r.on.Load() {
@@ -83,7 +84,7 @@ func (t *Tree) loseContent(n Node, f *overlay.File, copied bool, by func(keeper)
 	}
 }
 
-// namesOf returns the paths of a file, without those that checkpoints leave out, and at most maxNames.
+// namesOf returns the paths of a file, without those that checkpoints leave out. It returns at most maxNames paths.
 func (m merged) namesOf(in *overlay.Inode) (paths []string) {
 	add := func(dir Node, name string) bool {
 		if at, ok := m.path(dir); ok && !m.tree.removed.leftOut(at) {

@@ -62,8 +62,9 @@ type removals struct {
 // since the last checkpoint. It requires Options.KeepRemoved.
 func (t *Tree) MassRemoval() <-chan struct{} { return t.removed.mass }
 
-// MassRemoved reports in ok whether a checkpoint is requested for removed or overwritten files and not made yet. latest is
-// the time of the latest removal. full reports whether there is little room to keep more files.
+// MassRemoved reports in ok whether a checkpoint is requested for removed or overwritten files and not made yet. latest is the
+// time of the latest removal. full reports that the kept files have reached half of their maximum number or size, or that a
+// file was lost for lack of room.
 func (t *Tree) MassRemoved() (latest time.Time, full, ok bool) {
 	r := &t.removed
 	r.mu.Lock()
@@ -74,10 +75,10 @@ func (t *Tree) MassRemoved() (latest time.Time, full, ok bool) {
 	return latest, len(r.list) > maxRemoved/2 || r.bytes > maxRemovedAll/2 || r.lost > 0, r.pending
 }
 
-// TakeRemoved returns the kept files, and the number of files that were lost for lack of room. For a file that was
-// overwritten several times within a second these are its first contents, for one that was then removed its last. The
-// contents can be read until the caller calls done. With saved, a checkpoint contains the files and they are released;
-// otherwise the next call returns them again.
+// TakeRemoved returns the kept files, and the number of files that were lost for lack of room. Of a file that was overwritten
+// several times within massTime, the list contains the contents before the first of these writes; if the file was then
+// removed, its contents at the removal. The contents can be read until the caller calls done. If saved is true, a checkpoint
+// contains the files and done releases them; otherwise the next call of TakeRemoved returns them again.
 func (t *Tree) TakeRemoved() (list []*Removed, lost int, done func(saved bool)) {
 	r := &t.removed
 	r.mu.Lock()
@@ -105,8 +106,8 @@ func (t *Tree) TakeRemoved() (list []*Removed, lost int, done func(saved bool)) 
 	}
 }
 
-// unkeep removes kept files from the overlay's log and releases their contents. The files must be the oldest in that log. The
-// caller must not hold r.mu.
+// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest kept files in that
+// log. The caller must not hold r.mu.
 func (t *Tree) unkeep(list []*Removed) {
 	if len(list) == 0 {
 		return
@@ -159,7 +160,7 @@ func (t *Tree) recover(kept []overlay.KeptFile) {
 	r.signal()
 }
 
-// forget releases all kept files when the Tree is closed, unless a checkpoint was requested for them and not made.
+// forget releases all kept files when the Tree is closed, unless a checkpoint was requested for them and was not made yet.
 func (r *removals) forget(t *Tree) {
 	r.mu.Lock()
 	var list []*Removed
@@ -171,7 +172,7 @@ func (r *removals) forget(t *Tree) {
 }
 
 // expire drops from the list the files that were removed before a time, and returns them; the caller removes them from the
-// log. r.mu is held.
+// log. The caller holds r.mu.
 func (r *removals) expire(before time.Time) (old []*Removed) {
 	n := 0
 	for n < len(r.list) && r.list[n].at.Before(before) {
@@ -186,7 +187,7 @@ func (r *removals) expire(before time.Time) (old []*Removed) {
 	return old
 }
 
-// remove drops one file from the list and reports whether it was listed. r.mu is held.
+// remove drops one file from the list and reports whether it was listed. The caller holds r.mu.
 func (r *removals) remove(k *Removed) bool {
 	i, ok := slices.BinarySearchFunc(r.list, k.id, func(k *Removed, id uint64) int {
 		switch {
@@ -217,7 +218,8 @@ func releaseRemoved(list []*Removed) {
 	}
 }
 
-// kind sets Kind and Mode by st_mode. It returns false for anything but a regular file or a symbolic link.
+// kind sets Kind and Mode according to mode, which is an st_mode. It returns false for anything but a regular file or a
+// symbolic link.
 func (k *Removed) kind(mode uint32) bool {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFREG:
@@ -233,8 +235,8 @@ func (k *Removed) kind(mode uint32) bool {
 	return true
 }
 
-// lose keeps the contents of a file that is about to lose a name in dir. It skips files that are empty, whose contents are
-// those of the base tree, or that were not changed since the last checkpoint.
+// lose keeps the contents of a file that is about to lose a name in dir. It does nothing if the file is empty, if its contents
+// are those of the base tree, or if it was not changed since the last checkpoint.
 func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	r := &e.tree.removed
 	if !r.on.Load() || in.Size == overlay.SizeOfBase || in.Size == 0 || !unsaved(in, r.since.Load()) {
@@ -274,8 +276,8 @@ func (r *removals) leftOut(dir string) bool {
 	return false
 }
 
-// settled reports whether an entry that was kept for the same path less than massTime ago remains the one to keep, instead
-// of k. r.mu is held.
+// settled reports whether an entry that was kept for the same path less than massTime ago is kept instead of k. The caller
+// holds r.mu.
 func (r *removals) settled(k *Removed) bool {
 	before := r.paths[k.Path]
 	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)
@@ -360,7 +362,7 @@ func (m merged) loseDir(dir Node, name string) {
 	}
 }
 
-// signal requests a checkpoint, unless one is requested already. r.mu is held.
+// signal requests a checkpoint, unless one is requested already. The caller holds r.mu.
 func (r *removals) signal() {
 	if r.pending {
 		return

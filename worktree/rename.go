@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// Rename moves a name, also over an existing one. flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE of renameat2(2). The node
-// stays the same. Everything below a directory moves with it and is not accessed.
+// Rename moves a name. Without flags it replaces an existing entry at the new name. flags is 0, RENAME_NOREPLACE or
+// RENAME_EXCHANGE of renameat2(2). The node stays the same. Everything below a directory moves with the directory and is not
+// accessed.
 func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
 	if !t.gate.enter() {
 		return ErrClosed

@@ -27,7 +27,7 @@ func (t *Tree) WalkBase(ctx context.Context, emit func(e BaseEntry) error) error
 	return t.walkBase(ctx, Root, "", emit)
 }
 
-// walkBase is WalkBase for the node at a path.
+// walkBase calls emit for the base node n, whose path is path, and for everything below n.
 func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e BaseEntry) error) error {
 	r := t.Table.At(n)
 	if err := emit(t.baseEntry(n, r, path)); err != nil || r.Kind() != inode.KindDir {
@@ -60,7 +60,8 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 	return nil
 }
 
-// baseEntry returns the entry of a base node. It asks the Source only for a size that it knows.
+// baseEntry returns the entry of a base node. It does not wait: the size is negative if neither the table nor the Source knows
+// it.
 func (t *Tree) baseEntry(n Node, r *inode.Record, path string) BaseEntry {
 	e := BaseEntry{Path: path, ID: r.ObjectID(), Mode: r.Kind().GitMode()}
 	in := t.baseInode(n, r)

@@ -27,8 +27,8 @@
 // # Changes
 //
 // Every change is recorded in the change journal (package journal), so that Changes can return the paths that differ since a
-// journal position. The record is written before the change is made: within the Update that makes the change or, if it
-// changes contents, under Layer.View, because no path changes meanwhile. The file ".git" in the root is stored in the overlay
+// journal position. The record is written before the change is made: within the Update that makes the change or, if it changes
+// contents, under Layer.View, because no path can change during a View. The file ".git" in the root is stored in the overlay
 // and does not count as a change (gitfile.go).
 //
 // # Freeze
@@ -65,8 +65,8 @@
 //	overlay.Layer -> journal.Journal
 //	table.syncing -> table.append
 //	Tree.writing is a leaf
-//	Tree.gate is a leaf, and so is table.append; the overlay syncs the table, before its log, under no lock of its own
-//	that a reader waits for
+//	Tree.gate is a leaf, and so is table.append. The overlay syncs the table before its log, and holds no lock
+//	that readers wait for while it does so
 package worktree
 
 import (
@@ -87,7 +87,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
 type Node = inode.Node
 
 // Root is the node of the mount's root directory, in every mount.
@@ -116,7 +116,7 @@ type Source interface {
 	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits for the objects
 	// from which the length is computed.
 	Size(ctx context.Context, b Blob) (int64, error)
-	// KnownSize returns the same length as Size if that needs no waiting.
+	// KnownSize returns the same length as Size, but never waits: ok is false if the length is not known on this host.
 	KnownSize(b Blob) (size int64, ok bool)
 	// Looked records that a reader looked up a file whose size the Tree does not know yet. From the sequence of lookups the
 	// Source detects a program that walks through a directory.
@@ -196,7 +196,7 @@ type Tree struct {
 	writing  writing
 	removed  removals     // removed and overwritten files that no checkpoint contains yet
 	looked   atomic.Int64 // names of the overlay that noteNames searched since the last returned journal position
-	gate     gate
+	gate     gate         // counts the calls in progress, for which Close waits
 
 	noticed    chan struct{} // see Noticed; capacity 1
 	lastChange atomic.Int64  // nanoseconds since 1970; 0: no change since Open
@@ -225,7 +225,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	return t, nil
 }
 
-// attach opens the overlay and the journal, and recovers what the previous process left in them.
+// attach opens the overlay and the journal, and recovers the state that the previous process left in them.
 func (t *Tree) attach(o Options, tablePath string) (err error) {
 	table := t.Table
 	if o.Overlay == "" {
@@ -253,8 +253,8 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	return t.openJournal(o, tablePath)
 }
 
-// openJournal opens the change journal. Files that have another size than when the overlay was closed (Recovery.Shrunk) are
-// recorded in it as changed.
+// openJournal opens the change journal. Files whose size differs from their size when the overlay was closed (Recovery.Shrunk)
+// are recorded in the journal as changed.
 func (t *Tree) openJournal(o Options, tablePath string) error {
 	if o.Journal == "" {
 		return nil
@@ -302,7 +302,7 @@ func (t *Tree) close() error {
 	return errors.Join(err, t.writing.close(), t.Table.Close(), t.journal.Close())
 }
 
-// Recovery returns what Open found and repaired in the overlay.
+// Recovery returns the state in which Open found the overlay, and the repairs that Open made.
 func (t *Tree) Recovery() overlay.Recovery { return t.recovery }
 
 // Changed returns how many paths differ from the base tree. A path that differs only in its times does not count.

@@ -16,11 +16,11 @@ import (
 // maxXattr is the maximum length of the value of an extended attribute, in bytes (XATTR_SIZE_MAX).
 const maxXattr = 64 << 10
 
-// XattrKillSGID is a flag of SetXattr: setting an access control list clears set-group-ID.
+// XattrKillSGID is a flag of SetXattr. It clears set-group-ID when an access control list is set.
 const XattrKillSGID = 1 << 16
 
-// keepsXattr reports whether extended attributes of a name are stored. Other names may have a meaning to the kernel that it
-// would not apply on this file system.
+// keepsXattr reports whether the mount stores extended attributes with this name. Other names may have a meaning that the
+// kernel does not apply on this file system.
 func keepsXattr(name string) bool {
 	if acl.IsName(name) {
 		return true
@@ -124,7 +124,7 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 	})
 }
 
-// setACL sets an access control list of a node. An empty list removes it.
+// setACL sets the access control list with the given attribute name, and adapts the mode. An empty list removes the attribute.
 func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bool) error {
 	kept := len(list) > 0
 	switch {
@@ -152,7 +152,7 @@ func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bo
 	return nil
 }
 
-// chmodACL changes the access control list of a node according to a mode that was set.
+// chmodACL changes the access control list of a node, if there is one, so that the list agrees with in.Mode.
 func (e *edit) chmodACL(in *overlay.Inode) error {
 	value, ok := e.Xattr(in.Node, acl.Access)
 	if !ok {
@@ -165,8 +165,8 @@ func (e *edit) chmodACL(in *overlay.Inode) error {
 	return err
 }
 
-// putNew stores the inode of a new node in a directory. If the directory has a default access control list, it replaces the
-// umask.
+// putNew stores the inode of a new node in a directory. If the directory has a default access control list, that list applies
+// instead of the umask.
 func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	value, ok := e.Xattr(dir, acl.Default)
 	if !ok || in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
@@ -189,8 +189,8 @@ func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	return nil
 }
 
-// RemoveXattr removes an extended attribute. If the node does not have it, the error is ENODATA, but nil for an access
-// control list.
+// RemoveXattr removes an extended attribute. If the node does not have the attribute, RemoveXattr returns ENODATA, or nil if
+// name is that of an access control list.
 func (t *Tree) RemoveXattr(ctx context.Context, n Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
