@@ -73,7 +73,7 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 	}
 }
 
-// knownRule is rule without waiting. It returns false if the attributes are not known yet.
+// knownRule returns the same as rule, but does not wait. It returns false if the attributes are not known yet.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dirOf(path)]
@@ -101,7 +101,7 @@ func (v *View) Converts(path string) bool {
 	return convert.Returns(v.rules.settings, files, path)
 }
 
-// Returns is Converts after waiting for the attributes.
+// Returns returns the same as Converts, but first waits until the attributes are known.
 func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 	if _, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
 		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
@@ -109,8 +109,8 @@ func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 	return v.Converts(path), nil
 }
 
-// attributes returns the .gitattributes that apply in a directory. A request for one of them
-// carries the wants of along too.
+// attributes returns the .gitattributes that apply in a directory. A request for one of these files also contains the wants
+// that along returns.
 func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dir]

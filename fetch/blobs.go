@@ -21,7 +21,7 @@ func (s *Store) request(ctx context.Context, r transport.FetchRequest) (*transpo
 	return resp, err
 }
 
-// ingest stores the objects of a pack. It returns AnswerError, since the answer has begun.
+// ingest stores the objects of a pack. An error is returned as an AnswerError, because the answer has begun.
 func (s *Store) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
 	if _, err := s.objects.Ingest(ctx, pack, s.ingestOptions(), each); err != nil {
 		return pipeline.AnswerError{Err: err}
@@ -44,8 +44,8 @@ func (s *Store) unpackBlobs(ctx context.Context, r io.Reader, arrived func(objec
 	}, func(o odb.Object) error { return s.publish(o, arrived) })
 }
 
-// publish stores one verified blob where reads find it, then reports it to arrived. It drops other
-// objects, which were not requested.
+// publish stores one verified blob where reads find it, and then reports the blob to arrived. It drops objects that are not
+// blobs, because they were not requested.
 func (s *Store) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 	if o.Type != object.Blob {
 		if o.File != nil {

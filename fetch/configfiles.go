@@ -14,15 +14,15 @@ const (
 	maxConfigFiles = 32
 )
 
-// configFiles lists the files of a tree that configure git wherever they are.
+// configFiles lists the files of a tree that configure git in any directory: .gitignore and .gitattributes.
 type configFiles struct {
 	ignore, attributes []Blob
 	// files counts all files of the tree, symlinks and submodules included.
 	files int // in all
 }
 
-// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and how many
-// files it has in all. It waits for trees. Mounts of the same tree share the result.
+// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of all files of the tree.
+// It waits for trees. Mounts of the same tree share the result.
 func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, files int, err error) {
 	s := v.store
 	s.mu.Lock()
@@ -33,8 +33,8 @@ func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, f
 			return nil, nil, 0, err
 		}
 		s.mu.Lock()
-		// The map is a cache of few trees: clearing it is simpler than an order of use, and costs
-		// one walk.
+		// The map is a cache of few trees: clearing it is simpler than recording the order of use, and costs one walk of each
+		// tree that is needed again.
 		if len(s.configFiles) >= maxConfigFiles {
 			clear(s.configFiles)
 		}
@@ -44,7 +44,7 @@ func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, f
 	return slices.Clone(r.ignore), slices.Clone(r.attributes), r.files, nil
 }
 
-// findConfigFiles adds the files below a tree to to. dir is the path of the tree, "" for the root.
+// findConfigFiles adds the configuration files below a tree to the result, to. dir is the path of the tree, "" for the root.
 func (s *Store) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
 	entries, err := s.Tree(ctx, tree)
 	if err != nil {

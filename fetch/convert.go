@@ -35,7 +35,7 @@ func convertedID(id object.ID, r convert.Rule, path string) object.ID {
 	return key
 }
 
-// converted returns contents as checkout would write them.
+// converted returns contents as git checkout would write them.
 func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, error) {
 	key := convertedID(b.ID, r, b.Path)
 	if c, ok := v.store.content(key); ok {
@@ -70,9 +70,8 @@ func wholeOf(c Content) ([]byte, error) {
 	return content, nil
 }
 
-// smudge is the conversion of one blob by programs, shared by all that wait for it. It continues
-// when they leave, since most of the work may be done. err and data do not change after done is
-// closed.
+// smudge is the conversion of one blob by programs, shared by all readers that wait for its result. It continues when these
+// readers leave, because most of the work may be done. err and data do not change after done is closed.
 type smudge struct {
 	done    chan struct{}
 	waiters atomic.Int32
@@ -92,8 +91,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			v.smudgeAhead(b.Path, r)
 		}
 		metrics.Charge(ctx, metrics.Converted, 0, 0)
-		// A reader that leaves no longer counts: without waiters the driver may stop the
-		// conversion.
+		// A reader that leaves is no longer counted. If no reader waits, the driver may stop the conversion.
 		select {
 		case <-m.done:
 			m.waiters.Add(-1)

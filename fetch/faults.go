@@ -9,11 +9,11 @@ import (
 
 // Errors of a Store, and the types in which it reports faults of its remote.
 var (
-	// ErrNotFound says that the remote does not have an object that a tree names.
+	// ErrNotFound is returned if the remote does not have an object that a tree names.
 	ErrNotFound = pipeline.ErrNotFound
-	// ErrDeadline says that contents did not arrive within Config.Deadline.
+	// ErrDeadline is returned if contents did not arrive within Config.Deadline.
 	ErrDeadline = pipeline.ErrDeadline
-	// ErrClosed says that the store was closed during the call.
+	// ErrClosed is returned if the store was closed during the call.
 	ErrClosed = pipeline.ErrClosed
 )
 
@@ -24,7 +24,7 @@ type (
 	Refusal = pipeline.Refusal
 )
 
-// IsUnreachable reports whether err says that the remote cannot be reached, which waiting may end.
+// IsUnreachable reports whether err means that the remote cannot be reached. A later request may then succeed.
 func IsUnreachable(err error) bool { return pipeline.IsUnreachable(err) }
 
 // Forgive makes refused objects eligible for requests again.

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Tip returns the commit of a branch of the remote, in one request; the zero id if the branch has
-// no commit. It waits for an unreachable remote, at most for Config.Deadline.
+// Tip returns the commit of a branch of the remote, in one request; the zero id if the branch has no commit. While the remote
+// is unreachable, it waits, for at most Config.Deadline.
 func (s *Store) Tip(ctx context.Context, ref string) (tip object.ID, err error) {
 	err = s.Retry(ctx, func() (err error) {
 		tip, err = s.Resolve(ctx, ref)
@@ -64,7 +64,7 @@ func (s *Store) acquireWhole(ctx context.Context, ref string) error {
 	})
 }
 
-// requestSince fetches the commits that tip reaches and have does not, in one request.
+// requestSince fetches, in one request, the commits that can be reached from tip but not from have.
 func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, tip, have object.ID) error {
 	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: s.completeTips()}
 	if !have.IsZero() && !slices.Contains(req.Haves, have) {

@@ -47,7 +47,7 @@ func (s *Store) shallowFile() string { return filepath.Join(s.GitDir(), "shallow
 // refsFile returns the path of the packed refs; their existence shows that history was completed.
 func (s *Store) refsFile() string { return filepath.Join(s.GitDir(), "packed-refs") }
 
-// Boundary returns the commits without their parents in the store: git calls them shallow.
+// Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
 func (s *Store) Boundary() []object.ID { return readIDs(s.boundaryFile()) }
 
 // readIDs returns the ids in a file with one id per line. Lines that are not ids are skipped, and a
@@ -155,9 +155,9 @@ func (s *Store) completeTips() []object.ID {
 	return ids
 }
 
-// Deepen fetches the whole history of all branches and tags, without blobs. One process at a time
-// does so for a store; others wait for it. Until urgent returns true it lets readers go first, of
-// which there are many just after a mount.
+// Deepen fetches the whole history of all branches and tags, without blobs. One process at a time does so for a store; others
+// wait for it. While readers wait for the remote, of which there are many just after a mount, Deepen waits for at most
+// maxHistoryWait, or until urgent returns true.
 func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	s.setHistory(Deepening)
 	busy := func() bool { return !urgent() && s.blobPipe.Busy() }
@@ -182,8 +182,8 @@ func (s *Store) setHistory(h History) {
 	s.history = h
 }
 
-// deepen is Deepen with the lock that excludes other processes. busy reports whether readers wait,
-// for which the pack is paused.
+// deepen fetches the history, and holds a lock meanwhile that excludes other processes. busy reports whether readers wait; the
+// reading of the pack pauses for them.
 func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	return nil
 }
 
-// writeCommitGraph runs git commit-graph, without which git log parses every commit. A failure is
+// writeCommitGraph runs git commit-graph. Without the file that this command writes, git log parses every commit. A failure is
 // only logged.
 func (s *Store) writeCommitGraph(ctx context.Context) {
 	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "commit-graph", "write", "--reachable"); err != nil {
@@ -241,7 +241,7 @@ func (s *Store) writeCommitGraph(ctx context.Context) {
 	}
 }
 
-// lockPatiently waits until ctx ends for a lock that another process may hold for long.
+// lockPatiently acquires a lock that another process may hold for long. It waits until ctx ends.
 func lockPatiently(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		unlock, err := disk.TryLock(path)
@@ -267,8 +267,8 @@ func (s *Store) missingTips(refs transport.Refs) []object.ID {
 	return ids
 }
 
-// fetchHistory fetches everything that the refs reach in one pack, as a clone would. Haves would
-// cost the remote about ten times the work.
+// fetchHistory fetches everything that the refs reach in one pack, as a clone would. It sends no haves, because they would
+// increase the remote's work about tenfold.
 func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, refs transport.Refs, busy func() bool) error {
 	seen := map[object.ID]bool{}
 	req := transport.FetchRequest{}
@@ -313,7 +313,7 @@ func (s *Store) writeRefs(refs transport.Refs) error {
 		}
 		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
 	}
-	// Refs in memory are set first: they stay right even if the disk is full.
+	// Refs in memory are set first: the refs in memory are right even if the disk is full.
 	s.setRefs(list)
 	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
 		return fmt.Errorf("write refs: %w", err)

@@ -27,8 +27,7 @@ type Local struct {
 	expected      map[object.ID]bool // blobs that are requested from sessionRemote first
 }
 
-// OpenLocal makes the Store read the `objects` directory dir too, until the Local is closed. dir
-// need not exist yet.
+// OpenLocal makes the Store also read the `objects` directory dir, until the Local is closed. dir need not exist yet.
 func (s *Store) OpenLocal(dir string) *Local {
 	l := &Local{store: s, dir: dir}
 	s.mu.Lock()

@@ -10,13 +10,13 @@ import (
 
 // Info describes a store that is not open.
 type Info struct {
-	URL     string // of its remote, without secrets
+	URL     string // URL of the store's remote, without secrets
 	Format  object.Format
 	Objects string // directory
 	Sizes   string // file of the table of sizes
 }
 
-// Peek reads the description of the store in dir. It returns false if there is none.
+// Peek reads the description of the store in dir. It returns false if dir contains no store.
 func Peek(dir string) (Info, bool) {
 	git := filepath.Join(dir, "git")
 	f, ok := readFormat(git)

@@ -40,11 +40,10 @@ type prefetchKey struct {
 	budget int64
 }
 
-// Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived
-// (0: no limit), or ctx ends. It returns an error if some could not be fetched. Blobs are fetched
-// class by class, most likely needed first, with one walk of the tree for each class; only the
-// queue is kept in memory. If another mount is prefetching the same tree, Hydrate waits for it and
-// then looks for the rest.
+// Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0: no limit), or ctx ends.
+// It returns an error if some could not be fetched. Blobs are fetched class by class, most likely needed first, with one walk
+// of the tree for each class; only the queue is kept in memory. If another mount is prefetching the same tree, Prefetch waits
+// until that prefetch ends, and then fetches the blobs that are still missing.
 func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget int64) error {
 	if policy == PrefetchNone || v.shown().IsZero() {
 		return nil
@@ -57,8 +56,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	defer done()
 	lost := v.store.blobPipe.Lost()
 	spent := func() bool { return budget > 0 && v.store.bytesIn.Load()-start >= budget }
-	// The walk for one class counts the files of the others, so that the walk for an empty class is
-	// skipped.
+	// The walk for one class counts the files of the others, so that no walk is made for a class without files.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
 		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Readahead+1 && left[class] == 0 {
@@ -82,7 +80,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	return v.lostSince(lost)
 }
 
-// lostSince returns an error if contents were given up since Lost returned before.
+// lostSince returns an error if contents were given up after the pipeline's method Lost had returned before.
 func (v *RawView) lostSince(before int) error {
 	if n := v.store.blobPipe.Lost() - before; n > 0 {
 		return fmt.Errorf("fetch %d blobs: %w", n, v.store.requestFailure())
@@ -90,8 +88,8 @@ func (v *RawView) lostSince(before int) error {
 	return nil
 }
 
-// exclusively waits until no other mount runs the same prefetch. Others wait until done is called.
-// It returns the error of ctx.
+// exclusively waits until no other mount runs the same prefetch. Other callers wait until done is called. If ctx ends first,
+// exclusively returns its error.
 func (s *Store) exclusively(ctx context.Context, h prefetchKey) (done func(), err error) {
 	for {
 		s.mu.Lock()

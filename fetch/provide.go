@@ -45,16 +45,17 @@ func (s *Store) Missing(ids []object.ID) []object.ID {
 // Refresh finds packs that other processes, such as git, have added to the store.
 func (s *Store) Refresh() error { return s.objects.Refresh() }
 
-// Format returns the store's object format. It must not be called before something was acquired.
+// Format returns the store's object format. It must not be called before a commit was acquired, because the format is unknown
+// until then.
 func (s *Store) Format() object.Format { return s.objects.Format() }
 
 // Objects returns the store's object directory.
 func (s *Store) Objects() []string { return []string{filepath.Join(s.GitDir(), "objects")} }
 
-// Provide returns when objects are in the store's packs, where git reads them. It writes those of
-// the cache into a pack, waits for those that are in flight, and requests the rest. wanted are
-// objects of any type: a commit is fetched with its trees and its history. along are blobs; it is
-// no error if they cannot be fetched. If ctx ends, requests in flight continue.
+// Provide returns when the objects are in the store's packs, where git reads them. It writes the cached objects into a pack,
+// waits for the objects that are in flight, and requests the rest. wanted are objects of any type: a commit is fetched with
+// its trees and its history. along lists blobs that are requested as well; it is no error if they are still missing
+// afterwards. If ctx ends, requests in flight continue.
 func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
 	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
@@ -201,8 +202,8 @@ func (r contentReader) Close() error {
 	return nil
 }
 
-// fetch requests the objects that are not in flight, and waits for those and for the others. It
-// returns true if there were others.
+// fetch requests the objects that are not in flight, and waits for all objects. It returns true if some of them were in flight
+// already.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	// The error of an earlier round says nothing about the objects that are still missing.
 	p.mu.Lock()
@@ -225,7 +226,7 @@ func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	return len(others) > 0
 }
 
-// failure returns the last error of this round; nil if every request succeeded.
+// failure returns the last error of the current round, or nil if every request succeeded.
 func (p *provision) failure() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,8 +258,8 @@ func (p *provision) recordError(err error) {
 	p.err = err
 }
 
-// join waits for objects of other requests. They arrive in the cache, so the next round writes
-// them. Those that are late are requested again.
+// join waits for objects that other requests fetch. Such objects are stored in the cache, and the next round writes them to a
+// pack. Objects that do not arrive in time are requested again.
 func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 	patience := time.NewTimer(pipeline.HedgeCrawl)
 	defer patience.Stop()

@@ -56,9 +56,9 @@ type readahead struct {
 // position is the position of one reader. readahead.mu guards all fields but path.
 type position struct {
 	path    string
-	window  int // size of its last window
-	watched int // blobs of it that are watched
-	looked  int // of these, looked at by a reader
+	window  int // size of the reader's last window, in blobs
+	watched int // number of blobs of that window that are watched
+	looked  int // number of the watched blobs that a reader has looked at
 }
 
 // positions returns the positions of all readers.
@@ -78,9 +78,9 @@ func (r *readahead) looked(id object.ID) {
 	}
 }
 
-// next returns the new position, with its window, of a reader that missed path after the position
-// before; nil: path follows no reader. dirOnly says that the window ends with the directory:
-// nothing shows yet that the reader walks on.
+// next returns the new position, with its window, of a reader that missed path after the position before; nil: path follows no
+// reader. dirOnly reports that the window ends with the directory, because it is not known yet whether the reader continues
+// behind it.
 func (r *readahead) next(path string, before *position, now time.Time) (p *position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *readahead) next(path string, before *position, now time.Time) (p *posit
 	switch {
 	case crawls:
 		p.window = min(before.window*growth, maxWindow)
-	case known: // it jumps, but has read in this directory before
+	case known: // the reader jumps, but has read in this directory before
 		p.window = firstWindow * growth
 	default:
 		p.window = firstWindow
@@ -110,7 +110,7 @@ func (r *readahead) next(path string, before *position, now time.Time) (p *posit
 	return p, len(r.dirs) == 1 || !crawls
 }
 
-// drop removes a position. It needs mu.
+// drop removes a position. The caller holds r.mu.
 func (r *readahead) drop(i int) {
 	if i < 0 {
 		return // another miss has followed the same position meanwhile

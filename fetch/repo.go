@@ -62,7 +62,7 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) e
 		return err
 	}
 	err = os.Rename(tmp, s.GitDir())
-	// Another process has created the repository meanwhile: it is as good as this one.
+	// Another process has created an equivalent repository in the meantime, which is used instead.
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -125,16 +125,15 @@ func readFormat(gitDir string) (object.Format, bool) {
 	return object.SHA1, true
 }
 
-// remoteAccess is the environment and the login with which stock git reaches a remote. The zero
-// value is for commands that reach none.
+// remoteAccess is the environment and the login with which stock git reaches a remote. The zero value is for commands that
+// contact no remote.
 type remoteAccess struct {
 	env   transport.Environment
 	login *os.File // git's descriptor 3; nil: none
 }
 
-// runGit runs stock git in a git directory and returns its output. An error contains the last line
-// that git wrote to standard error. with describes the way to a remote; the zero value is for
-// commands that reach none.
+// runGit runs stock git in a git directory and returns its output. An error contains the last line that git wrote to standard
+// error. with describes how git contacts a remote; the zero value is for commands that contact none.
 func runGit(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir
@@ -142,8 +141,8 @@ func runGit(ctx context.Context, gitDir string, with remoteAccess, args ...strin
 	if with.login != nil {
 		cmd.ExtraFiles = []*os.File{with.login}
 	}
-	// A session of its own, so that all processes that git starts can be killed with it, and no
-	// helper waits for input at a terminal.
+	// git runs in a new process session, so that all processes that it starts can be killed together with it, and no helper
+	// waits for input at a terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay

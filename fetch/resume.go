@@ -25,7 +25,7 @@ type Base struct {
 	Shown object.ID
 }
 
-// shows replaces the commit's tree in a snapshot by the one that is mounted.
+// shows replaces the commit's tree in a snapshot by the tree that is mounted (b.Shown).
 func (b Base) shows(s *Snapshot) *Snapshot {
 	s.Ref = b.Ref
 	if !b.Shown.IsZero() {
@@ -70,8 +70,8 @@ func (s *Store) Connect() {
 	})
 }
 
-// ConnectFor is Connect before a commit is acquired. If the store is empty it sends the request for
-// the commit at once.
+// ConnectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
+// commit.
 func (s *Store) ConnectFor(commit object.ID) {
 	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be in the store, or others for haves
 		s.Connect()
@@ -109,7 +109,7 @@ func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// SetHistoryComplete records what a previous process has found: history is complete.
+// SetHistoryComplete records that the history is complete, which a previous process has found.
 func (s *Store) SetHistoryComplete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

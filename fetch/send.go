@@ -29,8 +29,8 @@ func (s *Store) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func(o
 	return err
 }
 
-// pausing returns the reader of an answer that pauses a background answer while readers wait: TCP
-// then holds the remote back, which leaves its processors and the network to the readers.
+// pausing returns an io.Reader of the answer r that stops reading a background answer while readers wait. The TCP window then
+// fills and the remote stops sending, which leaves the remote's processors and the network to the requests of the readers.
 func (s *Store) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.Reader {
 	return readerFunc(func(p []byte) (int, error) {
 		if err := s.blobPipe.Pause(ctx, b); err != nil {
@@ -43,12 +43,12 @@ func (s *Store) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.
 // fetchBlobs requests blobs from the session remotes and from the Store's remote, and stores each
 // as it arrives.
 func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
-	// Blobs that a session remote probably has are requested there first. Failing that, they join
-	// those for the Store's remote.
+	// Blobs that a session remote probably has are requested there first. Those that it does not have are requested from the
+	// Store's remote, like all other blobs.
 	seconds := s.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
 	var secondErr error
-	came := map[object.ID]bool{} // those of theirs that have arrived, from any remote
+	came := map[object.ID]bool{} // blobs of theirs that have arrived, from any remote
 	if len(theirs) > 0 {
 		n, secondErr = s.fetchFromSessions(ctx, seconds, theirs, func(id object.ID, content []byte) {
 			came[id] = true
@@ -60,7 +60,7 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
 		}
 	}
-	var refusedBoth []object.ID // those of theirs that the Store's remote refused too
+	var refusedBoth []object.ID // blobs of theirs that the Store's remote refused too
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
 		resp, err = s.request(ctx, transport.FetchRequest{Wants: own, Once: true})
@@ -80,8 +80,8 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 		if !errors.As(err, &refused) || len(seconds) == 0 {
 			break
 		}
-		// The Store's remote refuses one unknown id per request. That object is looked for on the
-		// session remotes, and the rest is requested again.
+		// The Store's remote refuses one unknown id per request. The object with that id is requested from the session remotes,
+		// and the other objects are requested again.
 		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
 		if secondErr != nil && slices.Contains(theirs, refused.ID) {
 			refusedBoth, err = append(refusedBoth, refused.ID), nil
@@ -108,8 +108,7 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 	return n, err
 }
 
-// withoutLocal returns the wants that have to be requested. Those that a Local has are reported to
-// arrived at once.
+// withoutLocal returns the wants that have to be requested. Blobs that a Local has are reported to arrived at once.
 func (s *Store) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []byte)) []object.ID {
 	ids := make([]object.ID, 0, len(wants))
 	locals := s.localSources()

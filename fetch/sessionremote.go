@@ -15,11 +15,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Objects that were created in a session on another host are not on the Store's remote. A Local for
-// such a session has a session remote that has them; objects from there are stored in the Local's
-// packs. A tree of a session names blobs of both remotes and does not say which are where: blobs
-// that are not in the session's base tree are requested from the session remote first (Expect), all
-// others after the Store's remote has refused them.
+// Objects that were created in a session on another host are not on the Store's remote. A Local for such a session has a
+// session remote, from which these objects are fetched into the Local's packs. A tree of a session names blobs of both remotes
+// and does not show which remote has a blob. Therefore blobs that are not in the session's base tree are requested from the
+// session remote first (Expect), all others after the Store's remote has refused them.
 
 // SessionRemote is a remote that has the objects of a session.
 type SessionRemote interface {
@@ -113,7 +112,7 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	return Fetched{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
 }
 
-// make is open, and creates the directory of packs if there is none.
+// make opens the Local's directory of packs, and creates it if it does not exist.
 func (l *Local) make(f object.Format) (*odb.Store, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,8 +187,8 @@ func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []o
 			s.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
 				zap.Duration("took", time.Since(start)), zap.Error(bringErr))
 			var refused transport.NotOurRef
-			// One unknown id fails the whole request. It is left to the next Local, and the rest is
-			// requested again at once.
+			// One unknown id fails the whole request. The object with that id is left to the next Local, and the other objects
+			// are requested again at once.
 			if errors.As(bringErr, &refused) && slices.Contains(ids, refused.ID) {
 				ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return id == refused.ID })
 				lacks = append(lacks, refused.ID)
@@ -334,8 +333,8 @@ func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) erro
 	return l.store.Provide(ctx, wanted, along)
 }
 
-// provideFromSession fetches objects into the Local's packs. It fails, after the others are
-// fetched, if the session remote lacks one.
+// provideFromSession fetches objects into the Local's packs. If the session remote lacks one of them, it fetches the others
+// and then returns an error.
 func (l *Local) provideFromSession(ctx context.Context, ids []object.ID) error {
 	if len(ids) == 0 {
 		return nil

@@ -14,8 +14,8 @@ import (
 // sizeBatch is the number of ids in one object-info request.
 const sizeBatch = 10000
 
-// sizeRequest is one in-flight request for sizes. Its result is that of all that wait for it: after
-// a failure none of them repeats it.
+// sizeRequest is one in-flight request for sizes. All readers that wait for the request get its result. After a failure none
+// of them repeats the request.
 type sizeRequest struct {
 	// done is closed when the answer has been stored or the request has failed.
 	done chan struct{}
@@ -24,8 +24,8 @@ type sizeRequest struct {
 	err   error // constant once done is closed
 }
 
-// askSizes requests the size of the blob at path, with those of thousands after it. ok is false if
-// the remote does not support object-info, or does not know the blob.
+// askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path. ok is false
+// if the remote does not support object-info, or does not know the blob.
 func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.Deadline(), ErrDeadline)
 	defer cancel()
@@ -37,8 +37,8 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
 		return 0, false, nil
 	}
-	// A request in flight may be one that another reader started, for other files. The loop ends
-	// when the answer to a request of its own has arrived.
+	// The request in flight may have been started by another reader, for other files. The loop ends at the latest when the answer to a
+	// request that this reader started has arrived.
 	for err == nil {
 		var r *sizeRequest
 		if r, err = v.sizeRequest(id, path); err != nil {
@@ -67,8 +67,8 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 	return 0, false, fmt.Errorf("read size of %s: %w", path, err)
 }
 
-// sizeRequest returns the in-flight request, or starts one whose first id is id. It does not depend
-// on the caller's context.
+// sizeRequest returns the in-flight request, or starts one whose first id is id. The request continues if the caller's context
+// ends.
 func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A reader of a directory of filtered files would download each of them alone. After smudgeAfter
-// waits that skip hardly any file, the next files of the directory are smudged ahead: twice as many
-// each time, at most smudgeFiles, and at most smudgeBytes as far as git-lfs pointers show their
-// sizes. This is less than for blobs, since filtered contents are large.
+// Without the following, a filter such as git-lfs would download the files of a directory one by one, each when it is read.
+// After smudgeAfter waits of a reader that skips hardly any file, the next files of the directory are smudged (converted by
+// the filter) ahead of the reader: twice as many each time, at most smudgeFiles, and at most smudgeBytes as far as git-lfs
+// pointers show their sizes. The limits are lower than for blobs, because filtered contents are large.
 const (
 	smudgeAfter = 3
 	smudgeFirst = 4
@@ -23,15 +23,15 @@ const (
 
 // smudging follows one reader that waits for filtered contents.
 type smudging struct {
-	last string // the last path that it waited for, or that was smudged ahead
+	last string // the edge: the last path that the reader waited for, or that was smudged ahead
 	// waits counts the waits in this directory without a gap.
 	waits int
 	// window is the number of files that the last wait smudged ahead.
 	window int
 }
 
-// waited records a wait at path, gap files after the edge; a negative gap is before it. It returns
-// how many files to smudge ahead.
+// waited records a wait for the file at path. gap is the number of files between the edge (s.last) and path; it is negative if
+// path precedes the edge. waited returns the number of files to smudge ahead.
 func (s *smudging) waited(path string, gap int) int {
 	switch {
 	// Another directory, or a gap, is a new reader: it must show its pattern again.
@@ -49,8 +49,8 @@ func (s *smudging) waited(path string, gap int) int {
 	return s.window
 }
 
-// smudgeAhead starts the conversion of the files after path in its directory that the same process
-// converts. Only filter processes convert several files together.
+// smudgeAhead starts the conversion of files that follow path in the same directory and that the same filter process converts.
+// Only filter processes convert several files together.
 func (v *View) smudgeAhead(path string, r convert.Rule) {
 	d, _ := r.Driver()
 	if d.Process == "" {
@@ -92,8 +92,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	})
 }
 
-// filesBetween counts the files of a directory between two of them. It returns -1 if the second
-// does not follow the first.
+// filesBetween returns the number of files between the paths from and to, which are in one directory. It returns -1 if to does
+// not follow from.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if dirOf(from) == dirOf(to) {

@@ -15,7 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Credential is a user name and secret for stock git. The zero value leaves git to its own helpers.
+// Credential is a user name and secret for stock git. With the zero value, git uses the credential helpers that the user has
+// configured.
 type Credential struct{ User, Secret string }
 
 // credentialHelper prints the login in descriptor 3, a file in memory. Arguments and environment
@@ -38,7 +39,7 @@ func (s *Store) remoteGit(ctx context.Context, gitDir string, args ...string) ([
 		return nil, err
 	}
 	defer f.Close()
-	key := "credential." + place + ".helper=" // for this host only, wherever a server redirects to
+	key := "credential." + place + ".helper=" // the login is used for this host only, even if a server redirects git to another host
 	return runGit(ctx, gitDir, remoteAccess{s.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
 }
 
@@ -69,9 +70,8 @@ func (s *Store) git(ctx context.Context, args ...string) ([]byte, error) {
 	return s.remoteGit(ctx, s.GitDir(), args...)
 }
 
-// acquireWithGit is Acquire for remotes without protocol version 2: old servers and plain file
-// servers. Stock git downloads the commit with all its files, so nothing is lazy here, and a notice
-// informs the user.
+// acquireWithGit is Acquire for remotes without protocol version 2: old servers and plain file servers. Stock git downloads
+// the commit with all its files, so no file is fetched on demand, and a notice informs the user.
 func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
 	s.notice("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := s.resolveWithGit(ctx, ref)
@@ -180,7 +180,7 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	if err != nil {
 		return err
 	}
-	// completeTips reads packed-refs only, and its existence marks the history as complete.
+	// completeTips reads the file packed-refs only, and the existence of that file marks the history as complete.
 	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "pack-refs", "--all"); err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	return s.changeBoundary(func(old []object.ID) []object.ID { return old })
 }
 
-// readRefs returns the store's refs as git has written them.
+// readRefs returns the refs that stock git has written to the store.
 func (s *Store) readRefs(ctx context.Context) ([]packedrefs.Ref, error) {
 	out, err := runGit(ctx, s.GitDir(), remoteAccess{}, "for-each-ref",
 		"--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")

@@ -1,19 +1,17 @@
-// Package fetch fetches objects from a remote and keeps them: commits and trees at once, blobs when
-// they are read.
+// Package fetch fetches objects from a remote and stores them on this host. Commits and trees are fetched when a mount begins,
+// blobs when they are read.
 //
-// Terms. A Store is shared by all mounts of one remote: its trees and history in git's own layout,
-// the sizes and contents of fetched blobs, and the pipeline that requests more. A Snapshot is one
-// fetched commit; its trees may still be in flight. A RawView reads the blobs of one mount and
-// knows the neighbours of a path, so that one request fetches what will probably be read next. A
-// View wraps it and converts contents as git checkout would.
+// Terms. A Store is shared by all mounts of one remote: its trees and history in git's own layout, the sizes and contents of
+// fetched blobs, and the pipeline that requests further blobs. A Snapshot is one fetched commit; its trees may still be in
+// flight. A RawView reads the blobs of one mount and knows the neighbours of a path, so that one request fetches what will
+// probably be read next. A View wraps a RawView and converts contents as git checkout would.
 //
 // A read calls, from top to bottom: View.Open, RawView.openStored (cache, then local packs),
 // pipeline.Wait, Store.sendBlobs, transport.Fetch, odb.Unpack. The hash of every object is verified
 // before its first byte is returned.
 //
-// Lock order: conversions.mu and RawView.mu, then Store.mu and Local.mu (Store.mu is released
-// before Local.mu is acquired), then the pipeline's mutex. None is held across network or disk
-// waits.
+// Lock order: conversions.mu and RawView.mu, then Store.mu and Local.mu (Store.mu is released before Local.mu is acquired),
+// then the pipeline's mutex. None of these locks is held while a goroutine waits for the network or the disk.
 package fetch
 
 import (
@@ -56,8 +54,8 @@ type Config struct {
 	Memory     *cache.Memory
 	Readers    *Readers              // shared by all stores of the process; nil: of this one only
 	Deadline   time.Duration         // how long a read waits for contents before it fails
-	Credential func() Credential     // for stock git, where it replaces our transport; nil: none
-	Env        transport.Environment // of stock git that reaches the remote
+	Credential func() Credential     // for stock git, which is used if package transport cannot talk to the remote; nil: none
+	Env        transport.Environment // environment of stock git when it contacts the remote
 	Log        *zap.Logger
 }
 
@@ -172,8 +170,8 @@ func (s *Store) openObjects(f object.Format) error {
 	return nil
 }
 
-// background runs work that outlives the caller. Close cancels it and waits for it. It returns
-// false after Close.
+// background runs work in a goroutine, which may outlive the caller. Close cancels the context of work and waits until work
+// returns. background returns false if the store is closed.
 func (s *Store) background(work func(ctx context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +195,8 @@ func (s *Store) background(work func(ctx context.Context)) bool {
 	return true
 }
 
-// Tree returns the entries of a tree. While an acquisition is in progress it waits for the tree to
-// arrive; otherwise it requests a missing tree. The zero id is the empty tree.
+// Tree returns the entries of a tree. While an acquisition is in progress it waits for the tree to arrive; otherwise it
+// requests the tree if it is missing. The zero id stands for the empty tree.
 func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
@@ -206,8 +204,8 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 	if entries, ok := s.memory.Tree(id); ok {
 		return entries, nil
 	}
-	// The second attempt follows an arrival or a fetch. A tree that is still missing then is on
-	// neither host.
+	// The second attempt follows the arrival or a fetch of the tree. A tree that is still missing then is neither on this host
+	// nor on the remote.
 	for try := 0; ; try++ {
 		entries, err := s.parseTree(id)
 		if err == nil || !errors.Is(err, odb.ErrNotFound) {
@@ -247,8 +245,8 @@ func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// The fetch of the other reader has ended. If it failed, this reader tries itself, since
-		// the other may have been canceled.
+		// The fetch by the other reader has ended. If it failed, this reader fetches the tree itself, because the other reader
+		// may have been canceled.
 		if s.objects.Has(id) {
 			return nil
 		}
@@ -268,8 +266,8 @@ func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
 	}
 	again := func() { s.fetchTreeLater(id) }
 	err := s.blobPipe.Retry(ctx, again, func() error { return s.fetchTree(ctx, id) })
-	// An interrupted reader shows nothing about the state of the remote. A reader that waited until
-	// its deadline does.
+	// That a reader was interrupted shows nothing about the state of the remote. That a reader waited until its deadline shows
+	// that the remote is slow or fails.
 	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
 		s.blobPipe.ReportFailure(err, again)
 	}
@@ -317,8 +315,8 @@ func (s *Store) fetchTreeLater(id object.ID) {
 	})
 }
 
-// awaitArrival waits until an acquisition in progress has fetched the tree. It returns false if
-// there is none, or if it did not include the tree.
+// awaitArrival waits until an acquisition in progress has fetched the tree. It returns false if no acquisition is in progress,
+// or if the acquisition did not include the tree.
 func (s *Store) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	s.mu.Lock()
 	if s.streams == 0 {
@@ -353,7 +351,7 @@ func (s *Store) announce(id object.ID) {
 	}
 }
 
-// streamBegins records that an acquisition may deliver trees. Each call needs one of streamEnds.
+// streamBegins records that an acquisition may deliver trees. Each call must be followed by one call of streamEnds.
 func (s *Store) streamBegins() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -378,8 +376,7 @@ func (s *Store) fetchTree(ctx context.Context, id object.ID) error {
 	return s.blobPipe.RequestObject(ctx, id, func() error { return s.requestTree(ctx, id) })
 }
 
-// requestTree sends the request for one tree. Without filter support the remote sends its blobs
-// too.
+// requestTree sends the request for one tree. A remote without support for filters sends the blobs of the tree as well.
 func (s *Store) requestTree(ctx context.Context, id object.ID) error {
 	if err := s.objects.Refresh(); err == nil && s.objects.Has(id) {
 		return nil // another process has fetched it
@@ -405,7 +402,7 @@ func (s *Store) ingestOptions() odb.IngestOptions {
 	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
 }
 
-// notice records a degradation, once, for the user.
+// notice records a message about reduced service for the user. The same message is recorded only once.
 func (s *Store) notice(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,9 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// View returns the contents of one tree's files as git checkout would write them. It wraps a
-// RawView, which returns them as they are stored; the rules for conversion come from the
-// .gitattributes of the tree.
+// View returns the contents of one tree's files as git checkout would write them. It wraps a RawView, which returns the
+// contents as they are stored; the rules for conversion come from the .gitattributes of the tree.
 //
 // A mount may show another tree than the one that it started with. Readahead and prefetching follow
 // the tree that is shown (RawView.Show). A file that is the same in both trees keeps its contents,
@@ -130,12 +129,12 @@ func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 
-// OpenAlone is Open without readahead, for callers that do not read the tree in its order.
+// OpenAlone returns contents as Open does, but without readahead, for callers that do not read the tree in its order.
 func (v *View) OpenAlone(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return pipeline.Neighbours{Patience: pipeline.HedgeAfter} })
 }
 
-// open is Open with the wants that a request for the contents carries too.
+// open returns contents as Open does. A request for them also contains the wants that along returns.
 func (v *View) open(ctx context.Context, b Blob, along func() pipeline.Neighbours) (Content, error) {
 	if b.Link {
 		return v.openStored(ctx, b.ID, b.Path, along)

@@ -28,7 +28,7 @@ func (s *Store) walkTree(ctx context.Context, root object.ID, dir string, visit 
 	return s.walkEntries(ctx, entries, dir, visit)
 }
 
-// walkEntries is walkTree over the entries of one directory.
+// walkEntries visits the blobs below the entries of one directory, as walkTree does.
 func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, visit func(file) bool) (bool, error) {
 	for _, e := range entries {
 		path := join(dir, e.Name)
@@ -46,7 +46,7 @@ func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir
 	return true, nil
 }
 
-// walkLocal is walkTree over the trees on this host. It does not wait.
+// walkLocal visits blobs as walkTree does, but only in trees that are on this host. It does not wait.
 func (s *Store) walkLocal(root object.ID, dir string, visit func(file)) {
 	if root.IsZero() {
 		return
