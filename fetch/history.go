@@ -182,7 +182,7 @@ func (s *Store) setHistory(h History) {
 	s.history = h
 }
 
-// deepen fetches the history, and holds a lock meanwhile that excludes other processes. busy reports whether readers wait; the
+// deepen fetches the history while it holds a lock that excludes other processes. busy reports whether readers wait; the
 // reading of the pack pauses for them.
 func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))

@@ -1,5 +1,5 @@
-// Package worktreetest gives a worktree.Source that lives in memory and does as it is told: it counts what is
-// asked of it, and delays, fails or blocks single objects.
+// Package worktreetest provides a worktree.Source for tests, whose objects are in memory. It counts the calls of its methods.
+// A test can delay, block or fail the requests for single objects (Rule).
 package worktreetest
 
 import (
@@ -18,37 +18,38 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// File is a file of a Source. A directory is there because a file is in it; a Mode of object.ModeDir makes an
-// empty one, object.ModeGitlink a submodule.
+// File is a file of a Source. A directory exists if a file is in it; a File with the mode object.ModeDir is an empty
+// directory, and one with object.ModeGitlink a submodule.
 type File struct {
-	Mode object.Mode // zero: an ordinary file
+	Mode object.Mode // 0: a regular file that is not executable
 	Data string
-	// OnDisk, if not nil, holds the content instead of Data, from Offset on for Size bytes, and offers itself
-	// for splicing. Size without OnDisk lies: the source tells this size although the content has another.
+	// OnDisk, if not nil, contains the contents instead of Data: Size bytes from Offset on, which can also be spliced from the
+	// file. Without OnDisk, a Size other than 0 is a wrong size that the Source reports before the contents are opened.
 	OnDisk *os.File
 	Offset int64
 	Size   int64
 }
 
-// Rule returns what happens when an object is asked for, before it is answered.
+// Rule determines what a Source does with a request for an object before it returns the object.
 type Rule struct {
 	Delay time.Duration
-	Block <-chan struct{} // waits until it is closed
-	Err   error           // the answer, instead of the object
-	Panic string          // panics with it
+	Block <-chan struct{} // the request waits until the channel is closed
+	Err   error           // error that the request returns instead of the object
+	Panic string          // value with which the request panics; "": no panic
 }
 
-// Source is a fake working tree.
+// Source is a worktree.Source for tests. It has one or more trees; the first one is that of New.
 type Source struct {
 	Root object.ID
 
-	// KnowsSizes says that KnownSize knows every size from the start; otherwise it knows what Size or Open told.
+	// KnowsSizes makes KnownSize return every size from the start; otherwise KnownSize returns only sizes of blobs for which
+	// Size or Open was called.
 	KnowsSizes atomic.Bool
 
 	trees map[object.ID][]object.TreeEntry
 	blobs map[object.ID]File
-	ids   map[string]object.ID               // of files and directories of the first tree by path
-	all   map[object.ID]map[string]object.ID // the same of every tree, by its root
+	ids   map[string]object.ID               // IDs of the files and directories of the first tree, by path
+	all   map[object.ID]map[string]object.ID // the same for every tree, by the ID of its root
 
 	mu      sync.Mutex
 	rules   map[object.ID]Rule
@@ -60,7 +61,7 @@ type Source struct {
 
 var _ worktree.Source = (*Source)(nil)
 
-// New makes a source of files by slash-separated path.
+// New returns a Source whose first tree contains the files. The keys are slash-separated paths.
 func New(files map[string]File) *Source {
 	s := &Source{
 		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File), all: make(map[object.ID]map[string]object.ID),
@@ -71,7 +72,7 @@ func New(files map[string]File) *Source {
 	return s
 }
 
-// Add adds another tree of files and gives its root.
+// Add adds another tree, which contains the files, and returns the ID of its root.
 func (s *Source) Add(files map[string]File) (root object.ID) {
 	ids := make(map[string]object.ID)
 	dirs := map[string][]object.TreeEntry{"": nil}
@@ -101,7 +102,8 @@ func (s *Source) Add(files map[string]File) (root object.ID) {
 	return root
 }
 
-// addParents makes sure that every directory above path is there, and gives the nearest.
+// addParents adds every directory above path that is missing in dirs, and returns the path of the directory that contains
+// path.
 func addParents(dirs map[string][]object.TreeEntry, path string) string {
 	i := strings.LastIndexByte(path, '/')
 	dir := path[:max(i, 0)]
@@ -112,13 +114,13 @@ func addParents(dirs map[string][]object.TreeEntry, path string) string {
 	return dir
 }
 
-// build makes the trees, the deepest first, and gives the root's id.
+// build creates the trees, the deepest first, and returns the ID of the root.
 func (s *Source) build(dirs map[string][]object.TreeEntry, ids map[string]object.ID) object.ID {
 	paths := make([]string, 0, len(dirs))
 	for path := range dirs {
 		paths = append(paths, path)
 	}
-	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(b, a) }) // a parent is a prefix: it comes later
+	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(b, a) }) // a parent, being a prefix, follows its children
 	for _, path := range paths {
 		entries := dirs[path]
 		var content strings.Builder
@@ -152,7 +154,7 @@ func hash(t object.Type, content string) object.ID {
 	return id
 }
 
-// ID is the object at a path.
+// ID returns the ID of the object at a path of the first tree.
 func (s *Source) ID(path string) object.ID {
 	id, ok := s.ids[path]
 	if !ok {
@@ -161,31 +163,31 @@ func (s *Source) ID(path string) object.ID {
 	return id
 }
 
-// SetTree makes the directory at path answer with other entries, however wrong.
+// SetTree replaces the entries of the directory at path. The entries may be invalid.
 func (s *Source) SetTree(path string, entries []object.TreeEntry) { s.trees[s.ID(path)] = entries }
 
-// Rule sets what happens from now on when the object at path is asked for.
+// Rule sets the rule for later requests for the object at path.
 func (s *Source) Rule(path string, r Rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rules[s.ID(path)] = r
 }
 
-// Calls is how often a method ("Tree", "Size", "Open") was called.
+// Calls returns the number of calls of a method ("Tree", "Size" or "Open").
 func (s *Source) Calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[method]
 }
 
-// Waiting is how many calls for the object at path are being delayed or blocked.
+// Waiting returns the number of calls for the object at path that are delayed or blocked at present.
 func (s *Source) Waiting(path string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting[s.ID(path)]
 }
 
-// Unreleased is how many contents were opened and not released.
+// Unreleased returns the number of contents that were opened and were not released yet.
 func (s *Source) Unreleased() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
