@@ -141,7 +141,8 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	return pending, nil
 }
 
-// end ends the intent of a change that was carried out. It logs a failure: the change is then repeated later, without effect.
+// end removes the intent of a completed change from the journal. An error is only logged: a successor then repeats the change, which has
+// no effect the second time.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
 		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))

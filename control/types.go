@@ -333,7 +333,7 @@ type OverlayStatus struct {
 // RedirectStatus describes a path that is stored outside of the mount.
 type RedirectStatus struct {
 	Path   string `json:"path"`   // path relative to the mount
-	Target string `json:"target"` // directory that stores it
+	Target string `json:"target"` // directory outside of the mount that has the contents of the path
 	Active bool   `json:"active"` // false: the directory was not created yet, or the path cannot be redirected
 }
 

@@ -85,7 +85,7 @@ type Daemon struct {
 	end      context.CancelFunc // cancels ctx
 	behind   sync.WaitGroup     // background work of the daemon itself
 	creating sync.Mutex         // held while the command of a request creates a session remote
-	served   chan struct{}      // closed when the takeover of all mounts has ended, except of those that killed predecessors
+	served   chan struct{}      // closed when the takeover of all mounts has ended; those that killed earlier workers come last, after it
 	resuming sync.WaitGroup     // work that takes over the mounts of the predecessor
 
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores

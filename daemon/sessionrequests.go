@@ -276,8 +276,8 @@ func (m *mount) discardThere(ctx context.Context) (warning string) {
 	return ""
 }
 
-// mounted returns the served mount of a session, or nil if there is none. The parameter of is the session's name or a directory
-// in its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
+// mounted returns the served mount of a session, or nil if there is none. The session is named by the parameter of: its name, or a
+// directory in its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
 // session.
 func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	var m *mount

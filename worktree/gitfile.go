@@ -48,8 +48,8 @@ func (t *Tree) putGitFile(o Options) error {
 	return nil
 }
 
-// isOtherGit reports whether a node was created by putGitFile with the other type than mode: a file instead of a directory,
-// or the reverse.
+// isOtherGit reports whether n is the entry .git that putGitFile created with a type that differs from mode: as a file although mode
+// is a directory, or the reverse.
 func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
 	t.layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)

@@ -1,5 +1,5 @@
-// Package takeover passes a mount from the process that serves it to the successor of that process. It does so by open files,
-// which a keeper outside of both processes holds, and by a state file with the remaining information. The process may be
+// Package takeover passes a mount from the process that serves it to the successor of that process. The descriptors of the mount are
+// held by a keeper, which is outside of both processes. A state file has all other information. The process may be
 // killed at any moment: the successor then finds the state either before or after the last update, but nothing in between.
 package takeover
 

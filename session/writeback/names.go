@@ -85,8 +85,8 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 	return false, nil
 }
 
-// local returns the refs to push, by their names on the session remote. Broken refs are left out, and an error wraps
-// session.ErrBroken: they were not removed.
+// local returns the refs to push, by their names on the session remote. It leaves out refs whose file cannot be
+// read and then returns an error that wraps session.ErrBroken, so that the caller does not treat those refs as removed.
 func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	refs, broken, err := q.o.Repo.AllRefs("refs/")
 	if err != nil {
