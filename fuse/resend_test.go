@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -67,7 +68,8 @@ func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 	o := Options{FsName: "again", Log: zap.NewNop()}
 
 	before, kernel := playedKernel(t)
-	defer unix.Close(kernel)
+	endMount := sync.OnceFunc(func() { unix.Close(kernel) })
+	defer endMount()
 	hello := kernelSays(t, opcodeInit, 1, []uint32{7, 45, 1 << 17, ^uint32(0), ^uint32(0), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	if _, err := unix.Write(kernel, hello); err != nil {
 		t.Fatal(err)
@@ -125,6 +127,6 @@ func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 	if name := <-asked; name != "f" {
 		t.Errorf("asked for %q", name)
 	}
-	unix.Close(kernel) // the end of the mount
+	endMount()
 	<-served
 }
