@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// What is newer than the newest checkpoint on a session remote's branch stays there, whoever made it: nothing here has seen it.
+// A mount that resumes a session does not overwrite commits on the session remote's branch that are newer than the newest checkpoint:
+// this host has never had them, so they may be from another machine.
 func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -87,8 +88,8 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	other.unmount(there)
 }
 
-// What the session itself has carried away after its newest checkpoint, before everything died, is in nobody's way elsewhere: it is
-// kept, is told, and the next commit takes its place.
+// A commit that the session itself pushed after its newest checkpoint, just before its mount was killed, does not block the branch of a
+// resumed session: the commit is kept under another name, the mount reports it, and the next commit replaces it on the branch.
 func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"a session remote", "embedded"} {

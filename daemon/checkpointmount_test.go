@@ -248,7 +248,7 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	k.sh(dir, anHour)
 	before := k.sh(dir, look)
 
-	// Of what is there now, which nobody has made a checkpoint of.
+	// Fork the working tree as it is now: it has changes that are in no checkpoint yet.
 	fork := k.request("", k.dir("fork"))
 	fork.Session, fork.Prefetch, fork.SessionOptions.Policy = "forked", control.PrefetchNone, control.PolicyOff
 	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: dir, Mount: fork}, nil); err != nil {
@@ -418,7 +418,7 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 		t.Errorf("what was there before was restored otherwise:\n%s", diffText(t, changed, after))
 	}
 
-	// Some paths, and not the index. A file of somebody's that no checkpoint has is in the way of one of them.
+	// Restore some paths without the index. A file that is in no checkpoint occupies one of the paths.
 	k.sh(dir, "rm -r README.md dir2/script; mkdir dir2/script; echo o >dir2/script/built.o")
 	staged := k.sh(dir, "git diff --cached")
 	done = restore(control.RestoreRequest{ID: first.ID[:20], Paths: []string{"README.md", "dir2/script", "dir1"}})

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// Forks ask nobody for anything, copy no content, and each is at once what the checkpoint was, and then its own.
+// A fork sends no request, copies no contents, starts with exactly the files and git state of the checkpoint, and is then independent.
 func TestForksShareEverything(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

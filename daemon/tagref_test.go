@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A tag comes with the checkpoint that names it, also where the tag itself was never carried away: nobody is left with a name
-// of nothing.
+// A resumed session has every tag that its checkpoint names, also if the ref of the tag was never pushed: the object of the tag is
+// stored with the checkpoint.
 func TestATagComesWithItsCheckpoint(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

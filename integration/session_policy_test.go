@@ -51,7 +51,7 @@ func TestPolicies(t *testing.T) {
 	often.await("another is made", func(s control.MountStatus) bool { return s.Session.Checkpoints == 2 })
 }
 
-// What should not leave the machine stays out of checkpoints, and is told.
+// Checkpoints exclude files that should not leave the machine, such as secrets, and the session log lists them.
 func TestCheckpointsLeaveOut(t *testing.T) {
 	w := newWorld(t)
 	r := w.sized(2, 2)
@@ -92,7 +92,7 @@ func TestCheckpointsLeaveOut(t *testing.T) {
 					t.Errorf("%s: held %v, left out because of %q, want %q", name, held[name], left[name], why)
 				}
 			}
-			// It is told of any checkpoint, also when there are others and nobody serves it.
+			// The excluded paths of a checkpoint can also be read after later checkpoints, and while the session is not mounted.
 			w.sh(m.Dir, "rm -rf build .aws *.o .env* key.pem id_rsa large pipe; echo more >more")
 			m.checkpoint()
 			for _, at := range []string{"mounted", "unmounted"} {
