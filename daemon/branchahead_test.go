@@ -20,7 +20,7 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	dir := k.dir("m")
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
-	r.SessionOptions.Base = control.BaseSeed // somebody else moves plain branches there
+	r.SessionOptions.Base = control.BaseSeed // another user moves branches without the session's prefix there
 	k.mount(r)
 	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo secret >.env")
 	p := k.checkpoint(dir)
@@ -67,7 +67,7 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 	if got := k.sh(sessions, "git for-each-ref --format='%(objectname)' refs/afs/kept"); strings.TrimSpace(got) != ahead {
 		t.Errorf("kept: %q", got)
 	}
-	// Other work beside it is not on top of it, until somebody says so.
+	// A commit that does not descend from the branch is pushed under another name, and reported as diverged.
 	other.sh(there, "echo three >three; git add three; git commit -q -m three")
 	if reply, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil || len(reply.Session.DivergedRefs) != 1 {
 		t.Errorf("sync of work that is there beside somebody else's: %v, %+v", err, reply.Session)
@@ -101,7 +101,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			dir := k.dir("m")
 			r := k.request(remote, dir)
 			r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
-			r.SessionOptions.Base = control.BaseSeed // somebody else moves plain branches there
+			r.SessionOptions.Base = control.BaseSeed // another user moves branches without the session's prefix there
 			if kind == "embedded" {
 				r.SessionOptions.Remote = ""
 				sessions = filepath.Join(k.state, "mounts", "hour", "session.git")
@@ -150,7 +150,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			other.unmount(there)
 			k.start()
 			k.await()
-			k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}) // its lane is somebody else's
+			k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}) // another machine holds its lane
 		})
 	}
 }

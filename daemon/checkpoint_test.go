@@ -123,7 +123,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 		t.Errorf("%v, %+v", err, log)
 	}
 	k.sh(dir, "echo last > last")
-	k.again() // whoever serves dies
+	k.again() // the worker is killed and replaced
 	k.sh(dir, "echo after > after")
 	reply := k.unmount(dir)
 	if reply.Session != before.Session || reply.Pending != 0 {

@@ -22,7 +22,7 @@ const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cac
 echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv | sed 's/HEAD detached from [0-9a-f]*/HEAD detached/; s/HEAD detached at [0-9a-f]*/HEAD detached/; s/  */ /g'
 echo == files; find . -path ./.git -prune -o \( -type f -printf '%p %m ' -exec sha1sum {} \; \) -o -type l -printf '%p -> %l\n' -o -print | sort`
 
-// work is an hour of somebody's.
+// anHour is a script with the changes that a user makes in an hour of work: commits, a stash, a tag, staged and untracked files.
 const anHour = `git config user.name a; git config user.email a@b
 echo stashed >dir0/file0.txt; git stash push -q -m 'for later'
 git checkout -q -b feature; echo one >dir1/new.txt; git add dir1/new.txt; git commit -q -m 'a new file'
@@ -286,7 +286,7 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	}
 	k.unmount(at.Dir)
 
-	// Of a session that nobody has mounted, and of a fork.
+	// Fork a session that is not mounted, and fork a fork.
 	k.unmount(dir)
 	fork2 := k.request("", k.dir("fork2"))
 	fork2.Session, fork2.SessionOptions.Policy = "again", control.PolicyOff

@@ -47,7 +47,7 @@ func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	if kept, err := catalog.Unmounted(hosts[not].state); err != nil || len(kept) != 0 {
 		t.Errorf("who was refused keeps %v, %+v", err, kept)
 	}
-	// Here nobody is known to be at work, since that was the last that was heard.
+	// The metadata that this host has names no machine that uses the session, and the mount is refused all the same.
 	if _, err := first.client.Mount(t.Context(), requests[0], nil); !refused(err) {
 		t.Errorf("a home that has been left: %v", err)
 	}

@@ -153,7 +153,7 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 		t.Errorf("somebody else gets the lane: %v", err)
 	}
 	other.unmount(r.Dir)
-	w.host.mount(w.request) // though the last it has heard was that somebody is at work
+	w.host.mount(w.request) // although the last claim that this host has read is of another machine
 	w.host.unmount(w.request.Dir)
 }
 

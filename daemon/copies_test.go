@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// A container that has the mount keeps it, and whoever unmounts is told instead of waiting for as long as it runs.
+// A mount that a container holds in its mount namespace stays mounted: unmount names the container, instead of waiting for its end.
 func TestAMountThatIsMountedElsewhereIsBusy(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

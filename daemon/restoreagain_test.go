@@ -48,7 +48,7 @@ func noIntents(t *testing.T, home string) {
 	}
 }
 
-// Whoever goes on where a restore was interrupted finishes it, and leaves alone what somebody has changed since.
+// A successor finishes an interrupted restore and keeps the paths that were changed after the interruption.
 func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

@@ -24,7 +24,7 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	dir := k.dir("m")
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
-	r.SessionOptions.Base = control.BaseSeed // somebody else moves plain branches there
+	r.SessionOptions.Base = control.BaseSeed // another user moves branches without the session's prefix there
 	k.mount(r)
 	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; git tag -a -m mine v1; git commit -q --allow-empty -m two; git tag -a -m other v2; git reset -q --soft v1; git tag -a -m tags v3 v2")
 	const look = "git for-each-ref --format='%(refname) %(objectname) %(objecttype) %(*objectname)' refs/heads refs/tags; git cat-file tag v3; git log --oneline v2"
@@ -65,5 +65,5 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	other.unmount(there)
 	k.start()
 	k.await()
-	k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}) // its lane is somebody else's
+	k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}) // another machine holds its lane
 }

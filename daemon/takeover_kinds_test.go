@@ -96,7 +96,7 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 	}
 }
 
-// A directory to be redirected that is made while processes die is redirected before anybody gets into it.
+// A directory that is to be redirected, and that is created while workers are killed, is redirected before a process can use it.
 func TestRedirectsMadeUnderKills(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -115,7 +115,7 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 		made <- k.sh(dir, "for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
 	}()
 	kills := 0
-	patience := time.Now().Add(takeoverTime / 2) // then nobody is in the way of the rest
+	patience := time.Now().Add(takeoverTime / 2) // after this time no worker is killed any more
 	for over := false; !over; {
 		pause := rand.N(20 * time.Millisecond)
 		if time.Now().After(patience) {

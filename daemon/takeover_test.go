@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveTest is a daemon that keeps its descriptors with whoever started it.
+// serveTest runs a daemon whose descriptors the process that started it holds.
 func serveTest(state string) error {
 	conn, err := keeper.Open(3)
 	if err != nil {

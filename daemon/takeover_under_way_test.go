@@ -94,7 +94,7 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
-	// Sockets are there at every moment: whoever asks while nobody serves waits.
+	// The sockets exist at every moment: a client that connects during a takeover waits for the successor.
 	k.sh(dir, "echo new >>README.md")
 	k.kill()
 	s.begin("git status --porcelain")

@@ -62,7 +62,7 @@ func TestDetach(t *testing.T) {
 	m.Wait()
 }
 
-// A mount that somebody else takes away ends as well.
+// A server ends when another process unmounts its mount.
 func TestUnmountedByOthers(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"file": {Data: "x"}})
 	if err := unix.Unmount(m.dir, 0); err != nil {

@@ -39,7 +39,7 @@ func TestWithdraw(t *testing.T) {
 			t.Errorf("the last that is told is %+v", last)
 		}
 	}
-	// A lane that is somebody else's stays.
+	// A lane that another machine holds stays.
 	if _, err := claim(r, first, nil); err != nil {
 		t.Fatal(err)
 	}
