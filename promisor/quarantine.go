@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -115,11 +116,7 @@ func (l *quarantineDir) update(ctx context.Context) error {
 
 // replace replaces a file of the quarantine directory atomically, because git may be reading it.
 func (l *quarantineDir) replace(name string, content []byte) error {
-	path := filepath.Join(l.dir, name)
-	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return disk.WriteFileUnsynced(filepath.Join(l.dir, name), content, 0o644)
 }
 
 // names returns the user's configuration of branches and their upstreams, as the text of a configuration file.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -199,11 +200,7 @@ func (r Record) Save(home string) error {
 		return fmt.Errorf("write session record: %w", err)
 	}
 	path := filepath.Join(home, RecordName)
-	err = os.WriteFile(path+".new", append(text, '\n'), 0o600)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
+	if err := disk.WriteFileUnsynced(path, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write session record: %w", err)
 	}
 	return nil

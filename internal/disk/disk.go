@@ -7,29 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 )
-
-// WriteFile replaces the file at path by one that contains data. A reader finds either the old file or the complete
-// new one, even after a crash at any point, because data is synced before the new file is renamed to path. A power
-// cut may undo the rename, since the directory is not synced. After an error the old file is unchanged, and the
-// temporary file is removed.
-func WriteFile(path string, data []byte, perm os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
-}
 
 // Lock locks the file at path with flock(2), and waits if another process has locked it. It creates the file if it
 // does not exist. The kernel releases the lock when the process ends.

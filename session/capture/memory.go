@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -148,12 +149,7 @@ func (m *memory) save(name string) error {
 	if err != nil {
 		return err
 	}
-	// The rename makes the replacement atomic: a killed process leaves no incomplete file.
-	temp := name + ".tmp"
-	if err := os.WriteFile(temp, text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, name)
+	return disk.WriteFileUnsynced(name, text, 0o600)
 }
 
 // remember stores the state from which the next checkpoint continues. commit is the checkpoint that was made from s.

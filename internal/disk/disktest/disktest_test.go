@@ -99,3 +99,87 @@ func TestCrashLeavesWhatWasSynced(t *testing.T) {
 	}
 	must(errors.Join(f.Unmap(m), f.Close()))
 }
+
+// A file that WriteFileOn replaces is complete after a power cut between any two operations: the old one or the new one.
+func TestReplacedFileSurvivesPowerCuts(t *testing.T) {
+	old, data := bytes.Repeat([]byte("old"), 3000), bytes.Repeat([]byte("new"), 5000)
+	kept, replaced := 0, 0
+	for seed := range uint64(8) {
+		for n := 1; ; n++ {
+			root := filepath.Join(t.TempDir(), "root")
+			if err := os.Mkdir(root, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(root, "file")
+			if err := os.WriteFile(path, old, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := NewCrashFS(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := filepath.Join(t.TempDir(), "after")
+			cut := false
+			err = disk.WriteFileOn(Faulty(c, func(op Op) error {
+				if op.N != n {
+					return nil
+				}
+				cut = true
+				return c.Crash(after, seed)
+			}), path, data, 0o640)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !cut { // n is beyond the last operation: cut the power after the call
+				if err := c.Crash(after, seed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := os.ReadFile(filepath.Join(after, "file"))
+			switch {
+			case err == nil && bytes.Equal(got, old):
+				kept++
+			case err == nil && bytes.Equal(got, data):
+				replaced++
+			default:
+				t.Errorf("power cut before operation %d, seed %d: file has %d bytes, is neither the old nor the new one: %v", n, seed, len(got), err)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !cut {
+				break
+			}
+		}
+	}
+	if kept == 0 || replaced == 0 {
+		t.Errorf("%d cuts left the old file, %d the new one: both must occur", kept, replaced)
+	}
+}
+
+// If an operation fails, WriteFileOn returns its error, the old file is unchanged, and no temporary file is left.
+func TestReplacingFailsWhole(t *testing.T) {
+	for n := 1; ; n++ {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "file")
+		if err := disk.WriteFile(path, []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := disk.WriteFileOn(Faulty(disk.OS, Nth(n, syscall.ENOSPC)), path, []byte("new"), 0o600)
+		if err == nil {
+			if n < 5 {
+				t.Errorf("only %d operations were made to fail: open, write, sync, close and rename must be among them", n-1)
+			}
+			return
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("operation %d failed with ENOSPC, but the error is %v", n, err)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != "old" {
+			t.Errorf("operation %d failed: file contains %q, %v", n, text, err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+			t.Errorf("operation %d failed: directory has %d entries, %v", n, len(entries), err)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package disk
+
+import (
+	"crypto/rand"
+	"errors"
+	"os"
+)
+
+// WriteFile replaces the file at path by one that contains data. A reader finds either the old file or the complete
+// new one, even after a crash or a power cut at any point, because data is synced before the new file is renamed to
+// path. A power cut may undo the rename, since the directory is not synced. After an error the old file is unchanged,
+// and the temporary file is removed.
+func WriteFile(path string, data []byte, perm os.FileMode) error {
+	return WriteFileOn(OS, path, data, perm)
+}
+
+// WriteFileOn is WriteFile for a file in the file system fs.
+func WriteFileOn(fs FS, path string, data []byte, perm os.FileMode) error {
+	return replace(fs, path, data, perm, File.Sync)
+}
+
+// WriteFileUnsynced is WriteFile without the sync: after a power cut the file may be empty or incomplete. It serves
+// files that the caller syncs later, or that can be computed again.
+func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
+	return replace(OS, path, data, perm, func(File) error { return nil })
+}
+
+// replace writes data to a new file beside path, calls sync with it, and renames it to path.
+func replace(fs FS, path string, data []byte, perm os.FileMode, sync func(File) error) error {
+	temp := path + "." + rand.Text() + ".tmp" // a random name, because another process may replace the same file
+	f, err := fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(data, 0)
+	if err == nil {
+		err = f.Own().Chmod(perm) // OpenFile would apply the umask
+	}
+	if err == nil {
+		err = sync(f)
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = fs.Rename(temp, path)
+	}
+	if err != nil {
+		fs.Remove(temp)
+	}
+	return err
+}
