@@ -109,7 +109,7 @@ func TestSizesSurviveDamageAndTornTails(t *testing.T) {
 		// What is added behind it must come back, whatever stands before.
 		s.Put(numberedID(object.SHA1, 99), 99)
 		if err := s.Close(); err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("close the size cache, case %s: %v", what, err)
 		}
 		s = openSizes(t, path, object.SHA1)
 		if got, ok := s.Get(numberedID(object.SHA1, 99)); !ok || got != 99 {

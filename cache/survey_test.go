@@ -55,6 +55,6 @@ func TestEachSizeOnce(t *testing.T) {
 	count := map[object.ID]bool{}
 	s.Each(func(id object.ID, size int64) { sum += size; count[id] = true })
 	if len(count) != 5000 || sum != 5000*4999/2 {
-		t.Error(len(count), sum)
+		t.Errorf("sizes after the survey: %d objects of %d bytes", len(count), sum)
 	}
 }

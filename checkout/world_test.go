@@ -157,7 +157,7 @@ func must(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	out, err := run(t, dir, nil, args...)
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+		t.Fatalf("run git %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return out
 }

@@ -79,7 +79,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f, err := Read(name); err != nil || !slices.Equal(f.Redirect, []string{"target"}) {
-		t.Errorf("%v, %v", f, err)
+		t.Errorf("read the configuration: got %v, %v, want the redirect target", f, err)
 	}
 	if err := os.WriteFile(name, []byte("\nredirect = "), 0o644); err != nil {
 		t.Fatal(err)

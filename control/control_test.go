@@ -448,7 +448,7 @@ func TestNamesOfSessions(t *testing.T) {
 		strings.Repeat("n", maxSession+1): false,
 	} {
 		if err := ValidSession(name); (err == nil) != ok {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("ValidSession(%q) = %v", name, err)
 		}
 	}
 }
@@ -472,19 +472,19 @@ func TestForkBringsItsToken(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	for text, want := range map[string]time.Duration{"off": 0, "idle": 0, "before-risk": 0, "interval=90s": 90 * time.Second} {
 		if _, every, err := Policy(text).Split(); err != nil || every != want {
-			t.Errorf("%s: %v, %v", text, every, err)
+			t.Errorf("policy %s: got interval %v, %v", text, every, err)
 		}
 		r := mountRequest("/m")
 		r.SessionOptions.Policy = Policy(text)
 		if err := r.validate(); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("mount request with policy %s: %v", text, err)
 		}
 	}
 	for _, text := range []string{"on", "interval", "interval=", "interval=5", "interval=1ms", "interval=9999h"} {
 		r := mountRequest("/m")
 		r.SessionOptions.Policy = Policy(text)
 		if err := r.validate(); AsError(err) == nil || AsError(err).Code != ExitUsage {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("mount request with policy %s: got %v, want a usage error", text, err)
 		}
 	}
 }

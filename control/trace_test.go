@@ -42,7 +42,7 @@ func TestTraceIsAStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(got) != 2 || got[0].PID != 9 || got[1].Lost != 1 || !reflect.DeepEqual(got[1].Events, events) {
-		t.Errorf("%+v", got)
+		t.Errorf("trace messages: got %+v", got)
 	}
 	var e *Error
 	if err := c.Trace(t.Context(), TraceRequest{Dir: "/gone"}, each); !errors.As(err, &e) || e.Code != ExitNotMounted {

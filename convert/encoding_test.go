@@ -76,10 +76,10 @@ func TestCheck(t *testing.T) {
 	for path, refused := range map[string]bool{"a.on": true, "a.must": true, "a.stream": false, "a.may": false, "a.does": false, "a.u": false, "a": false} {
 		r := Decide(s, []*File{root}, path)
 		if err := r.Check(); (err != nil) != refused {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("check the conversion of %s: got %v", path, err)
 		}
 		if zero := path == "a.may" || path == "a.u" || path == "a.stream" || path == "a"; r.IsZero() != zero {
-			t.Errorf("%s: %+v", path, r)
+			t.Errorf("conversion of %s: got %+v, want the other of zero and nonzero", path, r)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestReturns(t *testing.T) {
 	root := s.Parse([]byte("*.t text\n*.b -text\n*.l eol=lf\n*.a text=auto\n*.i ident\n*.e working-tree-encoding=UTF-16\n*.u working-tree-encoding=UTF-8\n*.d filter=d\n*.n filter=n\n"), true)
 	for path, want := range map[string]bool{"x.t": true, "x.b": false, "x.l": true, "x.a": true, "x.i": true, "x.e": true, "x.u": false, "x.d": true, "x.n": false, "x": false} {
 		if got := Returns(s, []*File{root}, path); got != want {
-			t.Errorf("%s: %v", path, got)
+			t.Errorf("Returns(%s) = %v", path, got)
 		}
 	}
 	if !Returns(Settings{AutoCRLF: "input"}, nil, "x") || Returns(Settings{AutoCRLF: "false"}, nil, "x") {

@@ -54,7 +54,7 @@ func TestOutsideLikeGit(t *testing.T) {
 
 func TestNothingOutside(t *testing.T) {
 	if o := NewOutside(nil, []byte("# nothing\n"), nil, false); o != nil {
-		t.Errorf("%+v", o)
+		t.Errorf("attributes without a rule: got %+v, want nil", o)
 	}
 	if o := NewOutside([]byte("* text\n"), nil, nil, false); o == nil {
 		t.Error("what the machine's file says is lost")

@@ -52,7 +52,7 @@ func TestHelperSpeaksGitsProtocol(t *testing.T) {
 		f.answer, f.heard = c.answer, nil
 		var out bytes.Buffer
 		if err := Ask(t.Context(), dir, c.op, strings.NewReader(c.in), &out); err != nil {
-			t.Errorf("%s %q: %v", c.op, c.in, err)
+			t.Errorf("Ask(%s, %q): %v", c.op, c.in, err)
 		}
 		if got := strings.Join(f.heard, "; "); out.String() != c.want || got != c.heard {
 			t.Errorf("%s %q: got %q and the source heard %q, want %q and %q", c.op, c.in, out.String(), got, c.want, c.heard)

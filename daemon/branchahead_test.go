@@ -62,7 +62,8 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 		t.Errorf("main was %s on the session remote, and is %s", ahead, got)
 	}
 	if st := other.status(there); !tells(st.Notes) || st.Session.Pending != 0 || len(st.Session.Diverged) != 0 {
-		t.Errorf("%+v, %q", st.Session, st.Notes)
+		t.Errorf("status after the take-over: got %+v with notes %q, want a note about the branch, nothing pending and no diverged ref",
+			st.Session, st.Notes)
 	}
 	if got := k.sh(sessions, "git for-each-ref --format='%(objectname)' refs/afs/kept"); strings.TrimSpace(got) != ahead {
 		t.Errorf("kept: %q", got)
@@ -73,14 +74,15 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 		t.Errorf("sync of work that is there beside somebody else's: %v, %+v", err, reply.Session)
 	}
 	if st := other.status(there).Session; len(st.Diverged) != 1 || tip() != ahead {
-		t.Errorf("%s, %+v", tip(), st)
+		t.Errorf("main on the session remote is %s; status is %+v, want one diverged ref and main unchanged", tip(), st)
 	}
 	other.sh(there, "git merge -q -m both "+ahead[:12]+"; cat two three")
 	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
 		t.Error(err)
 	}
 	if st, merged := other.status(there), strings.TrimSpace(other.sh(there, "git rev-parse HEAD")); tip() != merged || len(st.Session.Diverged) != 0 || tells(st.Notes) {
-		t.Errorf("%s, %+v, %q", tip(), st.Session, st.Notes)
+		t.Errorf("main on the session remote is %s; status after the merge is %+v with notes %q, want no diverged ref and no note",
+			tip(), st.Session, st.Notes)
 	}
 	if got := strings.TrimSpace(k.sh(sessions, "git for-each-ref refs/afs/diverged; git fsck --no-dangling 2>/dev/null")); got != "" {
 		t.Errorf("left: %s", got)
@@ -142,7 +144,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			}
 			three := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
 			if st := other.status(there).Session; tip() != three || len(st.Diverged) != 0 || st.Pending != 0 {
-				t.Errorf("%s, %+v", tip(), st)
+				t.Errorf("main on the session remote is %s; status is %+v, want the last commit there and nothing pending", tip(), st)
 			}
 			if kept := k.sh("/", "git -C "+sessions+" for-each-ref --format='%(objectname)' refs/afs/kept"); !strings.Contains(kept, lost) {
 				t.Errorf("kept: %q", kept)

@@ -57,12 +57,12 @@ func TestACheckpointIsMadeSoonAfterGit(t *testing.T) {
 			}
 			log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
 			if err != nil || strings.TrimSpace(k.sh(dir, "git rev-parse HEAD")) != log.Checkpoints[0].Head || log.Checkpoints[0].Branch != "" {
-				t.Errorf("%v, %+v", err, log.Checkpoints)
+				t.Errorf("session log: got error %v and checkpoints %+v, want the detached HEAD in the last one", err, log.Checkpoints)
 			}
 			if policy != control.PolicyIdle {
 				for _, p := range log.Checkpoints {
 					if p.Reason != "git" && p.Reason != "before-risk" {
-						t.Errorf("%+v", p)
+						t.Errorf("checkpoint %+v has a reason that the policy does not allow", p)
 					}
 				}
 			}
@@ -111,7 +111,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	k.until("a checkpoint was made", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
 	if err != nil || len(log.Checkpoints) == 0 || log.Checkpoints[0].Head != head || log.Checkpoints[0].Branch != "main" || !log.Checkpoints[0].Synced {
-		t.Fatalf("%v, %+v", err, log)
+		t.Fatalf("session log: got error %v and %+v, want a pushed checkpoint of main", err, log)
 	}
 	if got := k.sh(repo, "git show "+log.Checkpoints[0].Commit+":later"); got != "later\n" {
 		t.Errorf("the checkpoint has %q", got)
@@ -120,7 +120,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	k.sh(dir, "git add later; git commit -qm two; git branch side/way") // files stay as they are
 	k.until("a checkpoint of that was made", func() bool { st := k.status(dir).Session; return st.LastCheckpoint != checkpoints && !st.Dirty })
 	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1}); err != nil || log.Checkpoints[0].Head != strings.TrimSpace(k.sh(dir, "git rev-parse side/way")) {
-		t.Errorf("%v, %+v", err, log)
+		t.Errorf("session log after the commit and the new branch: got error %v and %+v", err, log)
 	}
 	k.sh(dir, "echo last > last")
 	k.again() // the worker is killed and replaced
@@ -137,7 +137,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	}
 	all, err := k.client.Sessions(t.Context())
 	if err != nil || len(all.Sessions) != 1 || all.Sessions[0].Mounted || all.Sessions[0].State != "paused" || all.Sessions[0].Checkpoints < 2 || len(all.Sessions[0].History) < 3 {
-		t.Errorf("%v, %+v", err, all)
+		t.Errorf("session list after the unmount: got error %v and %+v, want one paused session", err, all)
 	}
 	if kept, err := catalog.Unmounted(k.state); err != nil || len(kept) != 1 || kept[0].Session.LastCheckpoint != log.Checkpoints[0].ID {
 		t.Errorf("kept: %v, %+v", err, kept)
@@ -173,7 +173,7 @@ func TestACheckpointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
 	k.sh(dir, "echo lost >> README.md; git reset -q --hard; echo lost > new; git clean -fdq; git stash list")
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
 	if err != nil || len(log.Checkpoints) != 2 || log.Checkpoints[0].Reason != "before-risk" {
-		t.Fatalf("%v, %+v", err, log)
+		t.Fatalf("session log after reset and clean: got error %v and %+v, want two checkpoints, the last before-risk", err, log)
 	}
 	diff, err := k.client.SessionDiff(t.Context(), control.SessionDiffRequest{Of: dir, B: log.Checkpoints[1].ID, Patch: true, Stat: true})
 	if err != nil || len(diff.Changes) != 1 || diff.Changes[0].Path != "README.md" || diff.Changes[0].Added != 1 || !strings.Contains(diff.Patch, "\n+lost\n") {
@@ -206,20 +206,20 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	k.sh(dir, "echo more > more")
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "said", Pin: "good", Sync: true}, nil)
 	if err != nil || !p.Synced || !p.Made || p.Reason != "manual" || len(p.Pins) != 1 {
-		t.Errorf("%v, %+v", err, p)
+		t.Errorf("manual checkpoint: got error %v and %+v, want a pushed one with one pin", err, p)
 	}
 	if got := k.sh(second, "git rev-parse refs/afs/pin/"+session+"/good; git fsck --no-dangling"); got != p.Commit+"\n" {
 		t.Errorf("on the session remote: %q", got)
 	}
 	if st := k.status(dir).Session; st.Mode != "shared" || st.Pending != 0 || st.LastSync == nil || st.SessionRemote != second {
-		t.Errorf("%+v", st)
+		t.Errorf("status of the session: got %+v, want shared mode and nothing pending", st)
 	}
 	k.again()
 	k.sh("/", "mv "+second+" "+second+".away")
 	k.sh(dir, "echo late > late")
 	reply, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Timeout: -1})
 	if err != nil || reply.Pending == 0 || reply.Why == "" || reply.Session != session {
-		t.Errorf("%v, %+v", err, reply)
+		t.Errorf("unmount without the session remote: got error %v and %+v, want pending refs and the reason", err, reply)
 	}
 	k.sh("/", "mv "+second+".away "+second)
 	r.SessionOptions.Remote = "" // as before
@@ -231,13 +231,13 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
 	// The one who took over looks at once, so the unmount may find a checkpoint that has it all.
 	if err != nil || !log.Checkpoints[0].Synced || log.Checkpoints[0].Reason != "unmount" && log.Checkpoints[0].Reason != "idle" {
-		t.Fatalf("%v, %+v", err, log)
+		t.Fatalf("session log: got error %v and %+v, want a pushed checkpoint of the unmount", err, log)
 	}
 	if got := k.sh(second, "git show "+log.Checkpoints[0].Commit+":late"); got != "late\n" {
 		t.Errorf("the last checkpoint has %q", got)
 	}
 	if reply := k.unmount(dir); reply.Pending != 0 {
-		t.Errorf("%+v", reply)
+		t.Errorf("unmount with the session remote: got %+v, want nothing pending", reply)
 	}
 }
 
@@ -256,11 +256,11 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 		t.Error("a checkpoint was made")
 	}
 	if st := k.status(dir).Session; st.Mode != agent.ModeNone || st.SessionRemote != "" || st.Checkpoints != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("status of a mount without a session remote: got %+v", st)
 	}
 	k.sh(dir, "echo more > more")
 	if reply := k.unmount(dir); reply.Session != session || statedir.HasSessionRepo(filepath.Join(k.state, "mounts", session)) {
-		t.Errorf("%+v", reply)
+		t.Errorf("unmount without a session remote: got %+v, or a session repository exists", reply)
 	}
 	r.SessionOptions = control.SessionOptions{Remote: control.RemoteEmbedded, Policy: control.PolicyOff}
 	k.mount(r)
@@ -275,6 +275,6 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 	k.mount(r)
 	k.sh(dir, "echo evenmore > more; git reset -q --hard")
 	if reply := k.unmount(dir); statedir.HasSessionRepo(filepath.Join(k.state, "mounts", session)) {
-		t.Errorf("%+v", reply)
+		t.Errorf("unmount after a mount without a session remote: got %+v, or a session repository exists", reply)
 	}
 }

@@ -147,7 +147,7 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 		t.Errorf("it goes on with %q", got)
 	}
 	if st := other.status(r.Dir).Session; st.Lane != session.MainLane || st.Pending != 0 || st.State != "active" {
-		t.Errorf("%+v", st)
+		t.Errorf("status after the take-over: got %+v, want the active session on the main lane and nothing pending", st)
 	}
 	if _, err := w.host.client.Mount(t.Context(), w.request, nil); err == nil || !strings.Contains(err.Error(), "holds session hour") {
 		t.Errorf("somebody else gets the lane: %v", err)
@@ -181,7 +181,7 @@ func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	stalled.Remove()
 	w.host.mount(w.request)
 	if st := w.host.status(w.request.Dir); st.Session.Lane != session.MainLane || len(st.Notes) != 0 {
-		t.Errorf("%+v, %q", st.Session, st.Notes)
+		t.Errorf("status of the first host: got %+v with notes %q, want the main lane and no note", st.Session, st.Notes)
 	}
 	w.host.unmount(w.request.Dir)
 	other.until("nothing is left", func() bool {

@@ -178,7 +178,7 @@ func TestRegisteredMountsAreRestored(t *testing.T) {
 	}
 	for _, f := range files {
 		if text, err := os.ReadFile(f); err != nil || strings.Contains(string(text), "sesame") {
-			t.Errorf("%s: %v: %s", f, err, text)
+			t.Errorf("registry file %s cannot be read (%v) or contains the password: %s", f, err, text)
 		}
 	}
 	server.Down()

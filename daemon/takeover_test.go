@@ -328,7 +328,7 @@ func (k *testKeeper) sh(dir, script string) string {
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		k.t.Errorf("%s: %v\n%s", script, err, out)
+		k.t.Errorf("run %s: %v\n%s", script, err, out)
 	}
 	return string(out)
 }

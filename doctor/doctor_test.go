@@ -113,7 +113,7 @@ func TestGitVersions(t *testing.T) {
 	} {
 		major, minor, ok := gitVersion(text)
 		if got := [3]int{major, minor, 0}; ok != (want[2] == 1) || ok && (got[0] != want[0] || got[1] != want[1]) {
-			t.Errorf("%q: %d.%d %v", text, major, minor, ok)
+			t.Errorf("gitVersion(%q) = %d.%d, %v", text, major, minor, ok)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestFuseConf(t *testing.T) {
 		"": false, "user_allow_other": true, "# user_allow_other\n": false, "mount_max = 9\n  user_allow_other # yes\n": true, "user_allow_others\n": false,
 	} {
 		if got := allowsOther(conf); got != want {
-			t.Errorf("%q: %v", conf, got)
+			t.Errorf("allowsOther(%q) = %v", conf, got)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestPeek(t *testing.T) {
 	f.Close()
 	i, ok := Peek(dir)
 	if !ok || i.URL != url || i.Format != object.SHA256 || i.Objects != filepath.Join(git, "objects") || i.Sizes != filepath.Join(dir, "sizes") {
-		t.Errorf("%+v, %v", i, ok)
+		t.Errorf("Peek = %+v, %v", i, ok)
 	}
 }
 

@@ -34,13 +34,13 @@ func TestOneShot(t *testing.T) {
 	} {
 		f, out := file(c.path, c.content)
 		if err := tr.OneShot(c.command, f); err != nil || out.String() != c.want {
-			t.Errorf("%s: %.200q, %v", c.command, out, err)
+			t.Errorf("filter command %s: got %.200q, %v", c.command, out, err)
 		}
 	}
 	for _, failing := range []string{"false", "echo half; exit 1", "no-such-program-here", "kill -9 $$"} {
 		f, _ := file("a", large)
 		if err := tr.OneShot(failing, f); !errors.Is(err, ErrUnfiltered) {
-			t.Errorf("%s: %v", failing, err)
+			t.Errorf("failing filter command %s: got %v, want ErrUnfiltered", failing, err)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestOneShotsAreBounded(t *testing.T) {
 			f, out := file(fmt.Sprint(i), "x")
 			err := tr.OneShot(`mkdir run.$$; ls -d run.* | wc -l >>counts; rmdir run.$$; cat`, f)
 			if err != nil || out.String() != "x" {
-				t.Errorf("%q, %v", out, err)
+				t.Errorf("filter command beside others: got %q, %v", out, err)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ func TestProcessIsKept(t *testing.T) {
 	f, out := file("told", "x")
 	f.Ref, f.Treeish, f.BlobID = "refs/heads/main", "aa", "bb"
 	if err := tr.Process(command("plain"), f); err != nil || out.String() != "X" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("filter process: got %q, %v, want \"X\"", out, err)
 	}
 	text, n := tr.trace()
 	if n["start"] != 1 || n["smudge"] != 7 || !strings.HasPrefix(text, "start "+tr.dir+"/git\n") ||
@@ -60,7 +60,7 @@ func TestDelayedContents(t *testing.T) {
 		}
 		got, err := tr.through("delay", path, content)
 		if err != nil || got != strings.ToUpper(content) {
-			t.Errorf("%d: %q, %v", i, got, err)
+			t.Errorf("request %d to the delaying filter: got %q, %v", i, got, err)
 		}
 	}
 	wg.Go(func() { check(0) })
@@ -83,14 +83,14 @@ func TestDelayedContents(t *testing.T) {
 	wg.Wait()
 	text, n := tr.trace()
 	if n["start"] != 1 || n["list"] < (files-2)/2 || n["list"] > files {
-		t.Errorf("%v\n%s", n, text)
+		t.Errorf("commands that the filter received: %v\n%s", n, text)
 	}
 	if strings.Count(text, "can-delay=1") < files-3 {
 		t.Errorf("hardly anything was delayed: %s", text)
 	}
 	check(100) // alone, it need not be delayed
 	if after, n := tr.trace(); n["start"] != 1 || strings.Count(after, "can-delay=1") != strings.Count(text, "can-delay=1") {
-		t.Errorf("%v", n)
+		t.Errorf("commands after a lone request: %v, want one start and no further delay", n)
 	}
 }
 
@@ -154,9 +154,9 @@ func TestFailingProcesses(t *testing.T) {
 				}
 				switch {
 				case failed && !errors.Is(errs[path], ErrUnfiltered):
-					t.Errorf("%s: %v", path, errs[path])
+					t.Errorf("filter %s: got error %v, want ErrUnfiltered", path, errs[path])
 				case !failed && (errs[path] != nil || answers[path] != strings.ToUpper("text of "+path)):
-					t.Errorf("%s: %q, %v", path, answers[path], errs[path])
+					t.Errorf("filter %s: got %q, %v", path, answers[path], errs[path])
 				}
 			}
 			if text, n := tr.trace(); n["start"] != c.starts {
@@ -211,11 +211,11 @@ func TestBusyProcessIsHelped(t *testing.T) {
 	}()
 	await.Until(t, "the process is busy", func() bool { _, n := tr.trace(); return n["smudge"] == 1 })
 	if got, err := tr.through("hangs", "good", "x"); err != nil || got != "X" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("request after one that hangs: got %q, %v", got, err)
 	}
 	tr.Close()
 	if err := <-hung; !errors.Is(err, ErrStopped) {
-		t.Errorf("%v", err)
+		t.Errorf("request that hangs at Close: got %v, want ErrStopped", err)
 	}
 	if text, n := tr.trace(); n["start"] != 2 {
 		t.Errorf("traced %s", text)
@@ -287,7 +287,7 @@ func TestFullOutput(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := tr.through("plain", "a", "x"); err != nil || got != "X" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("request after an invalid one: got %q, %v", got, err)
 	}
 	if text, n := tr.trace(); n["start"] != 1 {
 		t.Errorf("traced %s", text)

@@ -67,7 +67,7 @@ func BenchmarkWarm(b *testing.B) {
 				cmd := exec.Command(command[0], command[1:]...)
 				cmd.Dir = dirs[where]
 				if out, err := cmd.CombinedOutput(); err != nil && cmd.ProcessState.ExitCode() != 1 {
-					b.Fatalf("%q: %v\n%s", command, err, out)
+					b.Fatalf("run %q: %v\n%s", command, err, out)
 				}
 			}
 			run()
@@ -112,7 +112,7 @@ func (m *mounted) timed(dir, name string, args ...string) (map[string]uint64, ti
 		out, err := cmd.CombinedOutput()
 		took = time.Since(start)
 		if err != nil && cmd.ProcessState.ExitCode() != 1 {
-			m.Fatalf("%s: %v\n%s", name, err, out)
+			m.Fatalf("run benchmark %s: %v\n%s", name, err, out)
 		}
 	})
 	return requests, took

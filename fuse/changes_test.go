@@ -108,7 +108,7 @@ func TestWritesEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := a.ask(); !slices.Equal(got, []string{"f"}) {
-		t.Errorf("%q", got)
+		t.Errorf("changed paths after a write through a kept descriptor: got %q, want f alone", got)
 	}
 }
 
@@ -118,10 +118,10 @@ func TestCapabilitiesAreNoWrite(t *testing.T) {
 	a := &asker{m, m.tree.StartToken()}
 	var value [20]byte
 	if _, err := unix.Getxattr(m.path("f"), capability, value[:]); !errors.Is(err, unix.ENODATA) {
-		t.Errorf("%v", err)
+		t.Errorf("read the file's capabilities: got %v, want ENODATA", err)
 	}
 	if got := a.ask(); len(got) != 0 {
-		t.Errorf("%q", got)
+		t.Errorf("changed paths after a read of the capabilities: got %q, want none", got)
 	}
 }
 
@@ -197,7 +197,7 @@ func waitForGit(t *testing.T, readOnly bool) {
 
 	// Everything else goes on, changes of the root too.
 	if data, err := os.ReadFile(m.path("dir/f")); err != nil || string(data) != "data" {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf("read dir/f while .git is not ready: got %q, %v", data, err)
 	}
 	if !readOnly {
 		m.run("sh", "-c", "mkdir sub && echo x >sub/x && mv sub other && rm -r other && echo y >y && ls -a >z")
@@ -217,13 +217,13 @@ func waitForGit(t *testing.T, readOnly bool) {
 		t.Error(err)
 	}
 	if out := first.Stdout.(*bytes.Buffer).String(); out != "gitdir: /somewhere\n" {
-		t.Errorf("%q", out)
+		t.Errorf("the first process read %q from .git", out)
 	}
 	asked := g.asked.Load()
 	got := m.requests(func() {
 		for range 3 {
 			if data, err := os.ReadFile(m.path(".git")); err != nil || string(data) != "gitdir: /somewhere\n" {
-				t.Errorf("%q, %v", data, err)
+				t.Errorf("read .git again: got %q, %v", data, err)
 			}
 		}
 	})

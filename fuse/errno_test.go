@@ -51,7 +51,7 @@ func TestStatusOf(t *testing.T) {
 	}
 	for errno := syscall.Errno(1); errno < 200; errno++ {
 		if got, _ := statusOf(errno); got == raw.ENOSYS || got == raw.OK {
-			t.Errorf("%v: %v", errno, got)
+			t.Errorf("statusOf(%v) = %v, want another status than OK and ENOSYS", errno, got)
 		}
 	}
 	for o := range ops {

@@ -110,7 +110,7 @@ func (m *mounted) run(name string, args ...string) string {
 	if err != nil {
 		var exit *exec.ExitError
 		errors.As(err, &exit)
-		m.Fatalf("%s %q: %v\n%s", name, args, err, exit.Stderr)
+		m.Fatalf("run %s %q: %v\n%s", name, args, err, exit.Stderr)
 	}
 	return string(out)
 }

@@ -64,7 +64,7 @@ func TestKinds(t *testing.T) {
 		}
 		var st unix.Stat_t
 		if err := unix.Lstat(m.path(name), &st); err != nil || st.Mode != mode&^0o022 || st.Nlink != 1 || st.Size != 0 {
-			t.Errorf("%s: %+v, %v", name, st, err)
+			t.Errorf("lstat of the new %s: got %+v, %v", name, st, err)
 		}
 	}
 	if os.Getuid() == 0 {
@@ -220,7 +220,7 @@ with open(sys.argv[1], "r+b") as f:
 	print(len(before), hash(before) == hash(f.read()), end="")`
 	for name, size := range map[string]int{"base": 10_000, "odd": 8_193} {
 		if got := m.run("python3", "-c", script, name); got != fmt.Sprint(size, " False") {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("map file %s: got size and hash comparison %q", name, got)
 		}
 		want := []byte(pattern(size))
 		copy(want[5:], "NEW")

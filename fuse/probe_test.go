@@ -9,6 +9,6 @@ func TestProbe(t *testing.T) {
 	}
 	t.Log(k)
 	if k.Major != 7 || k.Minor < 9 {
-		t.Errorf("%+v", k)
+		t.Errorf("FUSE protocol version %+v, want 7.9 or newer", k)
 	}
 }

@@ -50,7 +50,7 @@ func TestContents(t *testing.T) {
 		}
 		for path, f := range files {
 			if err := m.compare(path, f); err != nil {
-				t.Errorf("%s: %.60q: %v", when, path, err)
+				t.Errorf("compare file, %s: %.60q: %v", when, path, err)
 			}
 		}
 	}
@@ -294,7 +294,7 @@ func TestParallelReads(t *testing.T) {
 		all.Go(func() {
 			for path, f := range files {
 				if err := m.compare(path, f); err != nil {
-					t.Errorf("%s: %v", path, err)
+					t.Errorf("compare file %s: %v", path, err)
 				}
 			}
 		})

@@ -209,7 +209,7 @@ func TestBlockedSize(t *testing.T) {
 		"new": os.WriteFile(m.path("new"), []byte("beside"), 0o666),
 	} {
 		if err != nil {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("change %s while sizes are unknown: %v", what, err)
 		}
 	}
 	if took := time.Since(began); took > 5*time.Second {
@@ -232,7 +232,7 @@ func TestBlockedSize(t *testing.T) {
 	}
 	for path, want := range map[string]string{"moved": "mv", "chmod": "chmod", "ln": "ln", "linked": "ln", "touch": "touch", "open": "open", "big": "big"} {
 		if b, err := os.ReadFile(m.path(path)); err != nil || string(b) != files[want].Data {
-			t.Errorf("%s: %.30q, %v", path, b, err)
+			t.Errorf("read %s: got %.30q, %v", path, b, err)
 		}
 	}
 }
@@ -407,12 +407,12 @@ func TestUse(t *testing.T) {
 	const over = "96 29 0:48 / /m rw shared:52 master:3 - overlay overlay rw,lowerdir=/a\n"
 	for mounts, want := range map[string]bool{ext4: false, ext4 + over: true, over + ext4: true, "nonsense\n": true} {
 		if got := stacks([]byte(mounts)); got != want {
-			t.Errorf("%q: %v", mounts, got)
+			t.Errorf("stacks(%q) = %v", mounts, got)
 		}
 	}
 	for cmdline, want := range map[string]bool{"rm\x00f\x00": false, "rm\x00-rf\x00dir\x00": false, "rm\x00-i\x00f\x00": true, "rm\x00-rI\x00f\x00": true, "rm\x00--interactive=once\x00": true} {
 		if got := asks(strings.Split(cmdline, "\x00")); got != want {
-			t.Errorf("%q: %v", cmdline, got)
+			t.Errorf("asks(%q) = %v", cmdline, got)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestListenersAreTold(t *testing.T) {
 		return Event{}
 	}
 	if e := find("READ", "dir/file"); e.PID != os.Getpid() || e.Command == "" || e.Size != 7 || e.Status != raw.OK || e.Took <= 0 {
-		t.Errorf("%+v", e)
+		t.Errorf("traced READ of dir/file is %+v", e)
 	}
 	find("LOOKUP", "dir/nothing")
 	n := 0

@@ -146,7 +146,7 @@ func TestTimerSignals(t *testing.T) {
 	m.until("timer has fired", func() bool { return alarms(patient.Process.Pid) })
 	close(release)
 	if err := patient.Wait(); err != nil || out.String() != "size 7\n" {
-		t.Errorf("%v: %q", err, &out)
+		t.Errorf("process with a timer ended with %v and printed %q, want \"size 7\"", err, &out)
 	}
 }
 

@@ -70,7 +70,7 @@ func countWrites(t *testing.T, m *mounted) (errs []error) {
 	} {
 		got := m.requests(func() {
 			if err := c.do(); err != nil {
-				t.Errorf("%s: %v", c.what, err)
+				t.Errorf("call %s: %v", c.what, err)
 			}
 		})
 		delete(got, "FORGET")
@@ -211,10 +211,10 @@ assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
 			t.Fatal(err)
 		}
 		if out, err := m.as(65534, "sh", "-c", command); err != nil {
-			t.Errorf("%s: %v\n%s", command, err, out)
+			t.Errorf("run %q as another user: %v\n%s", command, err, out)
 		}
 		if st, err := os.Stat(m.path("f")); err != nil || st.Mode() != 0o777 {
-			t.Errorf("%s: %v, %v", command, st.Mode(), err)
+			t.Errorf("mode after %q: got %v (error %v), want 0777 without setuid and setgid", command, st.Mode(), err)
 		}
 	}
 	if err := errors.Join(os.Chmod(m.path("f"), 0o777|os.ModeSetuid), os.WriteFile(m.path("f"), []byte("root may"), 0)); err != nil {
@@ -389,7 +389,7 @@ func TestOpenUnlinked(t *testing.T) {
 			t.Errorf("%s: read back %q", name, b[:n])
 		}
 		if st, err := f.Stat(); err != nil || st.Size() != 10_004 || st.Sys().(*syscall.Stat_t).Nlink != 0 {
-			t.Errorf("%s: %v, %v", name, st, err)
+			t.Errorf("fstat of the removed file %s: got %+v, %v, want 10004 bytes and no link", name, st, err)
 		}
 		f.Close()
 	}

@@ -197,7 +197,7 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 		t.Error(err)
 	}
 	if got := m.frozen(); got["file"] != "new" {
-		t.Errorf("%q", got)
+		t.Errorf("frozen tree after the write: got %q", got)
 	}
 	f, err := os.OpenFile(m.path("slow"), os.O_WRONLY, 0)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestNeedsHistory(t *testing.T) {
 		{"", false},
 	} {
 		if got := NeedsHistory(strings.Fields(c.argv)); got != c.want {
-			t.Errorf("%s: %v", c.argv, got)
+			t.Errorf("NeedsHistory(%s) = %v", c.argv, got)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestCarries(t *testing.T) {
 		"info/attributes": false, "shallow": false, "commondir": false, "MERGE_HEAD.lock": false, "": false,
 	} {
 		if Carries(name) != want {
-			t.Errorf("%q: %t", name, !want)
+			t.Errorf("Carries(%q) = %t", name, !want)
 		}
 	}
 }
@@ -37,7 +37,7 @@ func TestRefsOfAStateAreGits(t *testing.T) {
 		"refs/heads/a*", "refs/heads/a[", "refs/heads/a\\b", "refs/heads/a\x01", "refs/heads/a\x7f", "refs/heads/a@{b", "refs/heads/a.", "refs/heads//a", "refs/heads/", "refs/heads/a\nb",
 	} {
 		if git := exec.Command("git", "check-ref-format", name).Run() == nil; validRef(name) != git {
-			t.Errorf("%q: %t", name, !git)
+			t.Errorf("validRef(%q) = %t, unlike git check-ref-format", name, !git)
 		}
 	}
 	for _, name := range []string{"refs/afs/meta/x", "HEAD", "refs/bisect/bad", "refs/stash/x", "refs/heads/../../config"} {
@@ -146,7 +146,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	o.State, o.Ref = nil, ""
 	again, ok, err := Open(path, o)
 	if err != nil || !ok {
-		t.Fatal(ok, err)
+		t.Fatalf("open the git directory again: %v, %v", ok, err)
 	}
 	if err := again.SetRefs(nil); err != nil {
 		t.Fatal(err)

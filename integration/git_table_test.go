@@ -211,7 +211,7 @@ func TestGitSuiteItself(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := x.newPair(t, s)
 			if a, err := p.mount.step(0, c.wrong); err != nil || a.code != 0 {
-				t.Fatal(a, err)
+				t.Fatalf("make the wrong change in the mount: %+v, %v", a, err)
 			}
 			_, err := p.do(s)
 			if (err == nil) != (c.found == "") || err != nil && !strings.Contains(err.Error(), c.found) {

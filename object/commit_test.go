@@ -20,7 +20,7 @@ func TestParseCommit(t *testing.T) {
 		for id, parents := range map[ID][]ID{first: nil, other: nil, merge: {first, other}} {
 			c, err := ParseCommit(f, []byte(r.git(nil, "cat-file", "commit", id.String())))
 			if err != nil || c.Tree != tree || !slices.Equal(c.Parents, parents) || !c.Committed.Equal(time.Unix(1700000001, 0)) {
-				t.Errorf("%s: %+v, %v", id, c, err)
+				t.Errorf("parse commit %s: got %+v, %v", id, c, err)
 			}
 		}
 		for target, typ := range map[ID]Type{first: Commit, tree: Tree, r.id([]byte("x"), "hash-object", "-w", "--stdin"): Blob} {
@@ -81,7 +81,7 @@ func TestParseCommitRefuses(t *testing.T) {
 		"blob":           []byte("#!/bin/sh\n"),
 	} {
 		if c, err := ParseCommit(SHA1, content); err == nil {
-			t.Errorf("%s: %+v", name, c)
+			t.Errorf("parse a commit of invalid contents (%s): got %+v, want an error", name, c)
 		}
 	}
 	c, err := ParseCommit(SHA1, commit("parent "+id, "author "+who, "committer "+who, "gpgsig x", " tree "+id, " parent "+id, "mergetag object "+id))
@@ -119,7 +119,7 @@ func FuzzParseCommit(f *testing.F) {
 				}
 			}
 			if !bytes.HasPrefix(content, []byte(want)) || c.Tree.Format() != format || c.Committed.Unix() < 0 {
-				t.Fatalf("%+v", c)
+				t.Fatalf("parsed commit %+v does not agree with its text", c)
 			}
 		}
 	})

@@ -184,7 +184,7 @@ func TestParseTreeRefuses(t *testing.T) {
 			"other ids":   raw(formats[1-f], "100644 a", "100644 b"),
 		} {
 			if entries, err := ParseTree(f, content); err == nil {
-				t.Errorf("%s: %v", name, entries)
+				t.Errorf("parse a tree of invalid contents (%s): got %v, want an error", name, entries)
 			}
 		}
 		old := raw(f, "100600 a", "100664 b", "100700 c")

@@ -178,7 +178,7 @@ func BenchmarkJoin(b *testing.B) {
 		b.StartTimer()
 		res, err := s.Join(b.Context(), JoinOptions{Above: 2, Keep: 1, Crowd: packs})
 		if err != nil || res.Packs != packs {
-			b.Fatalf("%+v, %v", res, err)
+			b.Fatalf("join packs: got %+v, %v", res, err)
 		}
 	}
 }

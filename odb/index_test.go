@@ -102,7 +102,7 @@ func TestIndexRefuses(t *testing.T) {
 		"more large": append(bytes.Clone(good), make([]byte, 88)...),
 	} {
 		if _, err := ParseIndex(data, object.SHA1); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("parse the index, case %q: got %v, want ErrCorrupt", name, err)
 		}
 	}
 }

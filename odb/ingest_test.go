@@ -206,7 +206,7 @@ func TestIngestDuplicates(t *testing.T) {
 	res := ingest(t, s, c.pack())
 	git(t, to, nil, "index-pack", "-o", filepath.Join(to, "git.idx"), filepath.Join(to, "objects", "pack", res.Name+".pack"))
 	if _, data, err := s.Get(idOf(object.SHA1, object.Blob, []byte("textmore")), 100); err != nil || string(data) != "textmore" {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf("get an object of the thin pack: got %q, %v", data, err)
 	}
 }
 

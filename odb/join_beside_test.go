@@ -32,7 +32,7 @@ func TestJoinLeavesOthersAlone(t *testing.T) {
 		func() error { return os.WriteFile(names[2]+".mtimes", nil, 0o644) },
 	} {
 		if err := change(); err != nil {
-			t.Fatal(i, err)
+			t.Fatalf("make file %d beside the packs: %v", i, err)
 		}
 	}
 	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
@@ -195,7 +195,7 @@ func TestJoinWaitsForRunningGit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := fmt.Sscanf(line, id+" %s %d", &typ, &size); n != 2 {
-			t.Fatalf("%q: %v", line, err)
+			t.Fatalf("line %q of git cat-file: %v", line, err)
 		}
 		io.CopyN(io.Discard, r, int64(size)+1)
 	}

@@ -199,7 +199,7 @@ func TestStoreBrokenIndex(t *testing.T) {
 		}
 		s := open(t, objects, object.SHA1)
 		if _, _, err := s.Get(id, 10); !errors.Is(err, ErrNotFound) || !errors.Is(err, ErrCorrupt) || s.Has(id) {
-			t.Errorf("%v", err)
+			t.Errorf("get an object of a corrupt file: got %v, want ErrNotFound and ErrCorrupt", err)
 		}
 		c := newCraft(object.SHA1)
 		_, other := c.plain(object.Blob, []byte("other"))

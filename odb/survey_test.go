@@ -79,7 +79,7 @@ func TestLookAndCheck(t *testing.T) {
 			t.Error(what)
 		}
 		if s, err := Look(filepath.Join(to, "nothing"), f); err != nil || s != (Survey{}) {
-			t.Error(s, err)
+			t.Errorf("survey of a missing directory: got %+v, %v, want zero", s, err)
 		}
 	})
 }

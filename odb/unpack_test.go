@@ -108,7 +108,7 @@ func TestUnpackLarge(t *testing.T) {
 	})
 	runtime.ReadMemStats(&after)
 	if err != nil || n != len(large) {
-		t.Fatal(n, err)
+		t.Fatalf("unpacked %d bytes, %v, want %d", n, err, len(large))
 	}
 	if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
 		t.Errorf("allocated %d bytes for %d objects of 18 MB", took, n)

@@ -124,7 +124,7 @@ func TestDamagedLog(t *testing.T) {
 	r, err := check(w.dir, true, w.o)
 	w.must(err)
 	if len(r.Findings) == 0 || !r.Findings[0].Repaired {
-		t.Errorf("%+v", r)
+		t.Errorf("check with repair: got %+v, want a repaired finding", r)
 	}
 	w.sound()
 	w.mustOpen()

@@ -106,7 +106,7 @@ func faultRun(t *testing.T, dir string, f *faults, errno error) {
 		err := do()
 		f.arm(false)
 		if err != nil && (!errors.Is(err, errno) || f.hit() == before) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s failed with %v, want success or the injected error", what, err)
 		}
 		w.compare()
 	}

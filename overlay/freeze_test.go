@@ -176,7 +176,7 @@ func TestDeathWithPins(t *testing.T) {
 		w.kill()
 		w.o.TakeOver = takeOver
 		if rec := w.mustOpen(); rec.Start != Killed || len(rec.Problems) > 0 || rec.TookOver != takeOver {
-			t.Errorf("%+v", rec)
+			t.Errorf("recovery after the kill: got %+v", rec)
 		}
 		w.compare()
 		await.Until(t, "content is removed", func() bool { return w.contents() == 1 })

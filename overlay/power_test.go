@@ -121,13 +121,13 @@ func powerRun(t *testing.T, seed uint64) {
 	w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2", idle: 3})
 	rec := w.mustOpen()
 	if rec.Start == Killed {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery after the power loss: got %+v, want another start than killed", rec)
 	}
 	now := map[string]Node{}
 	for _, n := range w.everyName() {
 		m, ok, err := w.look(n)
 		if err != nil {
-			t.Errorf("%s: %v", n, err)
+			t.Errorf("look at %s: %v", n, err)
 		}
 		if !ok {
 			continue

@@ -42,7 +42,7 @@ func TestKillKeepsWhatWasWritten(t *testing.T) {
 	w.kill()
 	rec := w.mustOpen()
 	if rec.Start != Killed || len(rec.Problems) > 0 {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery after the kill: got %+v, want no problem", rec)
 	}
 	w.compare()
 	if m := w.mtime("dated"); m != 12345 {
@@ -104,7 +104,7 @@ func TestUnsettledContentIsNotTrustedAfterPowerLoss(t *testing.T) {
 	w.o.boot = "boot-2"
 	rec := w.mustOpen()
 	if rec.Start != PowerLoss || len(rec.Problems) != 1 || !strings.Contains(rec.Problems[0], "empty") {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery after the power loss: got %+v, want one problem, an empty file", rec)
 	}
 	m := w.files["base3"]
 	m.base, m.data = true, baseContents(m.node)
@@ -155,7 +155,7 @@ func TestPowerLossDuringRecoveryIsStillPowerLoss(t *testing.T) {
 	w.must(os.Remove(contents))
 	w.must(os.Rename(contents+".away", contents))
 	if rec := w.mustOpen(); rec.Start != PowerLoss {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery with the contents in place again: got %+v, want a power loss", rec)
 	}
 	m := w.files["base3"]
 	m.base, m.data = true, baseContents(m.node)
@@ -172,7 +172,7 @@ func TestReplayEndsWhereTheBaseDoes(t *testing.T) {
 	w.o.ValidBase = func(n Node) bool { return n <= 5 }
 	rec := w.mustOpen()
 	if rec.Start != PowerLoss || rec.Cut == 0 {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery with another base: got %+v, want a power loss and a cut log", rec)
 	}
 	w.files["base7"].mode = syscall.S_IFREG | 0o644
 	delete(w.files, "behind")
@@ -270,7 +270,7 @@ func TestChangedCountsPaths(t *testing.T) {
 	changed(5)
 	w.must(w.write("f", 0, []byte("four")))
 	if s := w.l.Stats(); s.Entries != 2 || s.Hidden != 2 || s.Contents != 1 || s.Bytes != 4 || s.LogBytes == 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("statistics of the overlay: got %+v", s)
 	}
 }
 

@@ -62,14 +62,14 @@ func TestRequestsAreRemembered(t *testing.T) {
 		w.kill()
 		w.o.TakeOver = true
 		if rec := w.mustOpen(); !rec.TookOver || rec.Start != Killed || len(rec.Problems) > 0 {
-			t.Fatalf("%+v", rec)
+			t.Fatalf("recovery with a takeover: got %+v, want killed, without problems", rec)
 		}
 		check(true)
 		w.must(w.l.compact())
 	}
 	w.mustClose() // in the middle of an orderly end the process may die, too
 	if rec := w.mustOpen(); !rec.TookOver || rec.Start != Clean {
-		t.Fatalf("%+v", rec)
+		t.Fatalf("recovery after a clean end: got %+v, want a takeover", rec)
 	}
 	check(true)
 	w.kill()
@@ -166,7 +166,7 @@ func TestLookupsAreOfThisBoot(t *testing.T) {
 	w.kill()
 	w.o.TakeOver, w.o.boot = true, "boot-2"
 	if rec := w.mustOpen(); rec.TookOver || rec.Start != PowerLoss || len(rec.Problems) != 1 {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery in another boot: got %+v, want a power loss, one problem and no takeover", rec)
 	}
 	w.mustClose()
 }
@@ -262,7 +262,7 @@ func TestKilledInClose(t *testing.T) {
 	w.kill()
 	w.o.TakeOver = true
 	if rec := w.mustOpen(); rec.Start != Killed || !rec.TookOver {
-		t.Errorf("%+v", rec)
+		t.Errorf("recovery of a log without the boot: got %+v, want killed and a takeover", rec)
 	}
 	if _, ok := w.l.Inode(node); !ok {
 		t.Error("a file that is open is gone")

@@ -361,7 +361,7 @@ func (w *world) compare() {
 		got, ok, err := w.look(name)
 		switch {
 		case err != nil:
-			w.t.Errorf("%s: %v", name, err)
+			w.t.Errorf("look at %s: %v", name, err)
 		case !ok:
 			w.t.Errorf("%s is missing", name)
 		case got.node != want.node || got.base != want.base || got.mode != want.mode:

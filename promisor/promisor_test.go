@@ -272,7 +272,7 @@ func TestHostileHintsDoNothing(t *testing.T) {
 func TestOldProtocolIsRefused(t *testing.T) {
 	var out bytes.Buffer
 	if err := Ask(context.Background(), t.TempDir(), "", strings.NewReader(""), &out); err == nil || !strings.Contains(out.String(), "ERR artifactfs: ") {
-		t.Errorf("%v, %q", err, out.String())
+		t.Errorf("ask with an old protocol: got %v and the answer %q, want an error packet", err, out.String())
 	}
 }
 

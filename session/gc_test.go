@@ -100,7 +100,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		}
 		done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
 		if err != nil || done.Kept != 6 || len(done.Dropped) != 5 || done.Bytes <= 0 {
-			t.Fatalf("%+v, %v", done, err)
+			t.Fatalf("gc: got %+v, %v, want 6 kept and 5 dropped", done, err)
 		}
 		left := checkpoints(t, r)
 		if !slices.Equal(ids(left), want) {
@@ -117,7 +117,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		}
 		pin, err := r.Find("good")
 		if err != nil || pin.ID != made[4].ID {
-			t.Errorf("%+v, %v", pin, err)
+			t.Errorf("find pin good: got %+v, %v", pin, err)
 		}
 		for _, gone := range done.Dropped {
 			if r.Owned(gone.Tree) {
@@ -157,16 +157,16 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("gc of the archived session: got %+v, %v, want 1 dropped", done, err)
 	}
 	if got := checkpoints(t, r); !slices.Equal(ids(got), []session.CheckpointID{c.ID, a.ID}) || got[0].Prev != a.ID {
-		t.Errorf("%+v", got)
+		t.Errorf("checkpoints after gc of the archived session: got %+v", got)
 	}
 	if err := session.RemovePin(ctx, r, "s", "good"); err != nil {
 		t.Error(err)
 	}
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("gc after the unpin: got %+v, %v, want 1 dropped", done, err)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
 }
@@ -182,13 +182,13 @@ func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 		l.checkpoint(now.Add(time.Duration(i-100)*day), 1)
 	}
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 0 {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("gc while another host holds the lane: got %+v, %v, want none dropped", done, err)
 	}
 	if _, err := claim(r, w, takeOver); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 2 {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("gc by the writer that holds the lane: got %+v, %v, want 2 dropped", done, err)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 	}
 	git(t, r.Dir(), "update-ref", "refs/heads/pushed", strings.TrimSpace(loose))
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("gc beside a commit that git pushed: got %+v, %v, want 1 dropped", done, err)
 	}
 	if !r.Owned(object.MustID(tree)) {
 		t.Error("a file of the base is gone")
@@ -315,7 +315,7 @@ func BenchmarkGC(b *testing.B) {
 		b.StartTimer()
 		done, err := session.GC(context.Background(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: 30 * day, Daily: 30 * day}})
 		if err != nil || len(done.Dropped) < checkpoints/2 {
-			b.Fatalf("%+v, %v", done, err)
+			b.Fatalf("gc: got %+v, %v", done, err)
 		}
 		b.ReportMetric(float64(len(done.Dropped)), "dropped")
 		r.Close()

@@ -58,7 +58,7 @@ func begun(t *testing.T) *session.Repo {
 	r := open(t, filepath.Join(t.TempDir(), "s.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
 	m, err := session.CreateMeta(t.Context(), r, session.Meta{Session: "s", Remote: "https://example.org/app", Ref: "refs/heads/main"}, "joe")
 	if err != nil || m.State != session.Open {
-		t.Fatalf("%+v, %v", m, err)
+		t.Fatalf("create the session: got %+v, %v", m, err)
 	}
 	return r
 }
@@ -91,7 +91,7 @@ func TestWriters(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	w := here(t, a)
 	if w.Life() != session.Lives || w.PID != os.Getpid() || w.Started == 0 || w.Boot == "" || len(w.State) != 32 {
-		t.Errorf("%+v, %v", w, w.Life())
+		t.Errorf("writer of this process: got %+v, life %v", w, w.Life())
 	}
 	if again := here(t, a); again != w {
 		t.Errorf("%+v, then %+v", w, again)
@@ -100,7 +100,7 @@ func TestWriters(t *testing.T) {
 		t.Errorf("%+v and %+v", w, other)
 	}
 	if d := dead(t, a); d.Life() != session.Dead || !d.Same(w) {
-		t.Errorf("%+v: %v", d, d.Life())
+		t.Errorf("writer of an ended process: got %+v, life %v, want dead", d, d.Life())
 	}
 	reused := w
 	reused.Started++
@@ -108,7 +108,7 @@ func TestWriters(t *testing.T) {
 		t.Error("another process of that number counts")
 	}
 	if f := faraway(t); f.Life() != session.Unknown {
-		t.Errorf("%+v: %v", f, f.Life())
+		t.Errorf("writer on another host: got %+v, life %v, want unknown", f, f.Life())
 	}
 	namespace := w
 	namespace.PIDs = "pid:[1]"
@@ -135,7 +135,7 @@ func TestWriters(t *testing.T) {
 	}
 	t.Setenv("ARTIFACTFS_ACTOR", " robot ")
 	if got := session.Actor(); got != "robot" {
-		t.Errorf("%q", got)
+		t.Errorf("actor is %q, want robot", got)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestLifeOfASession(t *testing.T) {
 	ctx, w := t.Context(), here(t, t.TempDir())
 	c, err := claim(r, w, nil)
 	if err != nil || c.Lane.Name != "main" || c.Lane.Segment != 1 || c.Interrupted || c.TookOver || c.Meta.State != session.Active {
-		t.Fatalf("%+v, %v", c, err)
+		t.Fatalf("first claim: got %+v, %v", c, err)
 	}
 	before, _ := r.Ref(session.MetaRef("s"))
 	if _, err := claim(r, w, nil); err != nil {
@@ -154,24 +154,24 @@ func TestLifeOfASession(t *testing.T) {
 		t.Error("who has the lane already changes something")
 	}
 	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || m.State != session.Paused {
-		t.Errorf("%+v, %v", m, err)
+		t.Errorf("release the claim: got %+v, %v, want state paused", m, err)
 	}
 	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || len(m.Transitions) != 3 {
 		t.Errorf("twice: %+v, %v", m, err)
 	}
 	if c, err = claim(r, w, nil); err != nil || c.Interrupted || c.Lane.Segment != 1 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("claim after the release: got %+v, %v, want segment 1, not interrupted", c, err)
 	}
 	elsewhere := here(t, t.TempDir())
 	var held *session.HeldError
 	if _, err := claim(r, elsewhere, nil); !errors.As(err, &held) || held.Writer != w || held.Life != session.Lives {
-		t.Errorf("%v", err)
+		t.Errorf("claim by a second writer: got %v, want that the first writer, which lives, holds the session", err)
 	}
 	if _, err := session.Release(ctx, r, "s", "main", elsewhere, "", ""); err != nil {
 		t.Error(err)
 	}
 	if c, err = claim(r, elsewhere, takeOver); err != nil || !c.TookOver || c.Lane.Segment != 2 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("claim with take-over: got %+v, %v, want segment 2", c, err)
 	}
 	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || m.State != session.Active {
 		t.Errorf("who lost the lane lets go of it: %+v, %v", m, err)
@@ -184,13 +184,13 @@ func TestLifeOfASession(t *testing.T) {
 	session.Release(ctx, r, "s", "main", elsewhere, "unmounted", "joe")
 	for _, to := range []session.LifeState{session.Closed, session.Closed, session.Archived, session.Open, session.Archived, session.Open, session.Open} {
 		if _, err := session.Transit(ctx, r, "s", session.Transition{State: to, Actor: "joe", Reason: "merged"}); err != nil {
-			t.Errorf("%s: %v", to, err)
+			t.Errorf("transit to %s: %v", to, err)
 		}
 		if to == session.Open {
 			continue
 		}
 		if _, err := claim(r, w, takeOver); !errors.Is(err, session.ErrClosed) {
-			t.Errorf("%s: %v", to, err)
+			t.Errorf("claim in the state %s: got %v, want ErrClosed", to, err)
 		}
 	}
 	want := "open:begun active:mounted paused:unmounted resumed:mounted paused:taken over by " + w.Host + " resumed:mounted paused:unmounted" +
@@ -221,7 +221,7 @@ func TestACrashIsAPause(t *testing.T) {
 		t.Error("it is not seen")
 	}
 	if c, err := claim(r, here(t, t.TempDir()), nil); err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("claim after the writer died: got %+v, %v, want segment 2, interrupted", c, err)
 	}
 	if m, _, _ := session.ReadMeta(r, "s"); m.Interrupted() {
 		t.Error("it is seen although somebody is at work")
@@ -233,7 +233,7 @@ func TestACrashIsAPause(t *testing.T) {
 	r = begun(t)
 	claim(r, dead(t, state), nil)
 	if m, err := session.Transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe", Reason: "it is gone"}); err != nil || m.State != session.Paused {
-		t.Errorf("%+v, %v", m, err)
+		t.Errorf("pause the session of a dead writer: got %+v, %v", m, err)
 	}
 	if got, want := story(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
 		t.Errorf("got %s", got)
@@ -243,7 +243,7 @@ func TestACrashIsAPause(t *testing.T) {
 	claim(r, faraway(t), nil)
 	var held *session.HeldError
 	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far holds session s since ") {
-		t.Errorf("%v", err)
+		t.Errorf("claim a session that another host holds: got %v", err)
 	}
 }
 
@@ -270,15 +270,15 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	}
 	m, lane, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: "main", Writer: w, Theirs: id, Actor: "joe"})
 	if err != nil || !strings.HasPrefix(lane.Name, "main-") || session.ValidName(lane.Name) != nil || !lane.Writer.Same(w) || m.State != session.Active {
-		t.Fatalf("%+v, %+v, %v", m, lane, err)
+		t.Fatalf("yield the lane: got %+v, %+v, %v, want a new lane of this writer", m, lane, err)
 	}
 	if m.Lanes[0].Writer != other || len(m.Lanes) != 2 {
-		t.Errorf("%+v", m.Lanes)
+		t.Errorf("lanes after the yield: got %+v, want two, the first with the other writer", m.Lanes)
 	}
 	// What we say comes behind what they say, so that the session remote takes it.
 	git(t, ours.Dir(), "merge-base", "--is-ancestor", "refs/afs/theirs", session.MetaRef("s"))
 	if c, err := claim(ours, w, func(q *session.ClaimRequest) { q.Lane = lane.Name }); err != nil || c.Interrupted {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("claim the new lane: got %+v, %v", c, err)
 	}
 	if m, err := session.Release(t.Context(), ours, "s", lane.Name, w, "unmounted", "joe"); err != nil || m.State != session.Active {
 		t.Errorf("the other one still works: %+v, %v", m, err)
@@ -290,7 +290,7 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, l, err := session.Yield(t.Context(), theirs, session.YieldRequest{Session: "s", Lane: "main", Writer: other, Theirs: back}); err != nil || l.Name != "main" || l.Writer != other {
-		t.Errorf("%+v, %v", l, err)
+		t.Errorf("yield in the other repository: got %+v, %v, want the main lane of the other writer", l, err)
 	}
 	if now, _ := theirs.Ref(session.MetaRef("s")); now != back {
 		t.Errorf("it is %s now, not %s", now, back)
@@ -298,7 +298,7 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	// Without a take-over the lane stays ours.
 	again, l, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: lane.Name, Writer: w, Theirs: id, Actor: "joe"})
 	if err != nil || l.Name != lane.Name {
-		t.Errorf("%+v, %+v, %v", again, l, err)
+		t.Errorf("yield a lane that was not taken over: got %+v, %+v, %v, want the same lane", again, l, err)
 	}
 	git(t, ours.Dir(), "fsck", "--strict")
 }

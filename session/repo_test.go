@@ -223,7 +223,7 @@ func TestCommitGraphBesideShallow(t *testing.T) {
 	tip := history[4]
 	tree, err := r.Commit(tip)
 	if err != nil || len(tree.Parents) != 1 {
-		t.Fatalf("%+v, %v", tree, err)
+		t.Fatalf("read the last commit of the remote: got %+v, %v, want one parent", tree, err)
 	}
 	mine := outgoing(t, object.SHA1, object.Commit, fmt.Sprintf("tree %s\nparent %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nm\n", tree.Tree, tip))
 	ctx := context.Background()
@@ -280,7 +280,7 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 			return lost
 		})
 		if !errors.Is(err, lost) {
-			t.Errorf("%s: %v", c.Name, err)
+			t.Errorf("update stopped by the test at %s: got %v", c.Name, err)
 		}
 		if now, err := r.Ref(c.Name); err != nil || now != before {
 			t.Errorf("%s is %s though its objects do not last, was %s (%v)", c.Name, now, before, err)

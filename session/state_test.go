@@ -262,6 +262,6 @@ func TestPacksAreJoined(t *testing.T) {
 	}
 	git(t, dir, "fsck", "--full")
 	if s, err := odb.Look(dir+"/objects", object.SHA1); err != nil || s.Packs > 80 {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("survey of the objects: got %+v, %v, want at most 80 packs", s, err)
 	}
 }

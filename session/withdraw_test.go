@@ -25,7 +25,7 @@ func TestWithdraw(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, err := claim(r, second, nil); err != nil || c.Lane.Segment != 2 {
-			t.Fatalf("%+v, %v", c, err)
+			t.Fatalf("claim by the second writer: got %+v, %v, want segment 2", c, err)
 		}
 		m, err := session.Withdraw(ctx, r, "s", "main", second, before, "not mounted", "joe")
 		if err != nil {
@@ -44,6 +44,6 @@ func TestWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := session.Withdraw(ctx, r, "s", "main", second, held, "", ""); err != nil || m.Lanes[0].Left != nil || m.State != session.Active {
-		t.Errorf("%+v, %v", m, err)
+		t.Errorf("withdraw from a lane that another machine holds: got %+v, %v, want no change", m, err)
 	}
 }

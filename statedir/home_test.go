@@ -15,7 +15,7 @@ func TestHomeIsTakenOnce(t *testing.T) {
 	h := statedirtest.New(t)
 	first, err := h.Lock(t.Context(), "work", "/srv/a b")
 	if err != nil || !first.Created {
-		t.Fatalf("%+v, %v", first, err)
+		t.Fatalf("lock a new mount directory: got %+v, %v", first, err)
 	}
 	var used statedir.InUseError
 	if _, err := h.Lock(t.Context(), "work", "/srv/other"); !errors.As(err, &used) || used.Dir != "/srv/a b" || used.Session != "work" {

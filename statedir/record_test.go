@@ -63,12 +63,12 @@ func TestBadRecords(t *testing.T) {
 		r := statedirtest.Record()
 		c.change(&r)
 		if _, err := statedir.DecodeRecord(encodeRecord(t, r)); !errors.Is(err, c.err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("decode a record with %s: got %v", name, err)
 		}
 	}
 	for _, text := range []string{"", "{", "[]", "null", `{"version":"1"}`, `{"version":1}`} {
 		if _, err := statedir.DecodeRecord([]byte(text)); !errors.Is(err, statedir.ErrRecord) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("decode %q: got %v, want ErrRecord", text, err)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestBaseOfARecord(t *testing.T) {
 	r := statedirtest.Record()
 	b, err := r.Base()
 	if err != nil || b.Commit.String() != r.Commit || b.Tree.String() != r.Tree || b.Ref != r.Ref || !b.Time.Equal(r.Time) {
-		t.Errorf("%+v, %v", b, err)
+		t.Errorf("base of the record: got %+v, %v", b, err)
 	}
 	r.Commit, r.Tree, r.Format, r.Checkpoint = "", "", "sha256", nil
 	if b, err := r.Base(); err != nil || !b.Commit.IsZero() || b.Format.String() != "sha256" {
@@ -93,7 +93,7 @@ func TestSessionNames(t *testing.T) {
 	} {
 		name := statedir.SessionName(c[0], c[1])
 		if err := control.ValidSession(name); err != nil {
-			t.Errorf("%q: %v", c, err)
+			t.Errorf("session name for %q: %v", c, err)
 		}
 		if other, ok := seen[name]; ok {
 			t.Errorf("%q and %q are both %s", c, other, name)

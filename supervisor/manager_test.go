@@ -174,7 +174,7 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 	}
 	y.kill(y.awaitEvent("serving", 3).PID, syscall.SIGKILL)
 	if h := y.awaitEvent("serving", 4); h.Mounts != 4 || h.Version != "better" {
-		t.Errorf("%+v", h)
+		t.Errorf("fourth worker: got %+v, want 4 mounts and version better", h)
 	}
 	beats := m.times(keeper.Watchdog)
 	y.until("it is heard of after the upgrade", func() bool { return m.times(keeper.Watchdog) >= beats+3 })
@@ -198,7 +198,7 @@ func TestRestartLeavesMountsToTheServiceManager(t *testing.T) {
 		m.start(y, "FAKE_LEAVE=1", "FAKE_SPARE=1")
 		h := y.awaitEvent("serving", n)
 		if h.Mounts != n {
-			t.Errorf("%+v", h)
+			t.Errorf("worker serves %+v", h)
 		}
 		y.until("it is ready", func() bool { return m.times(keeper.Ready) == n })
 		y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
@@ -220,6 +220,6 @@ func TestManagerThatDoesNotReadIsNotWaitedFor(t *testing.T) {
 	y.kill(y.awaitEvent("serving", 1).PID, syscall.SIGKILL)
 	start := time.Now()
 	if h := y.awaitEvent("serving", 2); h.Mounts != 2 || time.Since(start) > 10*time.Second {
-		t.Errorf("%+v", h)
+		t.Errorf("second worker: got %+v, want 2 mounts within 10 seconds", h)
 	}
 }

@@ -97,7 +97,7 @@ func (y *try) events() (all []happening) {
 		}
 		var h happening
 		if err := json.Unmarshal(line, &h); err != nil {
-			y.Fatalf("%q: %v", line, err)
+			y.Fatalf("parse event %q: %v", line, err)
 		}
 		all = append(all, h)
 	}
@@ -252,7 +252,7 @@ func TestSpareGoesOn(t *testing.T) {
 	})
 	y.kill(spare.PID, syscall.SIGKILL)
 	if got := y.awaitEvent("serving", 3); got.Mounts != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("third worker: got %+v, want 1 mount", got)
 	}
 }
 
@@ -344,7 +344,7 @@ func TestUpgrade(t *testing.T) {
 	for n := 2; n < 5; n++ {
 		y.kill(y.awaitEvent("serving", n).PID, syscall.SIGKILL)
 		if h := y.awaitEvent("serving", n+1); !strings.HasPrefix(h.Version, "better") || h.Mounts != n+1 {
-			t.Errorf("%+v", h)
+			t.Errorf("worker after the executable was removed: got %+v", h)
 		}
 	}
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
@@ -395,7 +395,7 @@ func TestLostSupervisorIsReplaced(t *testing.T) {
 		h := y.awaitEvent("serving", n+1)
 		next := y.awaitEvent("supervisor", n+1)
 		if h.Mounts != n+1 || h.Start.Supervisor != next.PID || h.Start.Count != n || !strings.Contains(h.Start.Reason, "supervisor") {
-			t.Errorf("%+v", h)
+			t.Errorf("worker after the supervisor was killed: got %+v", h)
 		}
 		y.kill(h.PID, 0)
 	}

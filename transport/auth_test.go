@@ -71,7 +71,7 @@ func TestStaticLogins(t *testing.T) {
 		r := openRemote(t, c.url, c.o)
 		for range 2 {
 			if _, err := r.Refs(t.Context(), nil); err != nil {
-				t.Errorf("%s: %v", c.name, err)
+				t.Errorf("refs with the credentials %s: %v", c.name, err)
 			}
 		}
 		if n := d.refused; n > 2 {
@@ -114,7 +114,7 @@ func TestTokenFileRenewed(t *testing.T) {
 		}
 		d.only(basic("x-access-token", token))
 		if _, err := r.Refs(t.Context(), nil); err != nil {
-			t.Errorf("%s: %v", token, err)
+			t.Errorf("refs with the token %s: %v", token, err)
 		}
 	}
 }

@@ -63,13 +63,13 @@ func TestRefLines(t *testing.T) {
 		"unborn HEAD symref-target:refs/heads/x":        {Name: "HEAD", Target: "refs/heads/x"},
 	} {
 		if got, err := parseRef(object.SHA1, line); err != nil || got != want {
-			t.Errorf("%q: %+v, %v", line, got, err)
+			t.Errorf("parse the ref line %q: got %+v, %v", line, got, err)
 		}
 	}
 	for _, line := range []string{"", hexA, hexA + " ", hexA + "  x", hexA + " x ", hexA[1:] + " x", strings.ToUpper(hexA) + " x", strings.Repeat("0", 40) + " x",
 		strings.Repeat("a", 64) + " x", "unborn HEAD", hexA + " x peeled:1", hexA + " HEAD symref-target:../x", "unborn x peeled:" + hexA} {
 		if got, err := parseRef(object.SHA1, line); err == nil {
-			t.Errorf("%q: %+v", line, got)
+			t.Errorf("parse the invalid ref line %q: got %+v, want an error", line, got)
 		}
 	}
 	for name, want := range map[string]bool{"HEAD": true, "refs/heads/a": true, "refs/heads/ä-b.c/d@e": true, "heads/a": false, "refs/": false, "refs//a": false, "refs/a/": false,
@@ -96,14 +96,14 @@ func TestInfoLines(t *testing.T) {
 		"0000":                                          {-1, -1},
 	} {
 		if got, err := parseInfo(reader(in), object.SHA1, ids); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: %v, %v", in, got, err)
+			t.Errorf("parse the object sizes %q: got %v, %v", in, got, err)
 		}
 	}
 	other := strings.Repeat("c", 40)
 	for _, in := range []string{"", packets("size"), packets("date") + "0000", packets("size", hexA+" -1") + "0000", packets("size", hexA+" +1") + "0000", packets("size", other+" 1") + "0000",
 		packets("size", hexA+" 9223372036854775808") + "0000", packets("size", hexA+" 1", hexA+" 1", hexA+" 1") + "0000", packets("size", "x 1") + "0000", packets("size") + "0001"} {
 		if got, err := parseInfo(reader(in), object.SHA1, ids); err == nil {
-			t.Errorf("%q: %v", in, got)
+			t.Errorf("parse the invalid object sizes %q: got %v, want an error", in, got)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestFetchSections(t *testing.T) {
 	for _, in := range []string{"", "0000", packets("acknowledgments"), packets("shallow-info", "shallow "+hexA), packets("shallow-info", "shallow x") + "0001",
 		packets("shallow-info", "unshallow "+hexA) + "0001", packets("shallow-info") + "0000", packets("wanted-refs"), packets("packfile-uris")} {
 		if got, err := parseFetch(reader(in), object.SHA1); err == nil {
-			t.Errorf("%q: %v", in, got)
+			t.Errorf("parse the invalid fetch response %q: got %v, want an error", in, got)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func FuzzRefs(f *testing.F) {
 		}
 		for _, r := range refs.List {
 			if !refname.Valid(r.Name) || r.ID.IsZero() || r.Target != "" && !refname.Valid(r.Target) {
-				t.Errorf("%+v", r)
+				t.Errorf("parsed ref %+v is invalid", r)
 			}
 		}
 	})

@@ -17,7 +17,7 @@ func TestPushOfWhatWasTold(t *testing.T) {
 				wantKinds(t, results, err, done)
 				reported, err := r.Refs(t.Context(), []string{"refs/afs/"})
 				if err != nil || len(reported.List) != 1 {
-					t.Fatalf("%+v, %v", reported, err)
+					t.Fatalf("refs after the push: got %+v, %v, want one", reported, err)
 				}
 				for _, want := range []RejectKind{done, RejectMoved} {
 					before := r.Stats()

@@ -315,7 +315,7 @@ func TestUnreachable(t *testing.T) {
 		"https://no-such-host.invalid", "git://no-such-host.invalid", "no-such-host.invalid:x"} {
 		r := openRemote(t, base+"/r", Options{Connect: 5 * time.Second})
 		if _, err := r.Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
-			t.Errorf("%s: %v", base, err)
+			t.Errorf("refs of %s: got %v, want ErrUnreachable", base, err)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func TestSeek(t *testing.T) {
 		got, err := w.Seek(t.Context(), w.node(c.path), c.off, c.whence)
 		w.want(fmt.Sprintf("seek %+v", c), err, c.err)
 		if err == nil && got != c.want {
-			t.Errorf("%+v: %d", c, got)
+			t.Errorf("seek %+v: got offset %d", c, got)
 		}
 	}
 }

@@ -298,7 +298,7 @@ func TestGitFileReadOnly(t *testing.T) {
 	w.Tree = tree
 	defer w.close()
 	if got := w.read(w.node(".git")); got != "gitdir: /x\n" {
-		t.Errorf("%q", got)
+		t.Errorf("contents of .git: got %q", got)
 	}
 	_, err = w.Mkdir(t.Context(), Root, "new", 0o755, Cred{})
 	w.want("mkdir", err, syscall.EROFS)
@@ -327,7 +327,7 @@ func TestChangesDuringCopyUp(t *testing.T) {
 	w.ok(<-done)
 	got, token := w.since(token)
 	if got != "dir/f00" {
-		t.Errorf("%q", got)
+		t.Errorf("changed paths: got %q, want dir/f00", got)
 	}
 	if got, _ = w.since(token); got != "" {
 		t.Errorf("again %q", got)

@@ -353,7 +353,7 @@ func faultRun(t *testing.T, f *faultSwitch, errno error) {
 		err := do()
 		f.arm(false)
 		if err != nil && !errors.Is(err, errno) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s failed with %v, want the injected error", what, err)
 		}
 		return err == nil
 	}

@@ -182,7 +182,7 @@ func TestRenameErrors(t *testing.T) {
 		w.listing("other", "deep file")
 		w.listing("own/in/sub", "x")
 		if a := w.stat("own"); a.Nlink != 3 {
-			t.Errorf("%+v", a)
+			t.Errorf("directory own has the attributes %+v, want 3 links", a)
 		}
 	})
 }
@@ -293,7 +293,7 @@ func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
 	blob := w.src.ID("dir/a")
 	for _, path := range []string{"dir/a", "l"} {
 		if a, ok := w.Glance(w.node(path), w.src.ID(path)); !ok || a != w.stat(path) {
-			t.Errorf("%s: %+v, %v", path, a, ok)
+			t.Errorf("Glance(%s) = %+v, %v, want the attributes that stat returns", path, a, ok)
 		}
 	}
 	own := w.create("dir/own", "a")
@@ -302,7 +302,7 @@ func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
 		"what has its lower half": own & (1<<32 - 1), "what is not there": 1<<32 - 1,
 	} {
 		if a, ok := w.Glance(n, blob); ok {
-			t.Errorf("%s: %+v", what, a)
+			t.Errorf("Glance of %s = %+v, want none", what, a)
 		}
 	}
 	n := w.node("dir/a")

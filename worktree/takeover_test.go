@@ -195,7 +195,7 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	none := over.killed(false)
 	none.eventually("who does not take over has no unnamed files", func() bool { return none.Stats().Contents == 0 })
 	if none.Remember(own); len(none.Recovery().Problems) > 0 {
-		t.Errorf("%q", none.Recovery().Problems)
+		t.Errorf("problems after the nodes were restored: %q", none.Recovery().Problems)
 	}
 }
 

@@ -36,10 +36,10 @@ func TestWalkBase(t *testing.T) {
 				t.Errorf("%s comes before the directory that it is in", e.Path)
 			}
 			if e.Path == "module" && (e.Mode != object.ModeGitlink || e.Attr.Mode != 0o40755) || e.Path != "module" && e.ID != w.src.ID(e.Path) {
-				t.Errorf("%s: %+v", e.Path, e)
+				t.Errorf("base entry %s is %+v", e.Path, e)
 			}
 			if e.Attr.Mtime != commitTime.UnixNano() || e.Attr.Node == 0 {
-				t.Errorf("%s: %+v", e.Path, e.Attr)
+				t.Errorf("base entry %s has the attributes %+v", e.Path, e.Attr)
 			}
 			if e.Mode == object.ModeDir {
 				dirs[e.Path] = true
@@ -75,7 +75,7 @@ func BenchmarkWalkBase(b *testing.B) {
 	walk := func(b *testing.B, tree *Tree) {
 		n := 0
 		if err := tree.WalkBase(b.Context(), func(BaseEntry) error { n++; return nil }); err != nil || n < 108_000 {
-			b.Fatal(n, err)
+			b.Fatalf("walk over the base tree: %d entries, %v", n, err)
 		}
 	}
 	open := func(b *testing.B) *Tree {

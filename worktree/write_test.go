@@ -324,7 +324,7 @@ func TestUnlinkedInUse(t *testing.T) {
 	for path, data := range files {
 		w.Forget(nodes[path], 1)
 		if a, err := w.Attr(t.Context(), nodes[path]); err != nil || a.Nlink != 0 || w.read(nodes[path]) != data {
-			t.Errorf("%s: %+v, %v", path, a, err)
+			t.Errorf("removed file %s that is still open: got attributes %+v, error %v, want no link and the same contents", path, a, err)
 		}
 		w.write(nodes[path], "more", int64(len(data)))
 		if got := w.read(nodes[path]); got != data+"more" {
@@ -377,7 +377,7 @@ func TestLinks(t *testing.T) {
 	w.both(func() {
 		for _, path := range []string{"a", "dir/b", "c"} {
 			if x := w.stat(path); x.Nlink != 3 || x.Node != w.node("a") {
-				t.Errorf("%s: %+v", path, x)
+				t.Errorf("linked file %s: got %+v, want 3 links to one node", path, x)
 			}
 		}
 	})
@@ -475,10 +475,10 @@ func TestTruncateToTheSameSize(t *testing.T) {
 		}
 		mtime := int64(77)
 		if after := w.set(path, Change{Set: SetSize | SetMtime, Size: size, Mtime: mtime}); after.Mtime != mtime || after.Size != size {
-			t.Errorf("%s: %+v", path, after)
+			t.Errorf("%s after the size and mtime were set: %+v", path, after)
 		}
 		if after := w.set(path, Change{Set: SetSize, Size: 2}); after.Mtime == mtime || after.Size != 2 {
-			t.Errorf("%s: %+v", path, after)
+			t.Errorf("%s after the size alone was set: %+v, want a new mtime", path, after)
 		}
 	}
 }

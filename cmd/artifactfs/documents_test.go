@@ -103,7 +103,7 @@ func TestDocumentsShowCommandsThatExist(t *testing.T) {
 				if word == "artifactfs" || strings.HasSuffix(word, "/artifactfs/helper") {
 					shown++
 					if bad := wrong(root, words[i+1:]); bad != "" {
-						t.Errorf("%s:%d: %s: %s", page, s.line, s.text, bad)
+						t.Errorf("%s:%d: command %s is wrong: %s", page, s.line, s.text, bad)
 					}
 					break
 				}

@@ -55,7 +55,7 @@ func TestHelperRefuses(t *testing.T) {
 		words := strings.Fields(args)
 		_, err := parseHelper(words[0], words[1:])
 		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) || e.Hint == "" {
-			t.Errorf("%s: %+v", args, e)
+			t.Errorf("parse the helper's arguments %s: got %+v, want a usage error", args, e)
 		}
 	}
 }
@@ -63,14 +63,14 @@ func TestHelperRefuses(t *testing.T) {
 func TestUnmountHelperFlags(t *testing.T) {
 	h, err := parseHelper(unmountHelper, []string{"/m", "-nlf", "-t", "fuse.artifactfs"})
 	if err != nil || h.dir != "/m" || h.flags != unix.MNT_DETACH|unix.MNT_FORCE || h.fake {
-		t.Errorf("%+v, %v", h, err)
+		t.Errorf("parse the flags of the unmount helper: got %+v, %v", h, err)
 	}
 }
 
 func TestHelperByName(t *testing.T) {
 	for name, want := range map[string]string{"/sbin/mount.fuse.artifactfs": mountHelper, "umount.fuse.artifactfs": unmountHelper, "/usr/bin/artifactfs": "", "mount.fuse": ""} {
 		if got := helper(name); got != want {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("helper(%s) = %q", name, got)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestHelperByName(t *testing.T) {
 func TestSplitOptions(t *testing.T) {
 	for list, want := range map[string][]string{`a,b=c`: {"a", "b=c"}, `a="b,c",d`: {"a=b,c", "d"}, ``: {""}, `"a,b"`: {"a,b"}} {
 		if got := splitOptions(list); !slices.Equal(got, want) {
-			t.Errorf("%q: %q", list, got)
+			t.Errorf("splitOptions(%q) = %q", list, got)
 		}
 	}
 }

@@ -404,7 +404,7 @@ func TestCompletionScripts(t *testing.T) {
 	a := newAfs(t)
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if got := a.ok("completion", shell); !strings.Contains(got, "artifactfs") {
-			t.Errorf("%s: %q", shell, got)
+			t.Errorf("completion %s printed %q", shell, got)
 		}
 	}
 	script := filepath.Join(a.dir, "script")

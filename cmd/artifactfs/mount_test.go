@@ -264,7 +264,7 @@ func TestInheritedDevice(t *testing.T) {
 	for fd, want := range map[int]string{int(f.Fd()): "descriptor is not an open /dev/fuse", 1 << 20: "bad file descriptor"} {
 		_, err := mounts.InheritedDevice(fd)
 		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) || e.Hint == "" {
-			t.Errorf("%d: %+v", fd, e)
+			t.Errorf("inherited descriptor %d: got %+v, want a usage error", fd, e)
 		}
 	}
 }

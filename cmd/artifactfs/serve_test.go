@@ -199,7 +199,7 @@ func TestWorkerEndsWhenToldTo(t *testing.T) {
 	}
 	s, err := client.Status(t.Context())
 	if d := s.Daemon; err != nil || d.PID != os.Getpid() || d.Supervisor != 7 || d.Takeovers != 3 || d.Reason != "it was tired" || d.Version == "" {
-		t.Errorf("%+v, %v", d, err)
+		t.Errorf("status of the daemon: got %+v, %v", d, err)
 	}
 	w.conn.Tell(keeper.Stop, "1")
 	w.hears(t, keeper.Stopping)
@@ -226,7 +226,7 @@ func TestUpgradeThatFailsIsTold(t *testing.T) {
 		t.Errorf("answer %v", err)
 	}
 	if s, err := client.Status(t.Context()); err != nil || s.Daemon.UpgradeFailed != "it is too new" {
-		t.Errorf("%+v, %v", s.Daemon, err)
+		t.Errorf("status after the failed upgrade: got %+v, %v", s.Daemon, err)
 	}
 	w.conn.Tell(keeper.Stop, "1")
 	await(t, w.ended)
@@ -261,7 +261,7 @@ func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
 	defer other.Close()
 	conn.Close()
 	if err := serving.RunWorker(t.Context(), a, other, serving.DaemonFlags{}); err != nil {
-		t.Errorf("%v", err)
+		t.Errorf("run the worker without a supervisor: %v", err)
 	}
 	if _, err := os.Lstat(a.State); err == nil {
 		t.Error("it has touched the state directory")

@@ -60,7 +60,7 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	hint := `hint: run artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix to resume session fix`
 	for _, verb := range []string{"unmount", "prefetch"} {
 		if r := a.run(verb, "it's"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, hint) {
-			t.Errorf("%s: %+v", verb, r)
+			t.Errorf("%s of a session that is not mounted: got %+v", verb, r)
 		}
 	}
 }
@@ -121,10 +121,10 @@ func TestUnmountOfSessions(t *testing.T) {
 	}
 	r := a.run("unmount", "--session", "work")
 	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work resumes it)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
-		t.Errorf("%+v", r)
+		t.Errorf("unmount --session: got %+v", r)
 	}
 	if r := a.run("unmount", "--all", "--json"); r.code != 0 || r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","pending":0,"kept":0}]}`+"\n" || !strings.Contains(r.stderr, "kept git objects in session more") {
-		t.Errorf("%+v", r)
+		t.Errorf("unmount --all --json: got %+v", r)
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("unmount --all took what was not mounted: %v", err)
@@ -192,10 +192,10 @@ func TestDoctorTellsWhatIsWrong(t *testing.T) {
 	r := a.run("doctor")
 	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "ok    fix: 3 changed paths, last mounted at /gone/fix\n") ||
 		!strings.Contains(r.stdout, "bad   "+left+": leftover of a process that was killed while it mounted\n      --fix removes the directory\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
-		t.Errorf("%+v", r)
+		t.Errorf("doctor: got %+v", r)
 	}
 	if r := a.run("doctor", "--fix"); !strings.Contains(r.stdout, "fixed "+left+": leftover of a process that was killed while it mounted\n") {
-		t.Errorf("%+v", r)
+		t.Errorf("doctor --fix: got %+v", r)
 	}
 	if _, err := os.Stat(left); err == nil {
 		t.Error("it is still there")
@@ -208,6 +208,6 @@ func TestDoctorTellsWhatIsWrong(t *testing.T) {
 		Wrong int
 	}
 	if r := a.run("doctor", "--json"); json.Unmarshal([]byte(r.stdout), &answer) != nil || len(answer.Findings) < 1 {
-		t.Errorf("%+v", r)
+		t.Errorf("doctor --json: got %+v", r)
 	}
 }

@@ -23,7 +23,7 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 	})
 	r := a.run("checkpoint", "app/sub", "-m", "before it", "--pin", "good", "--sync")
 	if r.code != 0 || r.stdout != checkpointA+"\n" || r.stderr != "artifactfs: left out: app/.env (looks like a secret), core (60.0 MiB) and 1 more\n" {
-		t.Errorf("%+v", r)
+		t.Errorf("checkpoint with a message and a pin: got %+v", r)
 	}
 	if q := last[control.CheckpointRequest](t, s); q != (control.CheckpointRequest{Dir: a.dir + "/app", Message: "before it", Pin: "good", Sync: true}) {
 		t.Errorf("asked for %+v", q)
@@ -32,10 +32,10 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 		s.checkpoint.Synced = false
 	})
 	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != checkpointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: run artifactfs status") {
-		t.Errorf("%+v", r)
+		t.Errorf("checkpoint --sync without the session remote: got %+v", r)
 	}
 	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount at this directory") {
-		t.Errorf("%+v", r)
+		t.Errorf("checkpoint outside of a mount: got %+v", r)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestSyncTellsWhatIsMissing(t *testing.T) {
 		s.sync = control.SyncReply{Dir: a.dir + "/app", Session: control.SessionStatus{Name: "work", SessionRemote: "https://127.0.0.1/work", Mode: "shared"}}
 	})
 	if got := a.ok("sync", "app"); got != "session work is on https://127.0.0.1/work\n" {
-		t.Errorf("%q", got)
+		t.Errorf("sync printed %q", got)
 	}
 	s.set(func() {
 		s.sync.Session.Pending, s.sync.Session.Error = 3, "connection refused"
@@ -53,13 +53,13 @@ func TestSyncTellsWhatIsMissing(t *testing.T) {
 	r := a.run("sync", "app", "--timeout", "2s")
 	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the changes are stored on this host, and the push is retried automatically\n"
 	if r.code != control.ExitUnsynced || r.stdout != "" || r.stderr != want {
-		t.Errorf("%+v", r)
+		t.Errorf("sync with pending refs: got %+v", r)
 	}
 	if q := last[control.SyncRequest](t, s); q.Timeout != 2*time.Second {
 		t.Errorf("asked for %+v", q)
 	}
 	if r := a.run("sync", "app", "--json"); r.code != control.ExitUnsynced || !strings.Contains(r.stdout, `"pending":3`) {
-		t.Errorf("%+v", r)
+		t.Errorf("sync --json with pending refs: got %+v", r)
 	}
 }
 
@@ -77,22 +77,22 @@ func TestSessionsAreNamedByDirectoryOrName(t *testing.T) {
 	cmd := a.command("session", "log", "old")
 	cmd.Dir = filepath.Join(a.dir, "app") // where it could be a path
 	if out, err := cmd.CombinedOutput(); err != nil || last[control.SessionLogRequest](t, s).Of != "old" {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("session log old: %v\n%s", err, out)
 	}
 	for _, bad := range []string{"/nowhere", "./x"} {
 		if r := a.run("session", "log", bad); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount at this directory") {
-			t.Errorf("%+v", r)
+			t.Errorf("session log of a directory that is not mounted: got %+v", r)
 		}
 	}
 	if r := a.run("session", "log", "a b"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "argument is neither a directory nor a valid session name") {
-		t.Errorf("%+v", r)
+		t.Errorf("session log of an invalid name: got %+v", r)
 	}
 	r := a.run("session", "log")
 	if r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "current directory is not in a mount\nhint: add -C DIR|SESSION; artifactfs session list") {
-		t.Errorf("%+v", r)
+		t.Errorf("session log outside of a mount: got %+v", r)
 	}
 	if r := a.run("session", "restore", "@", "-C", "old"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: run artifactfs session resume old DIR to mount it") {
-		t.Errorf("%+v", r)
+		t.Errorf("session restore of a session that is not mounted: got %+v", r)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestSessionRestore(t *testing.T) {
 	r := a.run("session", "restore", checkpointA, "./x", "../y", "-C", "app/sub")
 	want := "changed at the same time, so left unchanged: busy\n1 path restored to " + checkpointA + " (just now)\n"
 	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: saved the previous state (artifactfs session restore -C "+a.dir+"/app "+checkpointB+" undoes the restore)\n" {
-		t.Errorf("%+v", r)
+		t.Errorf("session restore: got %+v", r)
 	}
 	if q := last[control.RestoreRequest](t, s); !slices.Equal(q.Paths, []string{"sub/x", "y"}) || q.Staged || q.DryRun {
 		t.Errorf("asked for %+v", q)
@@ -193,13 +193,13 @@ func TestSessionRestore(t *testing.T) {
 		}
 	}
 	if r := a.run("session", "restore", checkpointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "path is not in the mount") {
-		t.Errorf("%+v", r)
+		t.Errorf("session restore of a path outside of the mount: got %+v", r)
 	}
 	s.set(func() {
 		s.restore.Before, s.restore.DryRun = nil, true
 	})
 	if got := a.ok("session", "restore", checkpointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be restored to "+checkpointA+" (just now)\n" {
-		t.Errorf("%q", got)
+		t.Errorf("session restore -n printed %q", got)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestSessionForkAndResume(t *testing.T) {
 	a, s, f := newWork(t)
 	got := a.ok("session", "fork", "@~1", "copy", "-C", "app", "--session", "copy", "--checkpoint", "interval=1m")
 	if !strings.HasPrefix(got, "forked session copy: mounted https://127.0.0.1/app at "+a.dir+"/copy (main, 3 files, ") {
-		t.Errorf("%q", got)
+		t.Errorf("session fork printed %q", got)
 	}
 	q := last[control.ForkRequest](t, s)
 	if q.Of != a.dir+"/app" || q.ID != "@~1" || q.Mount.Dir != a.dir+"/copy" || q.Mount.Session != "copy" || q.Mount.Remote != "https://127.0.0.1/app" || q.Mount.SessionOptions.Policy != "interval=1m" {
@@ -220,7 +220,7 @@ func TestSessionForkAndResume(t *testing.T) {
 	for args, want := range map[string]string{"old": "https://127.0.0.1/other " + a.dir + "/there ", "old here": "https://127.0.0.1/other " + a.dir + "/here ",
 		"far --session-remote w.git --take-over": " " + a.dir + "/far " + a.dir + "/w.git"} {
 		if r := a.run(append([]string{"session", "resume"}, strings.Fields(args)...)...); r.code != 0 && !strings.HasPrefix(args, "far") {
-			t.Errorf("%s: %+v", args, r)
+			t.Errorf("session resume %s: got %+v", args, r)
 			continue
 		}
 		f.mu.Lock()
@@ -234,10 +234,10 @@ func TestSessionForkAndResume(t *testing.T) {
 		}
 	}
 	if r := a.run("session", "resume", "work"); r.code != control.ExitFailed || !strings.Contains(r.stderr, "resume session work: session is mounted at /w") {
-		t.Errorf("%+v", r)
+		t.Errorf("session resume of a mounted session: got %+v", r)
 	}
 	if r := a.run("session", "resume", "none"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: add --session-remote URL") {
-		t.Errorf("%+v", r)
+		t.Errorf("session resume of an unknown session: got %+v", r)
 	}
 }
 
@@ -262,19 +262,19 @@ func TestSessionNoteAndRecord(t *testing.T) {
 		return string(out)
 	}
 	if got := record("{\"a\":1}\n\n  {\"b\":2}\n"); got != "artifactfs: 1 text looked like a secret and was removed\nrecorded 2 lines in refs/afs/transcript/work\n" {
-		t.Errorf("%q", got)
+		t.Errorf("record of two lines printed %q", got)
 	}
 	if q := last[control.SessionRecordRequest](t, s); !slices.Equal(q.Lines, []string{`{"a":1}`, `{"b":2}`}) {
 		t.Errorf("asked for %+v", q)
 	}
 	if got := record("{\"a\":1}\n[2]\n"); !strings.Contains(got, "recorded 1 line before that\nartifactfs: record line 2: line is not a JSON object\n") {
-		t.Errorf("%q", got)
+		t.Errorf("record of a line that is not an object printed %q", got)
 	}
 	if got := record(""); got != "nothing to record\n" {
-		t.Errorf("%q", got)
+		t.Errorf("record without input printed %q", got)
 	}
 	if got := record(`{"a":"` + strings.Repeat("x", sessions.MaxRecordLine) + `"}`); !strings.Contains(got, "line is longer than 256 KiB") {
-		t.Errorf("%q", got)
+		t.Errorf("record of a line that is too long printed %q", got)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestRecordDoesNotWaitForTheEnd(t *testing.T) {
 	}()
 	fmt.Fprintln(write, `{"a":1}`)
 	if got := await(t, wrote); !slices.Equal(got, []string{`{"a":1}`}) {
-		t.Errorf("%q", got)
+		t.Errorf("recorded lines: got %q", got)
 	}
 	fmt.Fprint(write, "{\"b\":2}\n{\"c\":3}")
 	write.Close()
@@ -336,20 +336,20 @@ func TestSessionGC(t *testing.T) {
 		s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Checkpoint{{ID: checkpointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
 	})
 	if got := a.ok("session", "gc", "work", "--keep-all", "1.5d", "--keep-daily", "0"); got != "dropped 1 checkpoint, kept 4, 3.0 MiB became free\n" {
-		t.Errorf("%q", got)
+		t.Errorf("session gc printed %q", got)
 	}
 	if q := last[control.SessionGCRequest](t, s); q.All != 36*time.Hour || q.Daily != 1 || q.DryRun {
 		t.Errorf("asked for %+v", q)
 	}
 	if got := a.ok("session", "gc", "app", "-n"); !strings.Contains(got, checkpointA) || !strings.HasSuffix(got, "would drop 1 checkpoint and keep 4\n") {
-		t.Errorf("%q", got)
+		t.Errorf("session gc -n printed %q", got)
 	}
 	if q := last[control.SessionGCRequest](t, s); q.All != 0 || q.Daily != 0 || !q.DryRun {
 		t.Errorf("asked for %+v", q)
 	}
 	for _, bad := range []string{"x", "-1d", "1e9d", "NaNd"} {
 		if r := a.run("session", "gc", "app", "--keep-all", bad); r.code != control.ExitUsage || !strings.Contains(r.stderr, "invalid duration; examples are 7d and 12h") {
-			t.Errorf("%s: %+v", bad, r)
+			t.Errorf("session gc --keep-all %s: got %+v, want a usage error", bad, r)
 		}
 	}
 }
@@ -363,7 +363,7 @@ func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
 	r := a.run("unmount", "app", "--timeout", "0")
 	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: a: disk full; b: too\nhint: the changes are stored on this host and will be pushed when session work is mounted again\n"
 	if r.code != control.ExitUnsynced || r.stdout != "unmounted "+dir+"\n" || !strings.HasSuffix(r.stderr, want) {
-		t.Errorf("%+v", r)
+		t.Errorf("unmount with pending refs: got %+v", r)
 	}
 }
 
@@ -374,7 +374,7 @@ func TestWhatIsDiscardedIsNotMissing(t *testing.T) {
 		f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Pending: 1, Why: "moved"}}
 	})
 	if got := a.ok("unmount", "app", "--discard", "--yes"); got != "unmounted "+dir+"\n" {
-		t.Errorf("%q", got)
+		t.Errorf("unmount --discard printed %q", got)
 	}
 }
 
@@ -391,10 +391,10 @@ func TestMountCarriesItsFlags(t *testing.T) {
 	s := f.requests[0].SessionOptions
 	if s.Remote != a.dir+"/w.git" || s.Policy != control.PolicyBeforeRisk || !s.TakeOver || !s.NoDenyList || s.MaxFileSize != 1<<30 ||
 		!slices.Equal(s.Include, []string{"dist/**", ".env.test"}) || !slices.Equal(s.Exclude, []string{"*.iso"}) {
-		t.Errorf("%+v", s)
+		t.Errorf("session options of the mount request: %+v", s)
 	}
 	if r := f.requests[1]; r.At != "@~1" || !r.ReadOnly || r.SessionOptions.Remote != "https://127.0.0.1/w" {
-		t.Errorf("%+v", r)
+		t.Errorf("mount request at a checkpoint: %+v", r)
 	}
 }
 
@@ -426,10 +426,10 @@ func TestSessionDelete(t *testing.T) {
 	}
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
 	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays unchanged") || !strings.Contains(r.stderr, "session undelete work restores it until") {
-		t.Errorf("%+v", r)
+		t.Errorf("session delete: got %+v", r)
 	}
 	if q := last[control.SessionDeleteRequest](t, s); q.Of != "elsewhere" || q.Remote != filepath.Join(a.dir, "r.git") || !q.TakeOver {
-		t.Errorf("%+v", q)
+		t.Errorf("session delete sent the request %+v", q)
 	}
 	if got := a.ok("session", "undelete", "old"); got != "restored session old\n" {
 		t.Errorf("undelete printed %q", got)
@@ -438,6 +438,6 @@ func TestSessionDelete(t *testing.T) {
 		t.Errorf("list --deleted printed %q", got)
 	}
 	if r := a.run("session", "gc", "app", "--all"); r.code != control.ExitUsage {
-		t.Errorf("%+v", r)
+		t.Errorf("session gc of a directory with --all: got %+v, want a usage error", r)
 	}
 }

@@ -101,21 +101,21 @@ func TestNothingIsMounted(t *testing.T) {
 		"unmount --all": "", "unmount --all --json": `{"unmounted":[]}` + "\n",
 	} {
 		if got := a.ok(strings.Fields(args)...); got != want {
-			t.Errorf("%s: %q", args, got)
+			t.Errorf("%s printed %q", args, got)
 		}
 	}
 	for _, args := range []string{"status d", "unmount d", "prefetch d"} {
 		verb := strings.Fields(args)[0]
 		want := "artifactfs: " + verb + " d: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
 		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
-			t.Errorf("%s: %+v", args, r)
+			t.Errorf("%s of a directory that is not mounted: got %+v", args, r)
 		}
 	}
 	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: no artifactfs mount at this directory","hint":"run artifactfs list to see the mounted directories","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
 		t.Errorf("status d --json: got exit %d and %q, want %d and %q", r.code, r.stdout, control.ExitNotMounted, want)
 	}
 	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: no such session\nhint: run artifactfs session list to see the sessions\n" {
-		t.Errorf("%+v", r)
+		t.Errorf("session log of an unknown session: got %+v", r)
 	}
 	if _, err := os.Stat(a.state); err == nil {
 		t.Error("asking made a state directory")
@@ -149,7 +149,7 @@ func TestListShowsEveryDaemon(t *testing.T) {
 	} {
 		r := a.run(strings.Split(args, " ")...)
 		if r.code != 0 || r.stdout != want {
-			t.Errorf("%s: %q %s", args, r.stdout, r.stderr)
+			t.Errorf("%s printed %q and on stderr %s", args, r.stdout, r.stderr)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func TestPrefetch(t *testing.T) {
 	a.ok("prefetch", "m", "a", ".")
 	for _, spec := range []string{"../../x", "/etc"} {
 		if r := a.run("prefetch", "m/src", spec); r.code != control.ExitUsage {
-			t.Errorf("%s: %+v", spec, r)
+			t.Errorf("prefetch of %s: got %+v, want a usage error", spec, r)
 		}
 	}
 	f.mu.Lock()
@@ -236,7 +236,7 @@ func TestDeadMountIsNamed(t *testing.T) {
 `))
 	for dir, want := range map[string]bool{"/srv/a b": true, "/srv/other": false, "/srv": false, "/proc": false, `/srv/a\040b`: false} {
 		if got := cli.HasMount(table, dir); got != want {
-			t.Errorf("%s: %v", dir, got)
+			t.Errorf("HasMount(%s) = %v", dir, got)
 		}
 	}
 }

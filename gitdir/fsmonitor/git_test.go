@@ -70,7 +70,7 @@ func version(t *testing.T) (major, minor int) {
 	t.Helper()
 	out, err := gittest.Git(context.Background(), "", "version")
 	if _, scanned := fmt.Sscanf(out, "git version %d.%d", &major, &minor); err != nil || scanned != nil {
-		t.Fatal(out, err, scanned)
+		t.Fatalf("git version printed %q: %v, %v", out, err, scanned)
 	}
 	return major, minor
 }

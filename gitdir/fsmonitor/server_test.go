@@ -213,7 +213,7 @@ func TestHookArguments(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		if code := query.Hook(c.args, &out); code != c.code || out.String() != c.out {
-			t.Errorf("%q: %d, %q", c.args, code, out.String())
+			t.Errorf("hook with the arguments %q: got exit status %d and output %q", c.args, code, out.String())
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestPrimitivesHaveOneOwner(t *testing.T) {
 				}
 				ast.Inspect(file, func(n ast.Node) bool {
 					if n != nil && o.uses(n) {
-						t.Errorf("%s: %s %s: %s", fset.Position(n.Pos()), p.ImportPath, o.what, o.why)
+						t.Errorf("%s: package %s contains %s: %s", fset.Position(n.Pos()), p.ImportPath, o.what, o.why)
 					}
 					return true
 				})
@@ -162,7 +162,7 @@ func packages(t *testing.T) []pkg {
 			t.Fatal(err)
 		}
 		if p.Error != nil {
-			t.Errorf("%s: %s", p.ImportPath, p.Error.Err)
+			t.Errorf("load package %s: %s", p.ImportPath, p.Error.Err)
 		}
 		p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
 		all = append(all, p)

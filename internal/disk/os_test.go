@@ -37,7 +37,7 @@ func TestCopyFromCopiesRanges(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 4096)
 	from, to := openTest(t, "from", data), openTest(t, "to", []byte("start"))
 	if n, err := to.CopyFrom(5, from.Own(), 3, 1000); n != 1000 || err != nil {
-		t.Fatalf("%d, %v", n, err)
+		t.Fatalf("CopyFrom copied %d bytes, %v, want 1000", n, err)
 	}
 	if n, err := to.CopyFrom(1005, from.Own(), int64(len(data))-10, 1000); n != 10 || err != nil {
 		t.Fatalf("past the end of the source: %d, %v", n, err)

@@ -74,7 +74,7 @@ func TestImage(t *testing.T) {
 			return
 		}
 		if err := json.Unmarshal([]byte(blob), v); err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("parse %s: %v", name, err)
 		}
 	}
 	var top, inner index

@@ -72,7 +72,7 @@ func TestTail(t *testing.T) {
 	var tail Tail
 	for i := range 3 {
 		if n, err := tail.Write(bytes.Repeat([]byte{byte('a' + i)}, tailMost-1)); n != tailMost-1 || err != nil {
-			t.Fatal(n, err)
+			t.Fatalf("Write = %d, %v, want %d", n, err, tailMost-1)
 		}
 	}
 	if got := tail.Bytes(); len(got) != tailMost || got[0] != 'b' || got[1] != 'c' {

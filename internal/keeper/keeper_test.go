@@ -192,7 +192,7 @@ func TestNames(t *testing.T) {
 		t.Error(err)
 	}
 	if m, fds, err := s.Receive(); err != nil || len(m[Name]) != 255 {
-		t.Errorf("%v, %v", m, err)
+		t.Errorf("receive a message with a long name: got %v, %v", m, err)
 	} else {
 		closeAll(fds)
 	}

@@ -42,7 +42,7 @@ func TestWhatIsWrittenIsReadAsItWas(t *testing.T) {
 	}
 	all, err := metricstest.Parse(b.String())
 	if err != nil {
-		t.Fatalf("%v\n%s", err, b.String())
+		t.Fatalf("parse the metrics: %v\n%s", err, b.String())
 	}
 	if got := all["x_total"].Samples[0].Labels["dir"]; got != strings.ToValidUTF8(odd, "\uFFFD") {
 		t.Errorf("label %q", got)
@@ -117,14 +117,14 @@ func TestCostIsChargedToItsRequest(t *testing.T) {
 	all.Wait()
 	metrics.Charge(ctx, metrics.Listed, 0, 0)
 	if source, blobs, bytes := c.Total(); source != metrics.Fetched|metrics.Listed || blobs != 8 || bytes != 12 {
-		t.Error(source, blobs, bytes)
+		t.Errorf("charged source %v, %d blobs, %d bytes, want 8 blobs and 12 bytes, fetched and listed", source, blobs, bytes)
 	}
 }
 
 func TestOnlyThisHostIsServed(t *testing.T) {
 	for _, text := range []string{"unix:/run/x.sock", "127.0.0.1:9090", "localhost:9090", "[::1]:9090", "127.3.2.1:1"} {
 		if _, err := metrics.ParseAddress(text); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("parse the address %s: %v", text, err)
 		}
 	}
 	for _, text := range []string{"", "unix:", ":9090", "0.0.0.0:9090", "[::]:9090", "192.0.2.1:80", "example.org:80", "9090", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:http", "127.0.0.1:99999"} {
@@ -151,7 +151,7 @@ func TestASocketIsItsOwners(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.sock")
 	a, l := listen(t, "unix:"+path)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
+		t.Errorf("socket has the mode %v (%v), want 0600", info.Mode(), err)
 	}
 	if _, err := a.Listen(); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("of a living process: %v", err)
@@ -183,7 +183,7 @@ func TestASocketIsItsOwners(t *testing.T) {
 		body, _ := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != want.code || !strings.HasPrefix(string(body), want.body) {
-			t.Errorf("%s: %s %.100q", want.path, answer.Status, body)
+			t.Errorf("GET %s: got %s and %.100q", want.path, answer.Status, body)
 		}
 	}
 	client.CloseIdleConnections()
@@ -223,7 +223,7 @@ func TestABrowserGetsNothingForOthers(t *testing.T) {
 		}
 		answer.Body.Close()
 		if answer.StatusCode != code {
-			t.Errorf("%s: %s", host, answer.Status)
+			t.Errorf("request with host %s: got %s", host, answer.Status)
 		}
 	}
 	cancel()

@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	m := table[2]
 	if m.ID != 48 || m.Parent != 27 || m.Point != "/srv/a b" || m.Shared != 9 || m.Master != 3 || m.Type != "fuse.artifactfs" || m.Source != "/remote" ||
 		!slices.Contains(m.Options, "nosuid") || !slices.Contains(m.Super, "default_permissions") || m.Device != 55 {
-		t.Errorf("%+v", m)
+		t.Errorf("third entry of the table is %+v", m)
 	}
 	if m, ok := table.At("/srv/a b"); !ok || m.ID != 50 {
 		t.Errorf("at: %+v", m)

@@ -133,11 +133,11 @@ func TestParseSystemCall(t *testing.T) {
 	const line = "257 0xffffff9c 0x7ffe7e512aa8 0x941 0x1b6 0x0 0x0 0x7ffe7e510f50 0x7f9fdd51a011\n"
 	c, ok := ParseSystemCall([]byte(line))
 	if !ok || c.Number != 257 || c.Args[2] != 0x941 || c.Stack != 0x7ffe7e510f50 {
-		t.Errorf("%+v, %v", c, ok)
+		t.Errorf("system call is %+v, %v", c, ok)
 	}
 	for _, line := range []string{"", "running\n", "-1 0x7ffe7e510f50 0x7f9fdd51a011\n", strings.Replace(line, "257", "x", 1), strings.Replace(line, "0x941", "x", 1)} {
 		if c, ok := ParseSystemCall([]byte(line)); ok {
-			t.Errorf("%q: %+v", line, c)
+			t.Errorf("invalid line %q was parsed as %+v", line, c)
 		}
 	}
 	if c, running, ok := Thread.SystemCall(); ok && c.Number != syscall.SYS_READ {

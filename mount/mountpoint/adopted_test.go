@@ -31,7 +31,7 @@ func TestAdoptable(t *testing.T) {
 	} {
 		err := adoptable(mountinfo.Parse([]byte(c.table)), control.MountRequest{Dir: "/w", ReadOnly: c.readOnly})
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, errNotAdopted) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("adopt a mount, case %q: got %v", name, err)
 		}
 	}
 }

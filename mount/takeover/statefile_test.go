@@ -19,7 +19,7 @@ func TestStateFileIsWholeAtAnyMoment(t *testing.T) {
 		}
 		again, err := openStateFile(s.file)
 		if err != nil || again.get().ID != fmt.Sprint(i) || again.get().Request.Token != "secret" {
-			t.Fatalf("%v, %+v", err, again.get())
+			t.Fatalf("open the state file again: %v, mount %+v", err, again.get())
 		}
 		// Killed at any byte of the next one.
 		next := int64(again.number+1) % 2 * slotSize

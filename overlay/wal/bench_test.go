@@ -42,7 +42,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 	for b.Loop() {
 		if _, rec, err := Open(path, Options{Salvage: true}); err != nil || rec.Records != 500_000 {
-			b.Fatal(rec, err)
+			b.Fatalf("open the log: got %+v, %v", rec, err)
 		}
 	}
 }

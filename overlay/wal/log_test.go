@@ -110,7 +110,7 @@ func TestLargeRecords(t *testing.T) {
 		sizes = append(sizes, len(b))
 		return nil
 	}}); err != nil || fmt.Sprint(sizes) != fmt.Sprint([]int{len(large), 1, chunkSize, len(large) - 1}) {
-		t.Errorf("%v, %v", sizes, err)
+		t.Errorf("replay the log: got record sizes %v, %v", sizes, err)
 	}
 }
 

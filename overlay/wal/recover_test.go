@@ -173,7 +173,7 @@ func TestHeaderIsChecked(t *testing.T) {
 		}
 		_, _, err := Open(path, Options{})
 		if damage := (*DamageError)(nil); !errors.Is(err, c.want) && c.want != nil || c.want == nil && !errors.As(err, &damage) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("open a log with a flipped bit in its %s: got %v", name, err)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestCommandsThatThrowWorkAwayAreKnown(t *testing.T) {
 		"less -f":                           false,
 	} {
 		if got := risky(strings.Fields(command)); got != want {
-			t.Errorf("%s: %v", command, got)
+			t.Errorf("risky(%q) = %v", command, got)
 		}
 	}
 }

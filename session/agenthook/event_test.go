@@ -19,7 +19,7 @@ func TestParseEvents(t *testing.T) {
 		for line := range strings.Lines(string(text)) {
 			e, err := Parse(a, []byte(line))
 			if err != nil {
-				t.Fatalf("%s: %v: %s", a, err, line)
+				t.Fatalf("parse an event of %s: %v: %s", a, err, line)
 			}
 			if e.Kind == Other || e.Session == "" || e.Dir != "DIR" {
 				t.Errorf("%s: event %+v of %s", a, e, line)

@@ -29,7 +29,7 @@ func TestSegments(t *testing.T) {
 	}
 	first, second := checkpoint(), checkpoint()
 	if second.Segment != 1 || second.Prev != first.ID {
-		t.Errorf("%+v", second)
+		t.Errorf("second checkpoint: got %+v, want segment 1 after the first checkpoint", second)
 	}
 	w.o.Segment = 3
 	w.openCapturer()
@@ -77,7 +77,7 @@ func TestMessageOfWhatIsKeptAlready(t *testing.T) {
 	said, r, err := w.c.Checkpoint(w.ctx, session.Manual, "before the clean-up")
 	must(t, err)
 	if !r.Made || said.ID <= before.ID || said.Tree != before.Tree || said.Message != "before the clean-up" {
-		t.Errorf("%+v (%v)", said, r.Made)
+		t.Errorf("manual checkpoint of an unchanged tree: got %+v (made: %v), want a new one with the same tree", said, r.Made)
 	}
 	for _, message := range []string{"before the clean-up", ""} {
 		again, r, err := w.c.Checkpoint(w.ctx, session.Manual, message)
@@ -108,7 +108,7 @@ func TestGCBetweenCheckpoints(t *testing.T) {
 	w.write("a", "next")
 	q, _ := w.checkpoint(session.Manual)
 	if q.Prev != p.ID || q.Segment != 1 {
-		t.Errorf("%+v", q)
+		t.Errorf("checkpoint after the gc: got %+v", q)
 	}
 	w.git(w.repo.Dir(), "fsck")
 }
@@ -132,7 +132,7 @@ func TestCheckpointThatFails(t *testing.T) {
 	must(t, os.Rename(pack+".away", pack))
 	q, r := w.check("after a failure")
 	if q.Prev != p.ID || q.Changed != 2 || q.Left != 2 || !r.Made {
-		t.Errorf("%+v, %+v", q, r)
+		t.Errorf("checkpoint after the pack was restored: got %+v, %+v", q, r)
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()

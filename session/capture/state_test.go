@@ -66,7 +66,7 @@ func testState(t *testing.T, f object.Format) {
 		p, _ := w.checkpoint(session.Manual)
 		s, err := w.repo.State(p)
 		if err != nil {
-			t.Fatalf("%s: %v", step, err)
+			t.Fatalf("read the checkpoint state after %s: %v", step, err)
 		}
 		if got, want := w.staged(s), w.git(w.plain, "ls-files", "--stage", "-v"); got != want {
 			t.Errorf("%s: staged is\n%s\nwant\n%s", step, got, want)

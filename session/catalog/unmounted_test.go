@@ -139,7 +139,7 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	for _, k := range kept {
 		changed[k.Session.Name] = k.Overlay.Changed
 		if k.State != control.StateUnmounted || k.Overlay.Changed < 0 && k.Error == "" {
-			t.Errorf("%+v", k)
+			t.Errorf("unmounted session: got %+v, want state unmounted, and an error if the changes cannot be counted", k)
 		}
 	}
 	for name, want := range map[string]int64{"kept": 2, "killed": 3, "commits": 0, "odd": -1, "newer": -1, "lost": -1} {

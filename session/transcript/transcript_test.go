@@ -47,7 +47,7 @@ func TestRecordsAreThereForGit(t *testing.T) {
 		batch := Batch{Session: "work", Lane: "main", Checkpoint: p, Actor: "robot", Time: at, Lines: []string{`{"role": "user"}`, `{"password":"hunter2"}`}}
 		done, err := Record(t.Context(), r, batch)
 		if err != nil || done != (Recorded{Ref: "refs/afs/transcript/work", Lines: 2, Redacted: 1}) {
-			t.Fatalf("%+v, %v", done, err)
+			t.Fatalf("record two lines: got %+v, %v, want 2 lines and 1 redacted", done, err)
 		}
 		batch.Lines = []string{`{"n":3}`}
 		if _, err := Record(t.Context(), r, batch); err != nil {
@@ -79,7 +79,7 @@ func TestRecordsAreThereForGit(t *testing.T) {
 			}
 		}
 		if n, err := countOf(r, "none", p); n != 0 || err != nil {
-			t.Errorf("%d, %v", n, err)
+			t.Errorf("lines of an unknown session: got %d, %v, want 0", n, err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestRecordIsAllOrNothing(t *testing.T) {
 	for _, line := range []string{"x", "[1]", `"a"`, `{"a":`} {
 		_, err := Record(t.Context(), r, Batch{Session: "work", Time: time.Now(), Lines: []string{`{"a":1}`, line}})
 		if !errors.As(err, &bad) || bad.Line != 2 || !errors.Is(err, ErrNotJSON) {
-			t.Errorf("%s: %v", line, err)
+			t.Errorf("record the line %s: got %v, want ErrNotJSON at line 2", line, err)
 		}
 	}
 	if id, err := r.Ref("refs/afs/transcript/work"); !id.IsZero() || err != nil {
@@ -154,11 +154,11 @@ func TestNotes(t *testing.T) {
 	} {
 		n, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Commit: c.commit, Ref: "agent", JSON: []byte(c.json)})
 		if err != nil || n.Commit != head || n.Ref != "refs/notes/agent" {
-			t.Fatalf("%s: %+v, %v", c.json, n, err)
+			t.Fatalf("add the note %s: got %+v, %v", c.json, n, err)
 		}
 		want := strings.ReplaceAll(c.want, "[redacted secret]", "[redacted api_key]")
 		if got := strings.TrimSpace(git(t, dir, "notes", "--ref=agent", "show", head)); got != want {
-			t.Errorf("%s: %s", c.json, got)
+			t.Errorf("git notes show after the note %s: got %s", c.json, got)
 		}
 		if got := strings.TrimSpace(git(t, dir, "notes", "--ref=agent", "list", head)); got != n.Note {
 			t.Errorf("note %s, want %s", n.Note, got)
@@ -170,12 +170,12 @@ func TestNotes(t *testing.T) {
 	for _, r := range []NoteRequest{{Ref: "a..b"}, {Ref: ""}, {Ref: "-x y"}} {
 		r.GitDir, r.JSON = gitDir, []byte(`{}`)
 		if _, err := Note(t.Context(), r); !errors.Is(err, ErrNotesRef) {
-			t.Errorf("%q: %v", r.Ref, err)
+			t.Errorf("add a note to the ref %q: got %v, want ErrNotesRef", r.Ref, err)
 		}
 	}
 	for _, commit := range []string{"nope", "--all", "HEAD^{tree}"} {
 		if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", Commit: commit, JSON: []byte(`{}`)}); !errors.Is(err, ErrNoCommit) {
-			t.Errorf("%q: %v", commit, err)
+			t.Errorf("add a note to the commit %q: got %v, want ErrNoCommit", commit, err)
 		}
 	}
 	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{`)}); !errors.Is(err, ErrNotJSON) {

@@ -23,7 +23,7 @@ func TestAdopt(t *testing.T) {
 	}
 	l, err := readLedger(repo, "https://host/x")
 	if err != nil || !reflect.DeepEqual(l.refs, map[string]acquaint{"refs/heads/main": {acked: id}, "refs/afs/meta/s": {acked: id, sent: []object.ID{next}}}) {
-		t.Errorf("%+v, %v", l, err)
+		t.Errorf("ledger after the adoption: got %+v, %v", l, err)
 	}
 	if l, err = readLedger(repo, "https://host/y"); err != nil || len(l.refs) != 0 {
 		t.Errorf("of another remote: %+v, %v", l, err)

@@ -50,7 +50,7 @@ func TestDivergence(t *testing.T) {
 	await.Until(t, "the merge", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged) != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("status after the merge: got %+v, want no diverged ref", st)
 	}
 	// Removed there, by whomever: it is sent again. Removed here while moved there: theirs stays.
 	run(t, to.dir, "", "update-ref", "-d", "refs/heads/main")

@@ -84,7 +84,7 @@ func TestLostAnswer(t *testing.T) {
 	q = p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	if st := q.Status(); to.ref("refs/heads/main") != three.String() || len(st.Diverged) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("status after the outage: got %+v, want main pushed and no diverged ref", st)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 	q := p.queue(to, QueueOptions{Remote: remote})
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged)+len(st.Moved)+len(st.Notices) > 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("status after the push: got %+v, want no diverged ref, no moved ref and no notice", st)
 	}
 	if got := to.ref("refs/heads/main"); got != tips[len(tips)-1].String() {
 		t.Errorf("main is %s", got)

@@ -41,7 +41,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("sync: %v", err)
 	}
 	if st := q.Status(); !q.Has(checkpoint) || len(st.Refused) != 1 || st.Pending != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("status: got %+v, want the checkpoint pushed, and one refused and pending ref", st)
 	}
 	remove()
 	wantSync(t, q)
@@ -86,7 +86,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("sync: %v", err)
 	}
 	if st := q.Status(); st.Pending == 0 || st.Failure == nil {
-		t.Errorf("%+v", st)
+		t.Errorf("status after the failed authentication: got %+v, want pending refs and a failure", st)
 	}
 	deny.Remove()
 	wantSync(t, q)
@@ -158,7 +158,7 @@ func TestFullRemote(t *testing.T) {
 		t.Error("all was taken by a full disk")
 	}
 	if st := q.Status(); st.Failure == nil || !strings.Contains(st.Failure.Error(), "No space") || st.Pending == 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("status with a full disk: got %+v, want pending refs and the failure \"No space\"", st)
 	}
 	if out, err := exec.Command("mount", "-o", "remount,size=64m", dir).CombinedOutput(); err != nil {
 		t.Fatalf("remount: %v: %s", err, out)

@@ -36,7 +36,7 @@ func TestSeed(t *testing.T) {
 			defer q.Close()
 			wantSync(t, q)
 			if to.ref("refs/heads/main") != one.String() || !q.Has(checkpoint) || q.Status().Mode != ModeSeed {
-				t.Errorf("%+v", q.Status())
+				t.Errorf("status after the push: got %+v, want main and the checkpoint pushed in seed mode", q.Status())
 			}
 			run(t, to.dir, "", "fsck", "--strict")
 			if n := len(serve.Log().Requests()); n > 5 {
@@ -104,7 +104,7 @@ func TestSeedFails(t *testing.T) {
 	}
 	p.carried(p.commit("a", "two"))
 	if st := q.Status(); st.Failure == nil || st.Pending == 0 || st.Mode != ModeSeed {
-		t.Errorf("%+v", st)
+		t.Errorf("status without the history: got %+v, want pending refs and a failure in seed mode", st)
 	}
 	if n := broken.Hits(); n != 1 {
 		t.Errorf("the mounted remote was asked %d times", n)
@@ -134,11 +134,11 @@ func TestSeededOtherwise(t *testing.T) {
 	q := p.queue(to, QueueOptions{Origin: origin})
 	defer q.Close()
 	if err := syncAll(t, q); err == nil || q.Status().Failure == nil {
-		t.Fatalf("%v, %+v", err, q.Status())
+		t.Fatalf("sync without the history: got error %v and status %+v, want a failure", err, q.Status())
 	}
 	run(t, p.origin.Path, "", "push", "-q", to.dir, "main:refs/heads/theirs")
 	wantSync(t, q)
 	if st := q.Status(); st.Failure != nil || st.Pending != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("status with the history on the session remote: got %+v, want nothing pending", st)
 	}
 }

@@ -173,7 +173,7 @@ func TestThinMovedByOthers(t *testing.T) {
 	results, err := push.Send(t.Context(), transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/theirs", New: one}}},
 		thin.Load{Base: thin.Base{URL: baseURL}})
 	if err != nil || results[0] != nil {
-		t.Fatal(results, err)
+		t.Fatalf("push another branch: got %v, %v", results, err)
 	}
 	two := p.commit("a", "two")
 	p.carried(two)

@@ -69,11 +69,11 @@ func TestNeededStores(t *testing.T) {
 	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
 	freed, err := Collect(t.Context(), h.State, Goal{Quota: 1})
 	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "kept all stores") {
-		t.Errorf("%+v, %v", freed, err)
+		t.Errorf("collect beside an unreadable directory: got %+v, %v, want nothing removed and one note", freed, err)
 	}
 	os.RemoveAll(filepath.Join(h.Dir(), "odd"))
 	freed, err = Collect(t.Context(), h.State, Goal{Quota: 1})
 	if err != nil || len(freed.Removed) != 1 || filepath.Base(freed.Removed[0].Dir) != "unneeded" {
-		t.Errorf("%+v, %v", freed, err)
+		t.Errorf("collect: got %+v, %v, want only the unneeded store removed", freed, err)
 	}
 }

@@ -46,7 +46,7 @@ func TestHTTPSettings(t *testing.T) {
 		{[]string{"http.followredirects=initial"}, HTTPSettings{FollowRedirects: true}},
 	} {
 		if got, err := config(c.lines...).HTTP(u, "me", nil); err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%q: %+v, %v", c.lines, got, err)
+			t.Errorf("HTTP settings of %q: got %+v, %v", c.lines, got, err)
 		}
 	}
 	if _, err := config("http.sslverify=perhaps").HTTP(u, "", nil); err == nil {

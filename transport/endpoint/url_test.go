@@ -38,11 +38,11 @@ func TestParseURL(t *testing.T) {
 	} {
 		ep, err := Parse(c.raw)
 		if err != nil {
-			t.Errorf("%s: %v", c.raw, err)
+			t.Errorf("parse %s: %v", c.raw, err)
 			continue
 		}
 		if ep.Display != c.display || ep.Scheme != c.scheme || ep.User != c.user || ep.Host != c.host || ep.Port != c.port || ep.Path != c.path {
-			t.Errorf("%s: %+v", c.raw, ep)
+			t.Errorf("parse %s: got %+v", c.raw, ep)
 		}
 	}
 	for _, raw := range []string{

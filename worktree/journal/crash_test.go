@@ -175,7 +175,7 @@ func FuzzToken(f *testing.F) {
 			return
 		}
 		if e, r, ok := parseToken(formatToken(epoch, record)); !ok || e != epoch || r != record {
-			t.Errorf("%q: %x %s", s, e, strconv.FormatUint(r, 10))
+			t.Errorf("position %q: formatted and parsed again it is epoch %x, record %s", s, e, strconv.FormatUint(r, 10))
 		}
 	})
 }

@@ -238,7 +238,7 @@ func TestFullDisk(t *testing.T) {
 	j = open(t, path, Options{limit: limit})
 	note(j, 0, "later")
 	if _, paths, ok := j.Since(token); ok && !slices.Contains(paths, "later") {
-		t.Errorf("%q", paths)
+		t.Errorf("changes after the crash: got %q, want them to contain later", paths)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestLongPath(t *testing.T) {
 	note(j, 0, strings.Repeat("0123456789/", 10_000)+"name")
 	_, paths, ok := j.Since(j.Start())
 	if !ok || len(paths) != 1 || !strings.HasSuffix(paths[0], "9/") || len(paths[0]) > maxPath {
-		t.Errorf("%v %d", ok, len(paths))
+		t.Errorf("changes after a long path: got ok %v and %d paths, want its prefix of whole names alone", ok, len(paths))
 	}
 }
 
