@@ -119,7 +119,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		s.count, s.begun, s.served = start.Count, true, true
 		break
 	}
-	if s.next, err = s.start(s.exe, s.Executable); err != nil {
+	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
 		s.Log.Warn("start worker", zap.Error(err)) // it is started again when it is needed
 	}
 	// The old worker exits when it receives this message.

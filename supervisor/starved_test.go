@@ -91,7 +91,7 @@ func TestWorkerThatComesUp(t *testing.T) {
 		t.Errorf("worker that does not get ready: killed after %v, want %v", got, readyTime)
 	}
 	w.serve(t)
-	w.worker.readyAt, w.part, w.hung = time.Time{}, 1, 0
+	w.worker.readyAt, w.part, w.failures.hung = time.Time{}, 1, 0
 	if got := w.replacedAfter(5 * time.Minute); w.worker.killed != "" {
 		t.Errorf("starved worker that does not get ready: killed after %v, want it kept", got)
 	}
@@ -102,7 +102,7 @@ func TestLimitsGrow(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	for _, want := range []time.Duration{3, 6, 12, 24, 48, 48} {
 		if got := w.replacedAfter(10 * time.Minute); got != want*time.Second {
-			t.Errorf("silent worker after %d others: killed after %v, want %v", w.hung-1, got, want*time.Second)
+			t.Errorf("silent worker after %d others: killed after %v, want %v", w.failures.hung-1, got, want*time.Second)
 		}
 		if !w.worker.hung {
 			t.Error("the worker does not count as one that the watchdog has killed")
@@ -121,17 +121,17 @@ func TestLimitsGrow(t *testing.T) {
 // Workers that the watchdog kills before they serve are never the end of the mounts.
 func TestHungWorkersAreNotCounted(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
-	w.begun, w.served, w.manager, w.exe = true, true, nil, "/nonexistent"
+	w.begun, w.served, w.manager, w.program.path = true, true, nil, "/nonexistent"
 	for range 2 * giveUpAfter {
 		w.worker.readyAt = time.Time{}
 		w.replacedAfter(time.Hour)
 		if _, end := w.ended(w.worker); end {
 			t.Fatal("a worker that hangs before it serves ended the daemon")
 		}
-		if w.failures > 1 { // that of the start of /nonexistent
+		if w.failures.unserved > 1 { // that of the start of /nonexistent
 			t.Fatalf("failures after workers that hang: got %d, want none of them counted", w.failures)
 		}
-		w.failures, w.pause = 0, nil
+		w.failures.unserved, w.timers.pause = 0, nil
 		w.serve(t)
 	}
 }

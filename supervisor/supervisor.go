@@ -102,9 +102,7 @@ type supervisor struct {
 	store   store // descriptors of the mounts
 	events  chan event
 	done    chan struct{} // closed when run has returned
-	exe     string        // path of the executable of workers
-	exeFile *os.File      // the open executable, if exe is the path of a descriptor; nil otherwise
-	env     []string      // environment of workers
+	program program       // what workers are started from
 
 	worker *worker // worker that serves or has received the order to serve; nil during a pause
 	next   *worker // worker that waits for the order to serve; nil: none
@@ -112,28 +110,44 @@ type supervisor struct {
 	begun  bool    // whether any worker has received the order to serve
 	served bool    // whether any worker has served
 
-	count    int    // number of takeovers
-	reason   string // reason why the last worker ended
-	failures int    // number of workers in a row that ended before they served
-	hasty    int    // number of workers in a row that crashed within hastyTime after they had begun to serve
+	count  int    // number of takeovers
+	reason string // reason why the last worker ended
+	// failures counts the workers that failed one after the other.
+	failures failures
 	// upgrade is the upgrade in progress; nil: none.
 	upgrade *upgrade
 	// upgradeFailed is the reason why the last upgrade failed; "": it did not fail.
 	upgradeFailed string
+	// exit is the end of the daemon, after ctx of Run has ended.
+	exit exit
 
-	stopping bool // whether the daemon is ending: the mounts are being unmounted, or are left to the service manager
-	leaving  bool // whether the mounts are left to the service manager
-	// stopTries is the number of workers that died while they unmounted everything.
-	stopTries int
-
-	// Timers that run waits for; nil: not set.
-	grace, pause, spare, stop <-chan time.Time
-	lastTick                  time.Time
+	timers   timers
+	lastTick time.Time // time of the last call of beat
 
 	// meter measures for how long the host did not let the worker run.
 	meter meter
-	// hung is the number of workers in a row that the watchdog has killed.
-	hung int
+}
+
+// program is the executable that workers are started from, and their environment. A completed upgrade replaces the executable.
+type program struct {
+	path string   // path of the executable
+	file *os.File // the open executable, if path is the path of a descriptor; nil otherwise
+	env  []string // environment of workers
+}
+
+// exit describes how far the end of the daemon has come.
+type exit struct {
+	begun   bool // whether the daemon is ending: the mounts are being unmounted, or are left to the service manager
+	leaving bool // whether the mounts are left to the service manager
+	deaths  int  // number of workers that died while they unmounted everything
+}
+
+// timers are the timers that the method run waits for; nil: the timer is not set.
+type timers struct {
+	grace <-chan time.Time // end of the wait for the exit status of a worker whose connection has ended
+	pause <-chan time.Time // start of the next worker after a failed one
+	spare <-chan time.Time // start of the spare worker
+	stop  <-chan time.Time // end of the wait for a worker that unmounts everything
 }
 
 // event is sent by other goroutines to run. It has exactly one of: a message, gone, overdue, exited.
@@ -153,7 +167,7 @@ type event struct {
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
-		exe: proc.Self.ExecutablePath(), env: workerEnvironment(os.Environ()), lastTick: time.Now(), meter: &threads{},
+		program: program{path: proc.Self.ExecutablePath(), env: workerEnvironment(os.Environ())}, lastTick: time.Now(), meter: &threads{},
 	}
 	defer close(s.done)
 	defer s.manager.close()
@@ -183,20 +197,20 @@ func (s *supervisor) run(ctx context.Context) int {
 			code, end = s.handle(e)
 		case now := <-ticker.C:
 			s.beat(now, every)
-		case <-s.grace:
-			s.grace = nil
+		case <-s.timers.grace:
+			s.timers.grace = nil
 			code, end = s.ended(s.worker)
-		case <-s.pause:
-			s.pause = nil
-			if s.failures >= giveUpAfter {
+		case <-s.timers.pause:
+			s.timers.pause = nil
+			if s.failures.unserved >= giveUpAfter {
 				return s.giveUp("no worker could be started: " + s.reason)
 			}
 			s.orderStart()
-		case <-s.spare:
-			s.spare = nil
+		case <-s.timers.spare:
+			s.timers.spare = nil
 			s.prepare()
-		case <-s.stop:
-			s.stop = nil
+		case <-s.timers.stop:
+			s.timers.stop = nil
 			return s.giveUp("worker did not exit in time")
 		case <-stop:
 			stop = nil
@@ -217,7 +231,7 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		switch {
 		// The supervisor was waiting for the exit status of this worker.
 		case w.gone && w == s.worker:
-			s.grace = nil
+			s.timers.grace = nil
 			return s.ended(w)
 		case w == s.last && w.status != nil:
 			s.learn(w)
@@ -239,7 +253,7 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 			if s.store.hasMounts() && !w.stopping {
 				patience = statusTime
 			}
-			s.grace = time.After(patience)
+			s.timers.grace = time.After(patience)
 		case w == s.worker:
 			return s.ended(w)
 		}
@@ -290,7 +304,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 // ready records that a worker serves, and completes an upgrade in progress.
 func (s *supervisor) ready(w *worker) {
 	w.readyAt, w.silence, w.starved = time.Now(), 0, 0
-	s.failures = 0
+	s.failures.unserved = 0
 	took := w.readyAt.Sub(w.orderedAt)
 	if s.count > 0 {
 		s.Log.Info("continued mounts", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
@@ -338,7 +352,7 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 		w.starved += starved
 		w.starting += passed - starved
 	}
-	patience := min(s.hung, mostPatience)
+	patience := s.failures.patience()
 	// A worker that was killed because it was slow may have been slow because of the machine. Each successor has twice the
 	// time of its predecessor.
 	if w.readyAt.IsZero() {
@@ -353,7 +367,7 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 		return
 	}
 	if now.Sub(w.readyAt) >= calmTime && w.silence <= 2*tick {
-		s.hung = 0
+		s.failures.hung = 0
 	}
 }
 
@@ -361,7 +375,7 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 func (s *supervisor) hangs(w *worker, why string) {
 	s.Log.Error("kill worker that does not respond", zap.Int("pid", w.pid()),
 		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
-	s.hung++
+	s.failures.hung++
 	w.hung = true
 	s.kill(w, why)
 }
@@ -370,25 +384,25 @@ func (s *supervisor) hangs(w *worker, why string) {
 // manager. If end is true, the supervisor must end at once, with exit code code.
 func (s *supervisor) shutdown() (code int, end bool) {
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
-	s.stopping = true
+	s.exit.begun = true
 	s.abandonUpgrade("daemon exits")
-	s.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
+	s.exit.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
 	s.manager.notify(keeper.Message{keeper.Stopping: "1"})
 	if s.next != nil {
 		s.kill(s.next, "not needed")
 	}
 	// Without a worker, no process can unmount the mounts in order.
 	switch {
-	case s.worker == nil && s.leaving:
+	case s.worker == nil && s.exit.leaving:
 		return s.left()
 	case s.worker == nil:
 		return s.giveUp("daemon was asked to exit while no worker could be started"), true
-	case s.leaving:
+	case s.exit.leaving:
 		s.Log.Info("exiting without unmounting")
 		s.kill(s.worker, "daemon is restarting")
 	default:
 		s.tellStop(s.worker)
-		s.stop = time.After(stopTime)
+		s.timers.stop = time.After(stopTime)
 	}
 	return 0, false
 }

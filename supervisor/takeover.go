@@ -32,7 +32,7 @@ func (s *supervisor) orderStart() error {
 	if err != nil {
 		s.Log.Error("start worker", zap.Error(err))
 		s.reason = err.Error()
-		s.failures++
+		s.failures.unserved++
 		s.retry()
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *supervisor) orderStart() error {
 		err = w.conn.Send(start.Message())
 	}
 	// The daemon was told to stop while no worker served, so the new worker takes over only to unmount.
-	if err == nil && s.stopping {
+	if err == nil && s.exit.begun {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
 	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE means that the worker has ended, and an event for that follows
@@ -71,20 +71,20 @@ func (s *supervisor) successor() (*worker, error) {
 	if u := s.upgrade; u != nil {
 		return s.start(u.exe(), u.path)
 	}
-	return s.start(s.exe, s.Executable)
+	return s.start(s.program.path, s.Executable)
 }
 
 // ended handles the end of the worker that served: it starts the takeover. If end is true, the supervisor must end with exit
 // code code instead.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
 	// last is set because the exit status may arrive after the connection has ended.
-	s.worker, s.last, s.spare = nil, w, nil
+	s.worker, s.last, s.timers.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
 		return s.giveUp("worker exited although it served mounts"), true
 	case w.stopping:
 		return w.code(), true
-	case s.leaving:
+	case s.exit.leaving:
 		return s.left()
 	case !s.served && !s.store.hasMounts():
 		// The worker has never served, and has already reported why it refuses to.
@@ -97,36 +97,25 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next one has more time
 		s.failUpgrade()
 	case w.readyAt.IsZero():
-		s.failures++
+		s.failures.unserved++
 		s.failUpgrade()
 	default:
-		s.countHaste(w)
+		s.failures.countHaste(w)
 	}
 	if s.upgrade != nil && !s.upgrade.ordered && (s.next == nil || !s.next.waiting) {
 		s.abandonUpgrade("daemon had to be restarted: " + s.reason)
 	}
-	if s.stopping {
-		if s.stopTries++; s.stopTries >= stopTries {
+	if s.exit.begun {
+		if s.exit.deaths++; s.exit.deaths >= stopTries {
 			return s.giveUp("worker died while it unmounted: " + s.reason), true
 		}
 	}
 	// Neither new workers nor pauses have helped. The users of the mounts now receive errors instead of waiting.
-	if s.failures >= giveUpAfter || s.hasty >= hastyLimit {
-		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", max(s.failures, s.hasty), s.reason)), true
+	if s.failures.tooMany() {
+		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", s.failures.most(), s.reason)), true
 	}
 	s.retry()
 	return 0, false
-}
-
-// countHaste counts the workers in a row that crash soon after they began to serve.
-func (s *supervisor) countHaste(w *worker) {
-	switch {
-	case !w.crashed():
-	case w.endedAt.Sub(w.readyAt) < hastyTime:
-		s.hasty++
-	default:
-		s.hasty = 0
-	}
 }
 
 // learn records how the previous worker ended, if its exit status arrived only after the takeover had begun.
@@ -136,7 +125,7 @@ func (s *supervisor) learn(w *worker) {
 	}
 	s.reason = w.end()
 	if !w.readyAt.IsZero() {
-		s.countHaste(w)
+		s.failures.countHaste(w)
 	}
 	if s.worker != nil {
 		s.worker.conn.Tell(keeper.Reason, s.reason)
@@ -145,31 +134,30 @@ func (s *supervisor) learn(w *worker) {
 
 // retry starts the next worker at once, or after a pause that grows with each failure.
 func (s *supervisor) retry() {
-	// The first hastyFree crashes in a row cause no pause, because the users of the mounts wait during a pause.
-	n := max(s.failures, s.hasty-hastyFree)
-	if n <= 0 {
+	pause := s.failures.pause()
+	if pause == 0 {
 		s.orderStart()
 		return
 	}
-	s.pause = time.After(min(firstPause<<min(n-1, 10), longestPause))
+	s.timers.pause = time.After(pause)
 }
 
 // wantSpare schedules the start of a spare worker, if there are mounts that it could take over.
 func (s *supervisor) wantSpare() {
 	// During an upgrade a worker of the new executable is waiting already. While a worker does not serve yet, it needs the
 	// machine's resources itself.
-	if s.Spare && s.next == nil && s.spare == nil && !s.stopping && s.upgrade == nil && s.store.hasMounts() &&
+	if s.Spare && s.next == nil && s.timers.spare == nil && !s.exit.begun && s.upgrade == nil && s.store.hasMounts() &&
 		s.worker != nil && !s.worker.readyAt.IsZero() {
-		s.spare = time.After(spareTime)
+		s.timers.spare = time.After(spareTime)
 	}
 }
 
 // prepare starts a spare worker, unless a reason against it has arisen since wantSpare.
 func (s *supervisor) prepare() {
-	if s.next != nil || s.upgrade != nil || s.stopping || s.worker == nil || !s.store.hasMounts() {
+	if s.next != nil || s.upgrade != nil || s.exit.begun || s.worker == nil || !s.store.hasMounts() {
 		return
 	}
-	w, err := s.start(s.exe, s.Executable)
+	w, err := s.start(s.program.path, s.Executable)
 	if err != nil {
 		s.Log.Warn("start spare worker", zap.Error(err)) // started again when a spare is needed next
 		return
@@ -198,7 +186,7 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 		s.tellFailed("open executable: " + err.Error())
 		return
 	}
-	if s.upgrade != nil || s.stopping {
+	if s.upgrade != nil || s.exit.begun {
 		file.Close()
 		s.tellFailed("another upgrade is in progress, or the daemon is exiting")
 		return
@@ -234,7 +222,7 @@ func (s *supervisor) dropNext() {
 		s.next = nil
 		s.kill(w, "not needed")
 	}
-	s.spare = nil
+	s.timers.spare = nil
 }
 
 // abandonUpgrade ends an upgrade without success, and continues with the old executable. It does nothing if there is no
@@ -269,7 +257,7 @@ func (s *supervisor) failUpgrade() {
 		return
 	}
 	if u.failures++; u.failures >= upgradeTries {
-		s.failures = 0
+		s.failures.unserved = 0
 		s.abandonUpgrade(fmt.Sprintf("%d workers of the new version failed, the last one: %s", u.failures, s.reason))
 	}
 }
@@ -283,11 +271,11 @@ func (s *supervisor) finishUpgrade(w *worker) {
 	}
 	s.upgrade = nil
 	s.Executable = u.path
-	if s.exeFile != nil {
-		s.exeFile.Close()
+	if s.program.file != nil {
+		s.program.file.Close()
 	}
 	// Later workers are started from the new executable, too.
-	s.exe, s.exeFile = u.exe(), u.file
+	s.program.path, s.program.file = u.exe(), u.file
 	// If this fails, workers use the new executable already, and only the supervisor keeps the old one.
 	if err := s.replace(u.file); err != nil {
 		s.Log.Warn("replace supervisor", zap.Error(err))

@@ -65,7 +65,7 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	}
 	defer peer.Close()
 	cmd := &exec.Cmd{
-		Path: exe, Args: append([]string{name}, s.WorkerArgs...), Env: s.env, Dir: "/",
+		Path: exe, Args: append([]string{name}, s.WorkerArgs...), Env: s.program.env, Dir: "/",
 		// peer becomes descriptor 3, which is WorkerFD, because ExtraFiles follow standard error.
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 	}

@@ -28,7 +28,6 @@ var (
 		"fetch/pipeline.Pipeline": 27,
 		"overlay.Layer":           26,
 		"session/writeback.Queue": 34,
-		"supervisor.supervisor":   29,
 	}
 	overMethods = map[string]int{
 		"cache.Blobs":             64,

@@ -1,0 +1,41 @@
+package supervisor
+
+import "time"
+
+// failures counts the workers that failed one after the other. The counts determine the pause before the next worker is started,
+// when the supervisor gives up, and how much time a worker has.
+type failures struct {
+	unserved int // number of workers in a row that ended before they served
+	hasty    int // number of workers in a row that crashed within hastyTime after they had begun to serve
+	hung     int // number of workers in a row that the watchdog has killed
+}
+
+// countHaste counts the end of worker w, which has served, if w has crashed.
+func (f *failures) countHaste(w *worker) {
+	switch {
+	case !w.crashed():
+	case w.endedAt.Sub(w.readyAt) < hastyTime:
+		f.hasty++
+	default:
+		f.hasty = 0
+	}
+}
+
+// pause returns the pause before the next worker is started. It grows with each failure; 0: the next worker is started at once.
+func (f *failures) pause() time.Duration {
+	// The first hastyFree crashes in a row cause no pause, because the users of the mounts wait during a pause.
+	n := max(f.unserved, f.hasty-hastyFree)
+	if n <= 0 {
+		return 0
+	}
+	return min(firstPause<<min(n-1, 10), longestPause)
+}
+
+// tooMany reports whether so many workers have failed that the mounts must be detached.
+func (f *failures) tooMany() bool { return f.unserved >= giveUpAfter || f.hasty >= hastyLimit }
+
+// most returns the number of failures for the message to the user.
+func (f *failures) most() int { return max(f.unserved, f.hasty) }
+
+// patience returns how often the time limits of a worker are doubled.
+func (f *failures) patience() int { return min(f.hung, mostPatience) }
