@@ -14,7 +14,7 @@ import (
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
-		return nil, raw.EIO // the first Read that failed has logged the fault
+		return nil, raw.EIO // no log message: the first Read of this file that failed has logged the wrong size
 	}
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {
@@ -61,8 +61,8 @@ func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status 
 	return f.fail(opFsyncDir, &in.InHeader, f.tree.FsyncDir(w, worktree.Node(in.NodeId)))
 }
 
-// ensureSize makes sure that the kernel knows the size of a file. It is called before operations on a file that may
-// be open for writing only: for these the kernel has not requested the size.
+// ensureSize makes sure that the kernel knows the size of a file. It is called before operations on a file that may be
+// open only for writing: the kernel does not request the size of such a file when it opens the file.
 func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
 	if f.sizes.state(n) != sizeUnknown {
 		return nil

@@ -23,11 +23,11 @@ type Device struct {
 	file   *os.File
 	init   []byte // the INIT request, as read from the device
 	answer []byte // the reply to INIT; empty before the first Serve
-	served int    // go-fuse's own descriptor of the device, valid while it serves
+	served int    // the descriptor from which go-fuse reads requests; valid while the mount is served
 }
 
 // ErrUnfit means that this program cannot take a mount over, because the version that started the mount answered INIT
-// differently. The kernel applies the first answer as long as the mount exists.
+// differently. The kernel applies the first answer for as long as the mount exists.
 var ErrUnfit = errors.New("mount was started by an incompatible version of artifactfs")
 
 // errHello means that the stored bytes are not an INIT request.
@@ -142,9 +142,9 @@ func (d *Device) hello() (in raw.InitIn, err error) {
 	return in, nil
 }
 
-// begin creates a go-fuse server that passes requests to f, and makes it answer INIT. go-fuse insists on reading
-// INIT, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces the
-// socket's descriptor by the device. If the answer differs from the one that an earlier process sent, the error is
+// begin creates a go-fuse server that passes requests to f, and makes the server answer INIT. go-fuse insists on
+// reading INIT, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces
+// the socket's descriptor by the device. If the answer differs from the one that an earlier process sent, the error is
 // ErrUnfit.
 func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

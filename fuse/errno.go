@@ -12,7 +12,8 @@ import (
 )
 
 // statusOf converts an error to the errno that the calling process gets; errors that are not in its table become EIO.
-// expected reports whether the errno describes the error completely. If not, the caller must log the error.
+// expected reports whether the errno describes the error completely. If expected is false, the caller must log the
+// error.
 func statusOf(err error) (status raw.Status, expected bool) {
 	switch {
 	case err == nil:
@@ -44,7 +45,7 @@ func statusOf(err error) (status raw.Status, expected bool) {
 	if errors.Is(err, fs.ErrPermission) { // the remote denies access; errors.Is is also true for EPERM, which was handled above
 		return raw.EACCES, false
 	}
-	// Among these errors are deadlines, unreachable remotes and corrupt objects. ENOSYS above all must not be
-	// returned: the kernel would never again send a request of this kind.
+	// Among these errors are deadlines, unreachable remotes and corrupt objects. ENOSYS in particular must not be
+	// returned: after it the kernel would send no further request of this kind while the mount exists.
 	return raw.EIO, false
 }

@@ -20,10 +20,10 @@ import (
 // itself are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
-// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with
-// EROFS (readOnly). A writable mount wraps it in a writable. A request that neither implements is answered with
-// ENOSYS; for FLUSH, ACCESS and similar requests the kernel then does the operation without a request, now and ever
-// after.
+// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with EROFS
+// (readOnly). A writable mount wraps its fileSystem in a writable. A request that neither type implements is answered
+// with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel does that operation without a request
+// from then on.
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
@@ -40,9 +40,9 @@ type fileSystem struct {
 	leave  sync.Once
 }
 
-// Sampled returns a log that writes 10 messages of the same text a second, and then only each thousandth. While the
-// remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All mounts
-// of a process share one sampled log, because the counters of a sampler take half a megabyte.
+// Sampled returns a log that writes, of each message text, the first 10 messages of a second and then every 1000th.
+// While the remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All
+// mounts of a process share one sampled log, because the counters of a sampler take half a megabyte.
 func Sampled(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
@@ -96,7 +96,7 @@ func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32
 }
 
 // StatFs returns the free space of the file system that stores the overlay, since files that are written in the mount
-// are stored there. The number of files is that of the tree, plus the inodes that are free there.
+// are stored there. The number of files is the number in the tree plus the number of free inodes of that file system.
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsOut) raw.Status {
 	var st unix.Statfs_t
 	if f.statFS != "" {

@@ -13,18 +13,18 @@ import (
 // gitName is the name of the file in the root that contains the path of the git directory.
 const gitName = ".git"
 
-// gitGate makes look-ups of ".git" in the root wait until the git directory is ready. Until then the replies forbid
-// the kernel to cache the entry, so that it sends every look-up.
+// gitGate makes look-ups of ".git" in the root wait until the git directory is ready. Until then the replies forbid the
+// kernel to cache the entry, so that it sends every look-up.
 //
 // A look-up of a name that the kernel does not know holds the lock of the directory (fs/namei.c, lookup_slow), and
 // processes that create or remove entries of the root would wait for that lock. A look-up of a name that the kernel
-// knows, but must verify, holds no lock (fs/fuse/dir.c, fuse_dentry_revalidate). So this process looks the name up
-// once, and answers without waiting, before any other process can use the mount (known). If memory pressure makes the
-// kernel forget the name while a look-up waits, changes of the root's entries wait too.
+// knows, but must verify, holds no lock (fs/fuse/dir.c, fuse_dentry_revalidate). So the method known looks the name up
+// once, before any other process can use the mount, and pass answers that look-up without waiting. If memory pressure
+// makes the kernel forget the name while a look-up waits, changes of the root's entries wait too.
 type gitGate struct {
 	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
 	open  atomic.Bool                                       // true once await has returned true
-	first atomic.Uint32                                     // the thread that makes the first look-up (known); 0 afterwards
+	first atomic.Uint32                                     // id of the thread in which known looks the name up; 0 before and afterwards
 }
 
 // guards reports whether name in dir is ".git" in the root and look-ups of it still have to wait.
@@ -48,7 +48,7 @@ func (g *gitGate) pass(w *waiter, dir worktree.Node, name string) (keep bool, er
 	return false, w.Err()
 }
 
-// known makes the kernel know the name ".git", by a look-up that pass lets through without waiting.
+// known makes the kernel know the name ".git": it looks the name up from a thread that pass does not let wait.
 func (g *gitGate) known(dir string) error {
 	if g.await == nil {
 		return nil
@@ -57,7 +57,9 @@ func (g *gitGate) known(dir string) error {
 		g.first.Store(uint32(unix.Gettid()))
 		defer g.first.Store(0)
 		var st unix.Stat_t
-		_ = unix.Lstat(filepath.Join(dir, gitName), &st) // if it fails, changes of the root wait with the first look-up of the name
+		// If the look-up fails, the only consequence is that changes of the root's entries wait as long as the first
+		// look-up of the name does.
+		_ = unix.Lstat(filepath.Join(dir, gitName), &st)
 		return nil
 	})
 }

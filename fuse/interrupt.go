@@ -13,13 +13,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// waiter is the context of one request. It is done when a signal is to stop the process that made the request, or
-// when the mount has ended.
+// waiter is the context of one request. It is done when the process that made the request has received a signal that
+// stops processes, or when the mount has ended.
 //
-// The kernel reports any signal as an interrupt, and only once (fs/fuse/dev.c, request_wait_answer). Whatever the
-// reply to an interrupted request is, the stat(2) or read(2) of the process fails with EINTR. On other file systems
-// these calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR
-// for an I/O error. So an interrupt ends the wait only once a signal is pending that is to stop the process.
+// The kernel reports any signal as an interrupt, and only once (fs/fuse/dev.c, request_wait_answer). Whatever the reply
+// to an interrupted request is, the stat(2) or read(2) of the process fails with EINTR. On other file systems these
+// calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR for an I/O
+// error. So an interrupt ends the wait only once a signal that stops processes is pending (stopSignals).
 type waiter struct {
 	cancel  <-chan struct{} // closed by go-fuse when the kernel reports an interrupt
 	gone    <-chan struct{} // closed when the mount has ended
@@ -88,7 +88,7 @@ func (w *waiter) Err() error {
 	return w.err
 }
 
-// Done returns a channel that is closed when the wait is to end. The first call starts a goroutine that watches for
+// Done returns a channel that is closed when the wait should end. The first call starts a goroutine that watches for
 // interrupts. Most requests never wait, so they need no goroutine.
 func (w *waiter) Done() <-chan struct{} {
 	w.mu.Lock()
@@ -100,8 +100,8 @@ func (w *waiter) Done() <-chan struct{} {
 	return w.done
 }
 
-// watch closes done when the mount has ended or a signal is to stop the process. It returns early when finish is
-// called.
+// watch closes done when the mount has ended or the process has received a signal that stops processes. It returns
+// early when finish is called.
 func (w *waiter) watch() {
 	select {
 	case <-w.finished:
@@ -118,8 +118,8 @@ func (w *waiter) watch() {
 	close(w.done)
 }
 
-// awaitStop is called after an interrupt. It returns true once a stop signal is pending for the process or the mount
-// has ended, and false once finish is called.
+// awaitStop is called after an interrupt. It returns true once one of stopSignals is pending for the process or the
+// mount has ended, and false once finish is called.
 func (w *waiter) awaitStop() bool {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -141,8 +141,8 @@ func (w *waiter) awaitStop() bool {
 const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGQUIT-1) |
 	1<<(syscall.SIGABRT-1) | 1<<(syscall.SIGKILL-1) | 1<<(syscall.SIGTERM-1)
 
-// stopping reports whether a stop signal is pending for a thread. It also returns true if the signals of the thread
-// cannot be read.
+// stopping reports whether one of stopSignals is pending for a thread. It also returns true if the signals of the
+// thread cannot be read.
 func stopping(tid uint32) bool {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil {
@@ -151,5 +151,5 @@ func stopping(tid uint32) bool {
 	return pendingStop(status)
 }
 
-// pendingStop reports whether a stop signal is pending that the thread does not block.
+// pendingStop reports whether one of stopSignals is pending that the thread does not block.
 func pendingStop(s proc.Status) bool { return s.Pending&^s.Blocked&stopSignals != 0 }

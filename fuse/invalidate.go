@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// notifiers is the number of notices that are sent concurrently. Each notice waits for the lock of a directory.
+// notifiers is the number of notices (messages to the kernel that answer no request) that are sent concurrently. Each
+// notice waits for the lock of a directory.
 const notifiers = 4
 
 // Invalidate makes the kernel drop the names and attributes in stale, which have changed without a request. The

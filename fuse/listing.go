@@ -44,9 +44,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 	}))
 }
 
-// dots is the number of offsets that "." and ".." take, which the tree does not list. So a position of the tree below
-// ownOffset is lower than the kernel's offset by dots. Positions from ownOffset up equal the kernel's offsets and
-// must not exceed 1<<63.
+// The kernel's offsets 1 and 2 belong to "." and "..", which the tree does not list. So a position in the tree that is
+// below ownOffset is increased by dots to become an offset. Positions of ownOffset and above are used as offsets
+// without change; they must be below 1<<63.
 const (
 	dots      = 2
 	ownOffset = 1 << 62

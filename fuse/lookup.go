@@ -11,7 +11,8 @@ import (
 )
 
 // Lookup returns the entry of a name, with the size of the file. In a read-only mount it may wait for the size: the
-// wait blocks other look-ups of new names in the directory, but no process can want to change the directory.
+// wait blocks other look-ups of new names in the directory, but it delays no changes of the directory, since there are
+// none.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()

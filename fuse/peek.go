@@ -108,9 +108,10 @@ func indifferent(thread proc.Process, mode uint32) bool {
 		return false
 	}
 	switch name {
-	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // not touch and unlink: their system calls show that they need no size
+	// touch and unlink are not listed, because their system calls already show that they need no size.
+	case "chgrp", "chmod", "chown", "cp", "ln", "mv":
 		return true
-	case "rm": // not if rm may ask (option, read-only file): its question depends on the size
+	case "rm": // unless rm may ask (an option, a read-only file): the text of its question depends on the size
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}

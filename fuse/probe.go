@@ -14,7 +14,7 @@ import (
 type Kernel struct {
 	Major, Minor uint32   // version of the FUSE protocol
 	Resend       bool     // the kernel can resend unanswered requests (Linux 6.9), so a mount can be taken over
-	Lacks        []string // the optional features that the kernel does not have, as names for people
+	Lacks        []string // the optional features that the kernel does not have, as names for display
 }
 
 // optionalFeatures lists the features without which a mount works, but slower.
@@ -64,7 +64,7 @@ func Probe(dir string) (k Kernel, err error) {
 	return k, nil
 }
 
-// String returns the protocol version and the features in one line, for people.
+// String returns the protocol version and the features in one line, for display.
 func (k Kernel) String() string {
 	text := fmt.Sprintf("protocol %d.%d", k.Major, k.Minor)
 	if k.Resend {

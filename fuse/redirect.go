@@ -18,10 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// redirects is the set of directories over which another directory is being mounted. This starts as soon as such a
+// redirects is the set of directories over which another directory is being mounted. Mounting starts as soon as such a
 // directory is created, before any process can enter it. The reply to the MKDIR does not let the kernel cache the
-// entry, so the next use of the path sends a LOOKUP, and that LOOKUP waits until the mount is in place. A LOOKUP by
-// the thread that mounts does not wait, because mount(2) itself looks up the path.
+// entry, so the next use of the path sends a LOOKUP, and that LOOKUP waits until the other directory is mounted. A
+// LOOKUP by the thread that mounts does not wait, because mount(2) itself looks up the path.
 type redirects struct {
 	hook func(path string) (bind func() error, ok bool) // Options.Redirect
 	dir  string                                         // the directory at which the tree is mounted
@@ -53,9 +53,10 @@ type redirect struct {
 const (
 	// askAgain is the pause before bind is called again after it has failed because the directory does not exist yet.
 	askAgain = time.Millisecond
-	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. The kernel may
-	// hold locks for the look-up that mounting needs, so without a limit all processes that use the path could hang.
-	// With it, one process sees the directory before another one is mounted over it.
+	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. During the look-up
+	// the kernel may hold locks that mounting needs, so without a limit all processes that use the path could hang.
+	// When the limit is reached, the process that looks up the path sees the directory over which nothing is mounted
+	// yet.
 	longestWait = 5 * time.Second
 )
 
@@ -99,8 +100,8 @@ func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name
 	return raw.OK
 }
 
-// run calls bind once the kernel knows that the directory exists, and then ends the redirect. It returns the error of
-// bind.
+// run calls bind once the kernel has processed the reply to the MKDIR, and then ends the redirect. It returns the error
+// of bind.
 func (r *redirects) run(p place, d *redirect, bind func() error, at string) error {
 	defer r.end(p, d)
 	noted := r.afterMkdir(at)
@@ -110,9 +111,9 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	})
 }
 
-// exempt makes look-ups by a thread return without waiting for redirects, until over is called. Two threads may mount
-// at the same directory at once. One of them may then wait in the kernel until the other has mounted, so the look-up
-// of neither may wait here.
+// exempt makes look-ups by a thread return without waiting for redirects, until the function over is called. Two
+// threads may mount at the same directory at once. One of them may then wait in the kernel until the other has mounted,
+// so the look-ups of both must be answered without waiting.
 func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,10 +189,10 @@ func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	return done
 }
 
-// bind calls the function bind once the kernel has processed the reply to the MKDIR (noted is closed), or as soon as
-// a process looks the name up. The latter is necessary because the look-up may belong to another mkdir(2) of the same
-// name, which holds the lock of the parent until its look-up is answered: noted would never be closed. If that
-// look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
+// bind calls the function bind once the kernel has processed the reply to the MKDIR (noted is closed), or as soon as a
+// process looks the name up. Waiting for noted alone would not suffice: the look-up may belong to another mkdir(2) of
+// the same name, which holds the lock of the parent until its look-up is answered, and then noted would never be
+// closed. If that look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
 func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	select {
 	case <-noted:

@@ -73,9 +73,9 @@ func (r *resized) add(n worktree.Node) {
 	}
 }
 
-// lookUpAnew makes the kernel look up a file whose size was reported wrongly, by a notice that drops the file's
-// entry. The notice is sent in the background and not by the READ that has found the fault: dropping an entry takes
-// the lock of the directory, whose holder may wait for the page that this READ is to fill.
+// lookUpAnew makes the kernel look up a file whose size was reported wrongly, by a notice that drops the file's entry.
+// The notice is sent in the background and not by the READ that has found the wrong size: dropping an entry takes the
+// lock of the directory, and the process that holds this lock may wait for the page that the READ is to fill.
 func (f *writable) lookUpAnew(n worktree.Node) {
 	f.resized.add(n)
 	f.notices.Go(func() {

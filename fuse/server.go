@@ -6,7 +6,7 @@
 //     peek.go);
 //   - each known error has one errno (errno.go); all other errors become EIO and are logged with their cause.
 //
-// # The way of a READ
+// # Path of a READ
 //
 // A READ of a file whose contents are missing on this host calls, in this order: observed.Read (observed.go),
 // writable.Read or fileSystem.Read (data.go, read.go), worktree.Tree.Read, then the daemon's source of contents of
@@ -131,9 +131,9 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 }
 
 // Serve serves t at dir, where the device is mounted, until the mount ends. If another process has served the mount
-// before, Serve also answers the requests that this process left unanswered; t must then have been opened with
-// TakeOver, and o must be the same as before. If an error occurs with a mount that no process has served yet, Serve
-// unmounts it.
+// before, Serve also answers the requests that the other process left unanswered; t must then have been opened with
+// TakeOver, and o must be the same as before. If Serve fails for a mount that no process has served yet, it unmounts
+// the mount.
 func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -226,7 +226,8 @@ func (s *Server) refusePoll() error {
 // pollName is a file in the root that go-fuse reserves for polling (its fuse/poll.go).
 const pollName = ".go-fuse-epoll-hack"
 
-// The type of the file system, as the kernel's table of mounts shows it.
+// fsType is the type of the file system, as the kernel's table of mounts shows it. subtype is the part of it that is
+// passed as a mount option.
 const (
 	subtype = "artifactfs"
 	fsType  = "fuse." + subtype

@@ -60,7 +60,7 @@ const (
 	sizeKnown                    // the kernel knows the size
 )
 
-// state returns whether the kernel knows a node's size.
+// state returns what the kernel knows of a node's size.
 func (s *sizes) state(n worktree.Node) sizeState {
 	if n.Own() {
 		return sizeKnown // the size of an overlay file is always known
@@ -69,8 +69,8 @@ func (s *sizes) state(n worktree.Node) sizeState {
 	return sizeState(w.Load() >> shift & sizeBits)
 }
 
-// set changes the state of a node to the second argument if it is the first one. It returns false, and changes
-// nothing, if the node was in another state.
+// set changes the state of a node to the state to, if the state is from. It returns false, and changes nothing, if the
+// node is in another state.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	w, shift := s.tree.Shown(n)
 	for {
@@ -123,9 +123,9 @@ func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 					return err
 				}
 			}
-			// The notice cannot wait for a page that a READ in progress has locked, since the kernel never reads
-			// behind the end of a file, which is 0 so far. ENOENT is not expected, since the kernel keeps the inode
-			// while the request is in progress.
+			// The notice cannot wait for a page that a READ in progress has locked: the kernel takes the file for empty
+			// until now, and it reads no pages behind the end of a file. ENOENT is not expected, since the kernel keeps
+			// the inode while the request is in progress.
 			if status := f.server.InodeNotifyStoreCache(uint64(n), size-1, end[:]); status != raw.OK {
 				return fmt.Errorf("notify kernel of file size: %w", syscall.Errno(status))
 			}

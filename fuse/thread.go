@@ -24,10 +24,10 @@ import (
 // thread keeps only harmless files open.
 func WithoutDevice(f func() error) error { return withFiles(nil, f) }
 
-// tellKernel calls tell, which sends a notice to the kernel, and returns its status. Some notices wait for locks of
-// the mount, whose holders may wait for replies of this process. So tell runs on a thread that has no other open file
-// than the device: if this process is killed, a successor can still start and send those replies. The supervisor
-// holds the device open anyway, so the thread's copy is harmless.
+// tellKernel calls tell, which sends a notice to the kernel, and returns its status. Some notices wait for locks of the
+// mount, whose holders may wait for replies of this process. So tell runs on a thread that has no open file except the
+// device: if this process is killed, a successor can still start and send those replies. The supervisor holds the
+// device open anyway, so the thread's copy is harmless.
 func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 	err := withFiles([]int{d.served}, func() error {
 		status = tell()

@@ -57,9 +57,10 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	}
 }
 
-// refreshInBackground calls Refresh in the background, for so many files that it takes long; nearly all of them have
-// been closed. The kernel does not report a write to a file that is not refreshed yet, so at the end everything is
-// written back once more. While an earlier call still runs, refreshInBackground calls Refresh itself.
+// refreshInBackground calls Refresh in the background. WriteBack uses it for so many files that Refresh takes long;
+// nearly all of these files have been closed. The kernel does not report a write to a file that is not refreshed yet,
+// so at the end refreshInBackground writes everything back once more. While an earlier call still runs, it calls
+// Refresh before it returns.
 func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	if !s.refreshing.CompareAndSwap(false, true) {
 		s.Refresh(nodes)
@@ -134,16 +135,16 @@ func (s *Server) syncfs() error {
 }
 
 // Several threads read requests. When a request is answered, another thread may have read an earlier request without
-// having started on it. settleTime bounds the wait until it has, settleLook is the interval of the checks, and
-// settleBlind is how long to wait where the number of requests cannot be read.
+// having begun to handle it. settleTime is the maximum time to wait until that thread has begun, settleLook is the
+// interval of the checks, and settleBlind is how long to wait where the number of requests cannot be read.
 const (
 	settleTime  = 20 * time.Millisecond
 	settleLook  = 50 * time.Microsecond
 	settleBlind = 2 * time.Millisecond
 )
 
-// settle waits until every request that the kernel has sent is counted in ops.pending. The file at path waiting
-// contains the number of requests that the kernel has sent (fs/fuse/control.c); it exists where fusectl is mounted.
+// settle waits until every request that the kernel has sent is counted in ops.pending. waiting is the path of the file
+// that contains the number of requests without a reply (fs/fuse/control.c); the file exists where fusectl is mounted.
 // In a mount with a constant stream of requests settle may wait for all of settleTime.
 func (s *Server) settle(waiting string) {
 	for until := time.Now().Add(settleTime); time.Now().Before(until); time.Sleep(settleLook) {
