@@ -50,8 +50,8 @@ type Differ interface {
 // Git returns properties of paths that only git can determine. Each method runs one git command, whatever the number of
 // paths.
 type Git interface {
-	Modified(ctx context.Context, paths []string) ([]string, error) // those of paths whose files differ from the index
-	// Ignored returns those of paths that git ignores.
+	Modified(ctx context.Context, paths []string) ([]string, error) // the elements of paths whose files differ from the index
+	// Ignored returns the elements of paths that git ignores.
 	Ignored(ctx context.Context, paths []string) ([]string, error)
 	Staged(ctx context.Context, tree object.ID) ([]string, error) // paths at which the index differs from tree
 }
@@ -66,7 +66,7 @@ type Index interface {
 
 // Refs moves HEAD, or the branch that HEAD is on.
 type Refs interface {
-	// Move moves HEAD to a branch or commit. It creates the branch if the destination says so.
+	// Move moves HEAD to a branch or commit. It creates the branch if the field New of to is set.
 	Move(ctx context.Context, from gitdir.Head, to gitdir.Destination) error
 	// Forward moves branch, which HEAD is on, from one commit to another.
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error

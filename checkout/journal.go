@@ -51,7 +51,7 @@ type RestoreIntent struct {
 	Before session.CheckpointID `json:"before"`
 	Paths  []string             `json:"paths,omitempty"`  // paths relative to the root; none: all paths
 	Staged bool                 `json:"staged,omitempty"` // whether the index is restored too
-	// Nonce is that of the request. By the nonce a repetition of the request is recognized.
+	// Nonce is the nonce of the request, by which a repetition of the request is recognized.
 	Nonce string `json:"nonce,omitempty"`
 }
 

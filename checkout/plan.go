@@ -15,7 +15,7 @@ import (
 // Plan is the list of changes that a checkout makes to the working tree, and to the index entries of the same paths.
 type Plan struct {
 	Grafts []worktree.Graft // paths that change to the target's entry or are removed
-	// Clear has removals that make room for the grafts: of ignored files, and of directories that files replace.
+	// Clear lists what is removed to make room for the grafts: ignored files, and directories that files replace.
 	Clear []worktree.Graft
 	Kept  []string       // paths that stay unchanged although the target differs
 	Index []index.Change // index entries of submodules, whose directories stay unchanged
@@ -24,8 +24,7 @@ type Plan struct {
 // all returns the grafts in the order that GraftResult.Done has: Grafts, then Clear.
 func (p *Plan) all() []worktree.Graft { return slices.Concat(p.Grafts, p.Clear) }
 
-// clearAway adds the removal of the directory at g.Path to the plan, before the graft g is applied. The directory must be
-// empty by then.
+// clearAway plans to remove the directory at g.Path before the graft g is applied. The directory must be empty by then.
 func (p *Plan) clearAway(g *worktree.Graft) {
 	p.Clear = append(p.Clear, worktree.Graft{Path: g.Path, Over: g.Over})
 	g.Over = worktree.Found{}
@@ -47,8 +46,8 @@ func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove returns the path of a file that stays where the target needs a directory above path at, or "" if there is none.
-// At most one such file can exist, because nothing exists below a file.
+// fileAbove returns the path of a file that stays where the target needs a directory above the path at, or "" if there
+// is none. At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
 		stays, known := p.above[dir]
@@ -69,8 +68,9 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	return "", nil
 }
 
-// filesBelow returns the files that the plan does not remove below directory dir at path at, which a file of the target
-// replaces. It adds the directories below dir to the plan's removals. p.gone must contain all paths that are removed.
+// filesBelow returns the files below the directory dir that the plan does not remove. at is the path of dir, which a
+// file of the target replaces. filesBelow adds the directories below dir to the plan's removals. p.gone must contain
+// all paths that are removed.
 func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) (paths []string, err error) {
 	var children []worktree.Entry
 	err = p.tree.ReadDir(ctx, dir, 0, func(e worktree.Entry) bool {

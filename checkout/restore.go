@@ -24,7 +24,8 @@ type Checkpoints interface {
 	Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error)
 }
 
-// StagedOf returns the index entries of the target that differ from those of now, which is a checkpoint of the current state.
+// StagedOf returns the index entries of the target that differ from the entries in now, a checkpoint of the current
+// state.
 type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
 // Restore is a restore of files in progress. It must be used by one goroutine only. The caller must hold the index lock from
@@ -105,7 +106,7 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether a tree has path at.
+// has reports whether a tree contains the path at.
 func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool, error) {
 	name, rest, deeper := strings.Cut(at, "/")
 	entries, err := read(ctx, tree)
@@ -188,13 +189,14 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 	return nil
 }
 
-// Apply changes the files and the index according to Compare. If it succeeds, it has released lock. staged returns the index
-// entries to restore; if staged is nil, the index is only updated for the changed files. nonce is that of the request.
-// pending is the interrupted restore that is repeated, or nil for a new one.
+// Apply changes the files and the index according to Compare. If it succeeds, it has released lock. staged returns the
+// index entries to restore; if staged is nil, the index is only updated for the changed files. nonce is the nonce of
+// the request for the restore. pending is the interrupted restore that is repeated, or nil for a new one.
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
 	c.refreshKernel(ctx, r.Changes)
-	// The kernel must also be notified of paths that the killed process has restored, and Changes lacks these.
+	// The kernel must also be notified of paths that the killed process has restored, and Changes does not contain
+	// these.
 	if pending != nil && c.Mark.Stale() {
 		whole, err := r.Whole(ctx)
 		if err != nil {

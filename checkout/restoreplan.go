@@ -64,7 +64,8 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 	return &p.plan, nil
 }
 
-// dirsAbove adds grafts for the directories above the empty ones, if perms has permissions for them.
+// dirsAbove adds a graft that sets the permissions of each directory above an empty one, if perms contains that
+// directory.
 func (p *planner) dirsAbove(perms map[string]uint32) {
 	added := map[string]bool{}
 	for _, g := range p.plan.Grafts {

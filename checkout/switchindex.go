@@ -84,7 +84,7 @@ func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string,
 	return paths, err
 }
 
-// except returns those of paths that none of the changes concerns. It reuses the array of paths.
+// except returns the elements of paths that none of the changes concerns. It reuses the array of paths.
 func except(paths []string, changes []index.Change) []string {
 	changed := make(map[string]bool, len(changes))
 	for _, c := range changes {
