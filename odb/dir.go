@@ -35,9 +35,9 @@ func OpenDir(dir string, packs *Store) *Dir {
 	return &Dir{Packs: packs, Loose: NewLoose(dir, packs.Format())}
 }
 
-// sources returns the places of an object in the order in which they are searched. git creates the
-// pack of an object before it removes the loose file, possibly after the packs were searched, so the
-// packs are searched a second time. A miss makes packs read the list of packs again.
+// sources returns the sources of an object in the order in which they are searched. git creates the pack of an object
+// before it removes the loose file, and may do so after the packs were searched, so the packs are searched a second
+// time. A search that finds nothing makes packs read the list of packs again.
 func (d *Dir) sources() [3]Source { return [3]Source{d.Packs, d.Loose, d.Packs} }
 
 // Get returns an object's type and contents, as Store.Get does.

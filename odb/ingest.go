@@ -51,7 +51,7 @@ func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	return res, nil
 }
 
-// ingest does what Ingest describes. Ingest adds the context to its errors.
+// ingest implements Ingest, which adds the context to the errors.
 func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(object.ID, object.Type, []byte)) (IngestResult, error) {
 	file, err := lockedTemp(s.dir)
 	if err != nil {

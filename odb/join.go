@@ -69,7 +69,7 @@ func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	return res, nil
 }
 
-// join does what Join describes. While it runs it holds the file lock artifactfs-join.lock.
+// join implements Join. While it runs, it holds the file lock artifactfs-join.lock.
 func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err error) {
 	names, err := joinable(s.dir)
 	if err != nil || len(names) <= o.Above {
@@ -90,7 +90,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if tidying(filepath.Dir(s.dir), time.Now()) {
 		return res, nil
 	}
-	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // joined by another process
+	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // joined by another process in the meantime
 		return res, err
 	}
 	if err := removeOrphans(s.dir, time.Now()); err != nil {

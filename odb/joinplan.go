@@ -201,8 +201,8 @@ func (b *oldBody) extent(k int) (off, end int64) {
 	return off, end
 }
 
-// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The entry is at off, its data begins at
-// data and ends at end. rewrittenCRC first verifies that the old entry has the CRC was.
+// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The entry is at off, its data begins
+// at data and ends at end. rewrittenCRC first verifies that the CRC of the old entry equals the parameter was.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
 	crc.Write(head)

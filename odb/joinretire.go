@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Durations in the removal of old packs.
+// These durations are used when old packs are removed.
 const (
 	// graceMost is the longest time that Join waits for processes that may be reading old packs.
 	graceMost = time.Minute
@@ -33,7 +33,7 @@ const (
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
 
-// retire removes old packs whose objects are all in other packs: in those of left, or in the pack joined, which may be
+// retire removes old packs whose objects are all in other packs: in the packs left, or in the pack joined, which may be
 // "". It first waits until no process reads packs of a listing from before the new pack, and then checks that the other
 // packs still exist. It returns the number of removed packs.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
@@ -217,9 +217,9 @@ func tidying(objects string, now time.Time) bool {
 	return syscall.Kill(n, 0) != syscall.ESRCH
 }
 
-// awaitReaders waits until every process that may have listed the pack directory before since has ended. It also waits
-// for every running fsck, because fsck reports packs that are removed while it runs, even if other packs contain the
-// objects. It waits at most graceMost, or graceCrowded if there are many packs and no fsck.
+// awaitReaders waits until every process that may have listed the pack directory before the time since has ended. It
+// also waits for every running fsck, because fsck reports packs that are removed while it runs, even if other packs
+// contain the objects. It waits at most graceMost, or graceCrowded if there are many packs and no fsck.
 func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions) error {
 	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
 		found, checking := readers(s.dir, since, o.Reader)
@@ -238,11 +238,11 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers reports whether a process other than this one may be using packs in dir that it found before since. Such a
-// process has mapped some of the packs, as git maps indexes, or it is a git process that started a moment ago. The
-// mappings of other users' processes may be unreadable, so only the second condition is checked for them. Processes for
-// which spared returns true are ignored. An fsck counts even if it started after since; checking reports whether there is
-// one.
+// readers reports whether a process other than this one may be using packs in dir that it found before the time since.
+// Such a process has mapped some of the packs, as git maps indexes, or it is a git process that started a moment ago.
+// The mappings of other users' processes may be unreadable, so only the second condition is checked for them. Processes
+// for which spared returns true are ignored. An fsck counts even if it started after since; checking reports whether
+// there is one.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	pids, err := proc.PIDs()
 	if err != nil {

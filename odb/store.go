@@ -274,8 +274,8 @@ func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, er
 	}
 }
 
-// readView does what read describes for the packs of the current view. found reports whether use has succeeded or
-// returned final. If every entry was damaged, readView returns the last error.
+// readView implements read for the packs of the current view. found reports whether use has succeeded or returned
+// final. If every entry was damaged, readView returns the last error.
 func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, error)) (found bool, err error) {
 	v := s.acquire()
 	defer s.release(v)

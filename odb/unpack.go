@@ -26,7 +26,7 @@ type UnpackOptions struct {
 	Format        object.Format
 	SpoolOver     int64 // size in bytes above which contents are stored in a file
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
-	// Spool opens a file for contents of size bytes, or, if size is 0, for deltas that wait for their base.
+	// Spool opens a file for contents of size bytes, or, if size is 0, for the deltas that wait for their base.
 	Spool func(size int64) (*os.File, error)
 	// Base returns a reader of the contents of an object that the sink has received during this call, their size, and the
 	// function that releases them.

@@ -40,9 +40,9 @@ type WriteOptions struct {
 	Promisor bool // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
 }
 
-// Write writes one pack with those of objects that no pack contains yet. It returns the name of the pack, or "" if there
-// is nothing to write. When Write returns, git and other processes can read the pack. If the contents of an object do not
-// have the hash of its id, no pack is written.
+// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or
+// "" if there is nothing to write. When Write returns, git and other processes can read the pack. If the contents of an
+// object do not have the hash of its id, no pack is written.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
 	name, settle, err := s.WriteAhead(ctx, objects, o)
 	if err == nil {
@@ -279,8 +279,9 @@ type deflation struct {
 	err  error
 }
 
-// deflated compresses the small objects in other goroutines. It returns a channel that delivers, in the order of objects,
-// one channel for each of them, which delivers the result. stop ends the goroutines and waits for them.
+// deflated compresses the small objects in other goroutines. It returns a channel that delivers one channel for each
+// small object, in the order of objects; that channel delivers the compressed entry. stop ends the goroutines and waits
+// for them.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	// order has a bound, so that only a few compressed objects wait in memory to be written.
