@@ -1,21 +1,26 @@
-// Package agent makes the checkpoints of one mount, and pushes them to the session remote together with the branches, tags and
-// notes in the mount's git directory. There are three paths:
+// Package agent makes the checkpoints of one mount, and pushes them to the session remote together with the branches,
+// tags and notes in the mount's git directory. There are three paths:
 //
 //	working tree    reports a change -> schedule -> Capturer -> session repository
 //	git directory   refs, watched by writeback.RefCopier     -> session repository
 //	session repository                    -> writeback.Queue -> session remote
 //
-// Nothing that is to be kept exists only in the memory of this process. Checkpoints and refs are stored in the session's
-// repository. Small files beside it record which of them the session remote has acknowledged, so that the next process can
-// continue after a crash.
+// Nothing that must survive a crash exists only in the memory of this process. Checkpoints and refs are stored in the
+// session's repository. Small files beside it record which of them the session remote has acknowledged, so that the
+// next process can continue after a crash.
 //
-// The repository is created when the first checkpoint or ref is stored, so a mount without changes leaves no repository. For a
-// read-only mount, or if the session remote is control.RemoteNone, no checkpoint is made and nothing is pushed.
+// A lane is the chain of checkpoints of one writer; a segment is a part of a lane, with a ref of its own, that gc can
+// drop as a whole. A writer is a process on a machine. It claims a lane in the session's metadata before it makes
+// checkpoints in the lane, so that no two writers extend the same chain.
+//
+// The repository is created when the first checkpoint or ref is stored, so a mount without changes leaves no
+// repository. For a read-only mount, or if the session remote is control.RemoteNone, no checkpoint is made and nothing
+// is pushed.
 //
 // The Agent does not know the type of the mount. It accesses the mount through the interfaces in Config.
 //
-// Lock order: checkpointLock, then Agent.opening, then Agent.mu. No other lock is acquired while a mutex of laneClaim, gitSigns,
-// mergedNotes, lastLook or problems is held.
+// Lock order: checkpointLock, then Agent.opening, then Agent.mu. No other lock is acquired while a mutex of laneClaim,
+// gitSigns, mergedNotes, lastLook or problems is held.
 package agent
 
 import (

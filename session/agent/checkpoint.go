@@ -51,7 +51,9 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	if _, err = a.Open(ctx); err != nil {
 		return p, report, err
 	}
-	signed := drain(a.git.moved) // removed here even if the policy ignores it, because nothing else would remove it then
+	// The token is removed even if the policy ignores changes of the git directory, because in that case no other code
+	// would remove it.
+	signed := drain(a.git.moved)
 	if signed {
 		a.git.heard()
 	}
@@ -193,7 +195,8 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
 		return errors.Join(err, unsavedError(captureErr))
 	}
-	// The checkpoint contains the commits. If copying refs failed, only contents that clones of the repository need can be missing.
+	// The checkpoint contains the commits. If copying refs failed, only contents that clones of the repository need can
+	// be missing.
 	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}

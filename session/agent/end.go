@@ -36,8 +36,8 @@ type ending struct {
 	empty    bool // the repository contains nothing except metadata
 }
 
-// BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. With wait, it waits until the git
-// directory was created before it makes the checkpoint.
+// BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. If wait is set, it
+// waits until the git directory was created before it makes the checkpoint.
 func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait bool) {
 	if !a.Active() {
 		return

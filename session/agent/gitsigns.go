@@ -66,7 +66,7 @@ func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	return at
 }
 
-// sign puts a token into moved, for a token that was taken but not processed.
+// sign puts a token back into moved, because a token was taken and the change was not processed.
 func (g *gitSigns) sign() {
 	select {
 	case g.moved <- struct{}{}:
@@ -94,7 +94,7 @@ func (g *gitSigns) last() time.Time {
 // watchFunc is the type of Config.Watch, which documents it.
 type watchFunc = func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 
-// watch returns a function that watches like the given one, and also sends to g.moved.
+// watch returns a function that calls the function watch, and makes it send to g.moved too.
 func (g *gitSigns) watch(watch watchFunc) watchFunc {
 	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
 		theirs, fresh, err := watch(dir, wake)

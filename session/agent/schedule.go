@@ -169,7 +169,9 @@ func (w *waiting) next() (time.Time, session.Reason) {
 	}
 	if latest, full, many := a.config.Removals.MassRemoved(); many {
 		drain(w.removed)
-		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost)) // until then, the removed contents are only kept
+		// Before the time soon no checkpoint is made because of a removal; the contents of the removed files are kept
+		// for it.
+		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))
 		// Wait until the removal has paused, because hashing the files would slow it down.
 		if rested := latest.Add(removalRest / 4); !full && rested.After(soon) {
 			soon = rested
