@@ -17,10 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Resume fetches session name from the session remote of the mount: its metadata, its checkpoints with their trees, and the files
-// of the checkpoint that at names ("" stands for the newest one). At the same time it claims the lane. known is what was already
-// read of the session, or nil. Resume calls reportStart once it knows that the session remote has the session. The result is nil if
-// the session remote does not have the session, or if the session has no checkpoint.
+// Resume fetches session name from the session remote of the mount: its metadata, its checkpoints with their trees, and
+// the files of one checkpoint, whose name is at ("" stands for the newest one). At the same time it claims the lane.
+// known contains what was already read of the session; it may be nil. Resume calls reportStart once it knows that the
+// session remote has the session. The result is nil if the session remote does not have the session, or if the session
+// has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {
 		return nil, nil
@@ -65,7 +66,8 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 		based, stop = t.acquireBeside(ctx, s)
 		defer stop()
 	}
-	refs, err := k.Listing.Refs(ctx) // if the session has a container, Refs fetches it, while the claim is being pushed
+	// If the session is stored in a container, Refs fetches the container while the claim is being pushed.
+	refs, err := k.Listing.Refs(ctx)
 	if err != nil {
 		return nil, fault.SessionRemote(t.Remote, err)
 	}
@@ -111,8 +113,8 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	return meta, t.Claims.Refused(meta)
 }
 
-// fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to checkpoint at, from which the mount
-// starts. all are the refs of the session remote. based waits until the base commit was fetched.
+// fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to the checkpoint named at, from
+// which the mount starts. all are the refs of the session remote. based waits until the base commit was fetched.
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
@@ -185,8 +187,8 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
-// fetchCheckpoints fetches the checkpoints with the commits tips, including their trees, checkpoint states and history. base is
-// sent as a have, so that the history of the mounted remote is left out.
+// fetchCheckpoints fetches the checkpoints whose commits are tips, including their trees, checkpoint states and
+// history. base is sent as a have, so that the history of the mounted remote is left out.
 func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
@@ -265,8 +267,8 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
-	// Do not request commits of the mounted remote, at which a branch may be. A container does not have them, and repo finds
-	// them only after the store has fetched all of their trees.
+	// Do not request commits of the mounted remote, which a branch may refer to. A container does not have these
+	// commits, and repo finds them only after the store has fetched all of their trees.
 	bases := append(remote.Base().Commits, s.Base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {

@@ -70,7 +70,8 @@ func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint
 // the session, and the claim can be pushed after the mount has started.
 func (p *Parent) Free() bool { return p.free }
 
-// read reads the refs of the parent. If the parent is stored in a container, read fetches that.
+// read reads the refs of the parent. If the parent is stored in a container, which is one commit with the objects of a
+// session, read fetches the container.
 func (p *Parent) read(ctx context.Context) error {
 	refs, err := p.list.Refs(ctx)
 	if err != nil {

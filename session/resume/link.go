@@ -24,8 +24,9 @@ type Local struct {
 	ContentsFrom string
 }
 
-// Link adds all objects that the session from owns to the repository of the mount, by hard links, without copying contents. If
-// the mount has a session, that one becomes a fork of session from.
+// Link adds all objects that another session owns to the repository of the mount, by hard links, without copying
+// contents. from identifies a checkpoint of the other session. If the mount has a session, the session of the mount
+// becomes a fork of the other one.
 func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	format := from.Checkpoint.Tree.Format()
 	var tips parentTips
@@ -66,9 +67,9 @@ func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
 }
 
-// LinkObjects hard-links all packs and loose objects of the object directory from into the object directory to. If another
-// process repacks from at the same time, packs disappear, because their objects were moved into another pack. LinkObjects then
-// removes the directory to and starts again.
+// LinkObjects creates hard links to all packs and loose objects of one object directory, from, in another one, to. If
+// another process repacks from at the same time, packs disappear, because their objects were moved into another pack.
+// LinkObjects then removes the directory to and starts again.
 func LinkObjects(from, to string) error {
 	const tries = 10
 	for try := 1; ; try++ {
