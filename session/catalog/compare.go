@@ -133,11 +133,11 @@ func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, mis
 
 // compare fills in reply after all sides have been opened. It works in these steps:
 //
-//	forkCheckpoint      find the tree that each side started from
-//	Trees      list the changes of each side, by ids alone
-//	pairs          find the merge base of every pair of sides
-//	provide        fetch the contents that git needs for the rest
-//	count, shared  count lines, and merge every pair
+//	forkCheckpoint  find the tree that each side started from
+//	Trees           list the changes of each side, by ids alone
+//	pairs           find the merge base of every pair of sides
+//	provide         fetch the contents that git needs for the rest
+//	count, shared   count lines, and merge every pair
 func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareReply) error {
 	dir, err := os.MkdirTemp(c.all.State, "compare-*.tmp")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 type comparedPair struct {
 	a, b    int       // indexes in comparing.sides; a < b
 	base    object.ID // tree of the merge base; zero: the empty tree
-	renames bool      // the contents are on this host by which git detects renames
+	renames bool      // the contents by which git detects renames are on this host
 }
 
 // pairs returns all pairs of sides with their merge bases, and adds the contents that git needs to merge them to c.merged.
@@ -85,7 +85,8 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	return nil
 }
 
-// missing returns those ids, without duplicates, whose objects git does not find in the repositories of the sides.
+// missing returns, without duplicates, the elements of ids whose objects git does not find in the repositories of the
+// sides.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
 	if len(ids) == 0 {
 		return nil, nil

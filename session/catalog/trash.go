@@ -62,8 +62,8 @@ func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, nil
 }
 
-// sessionDelete implements SessionDelete with now as the current time; its errors carry no hints yet. It returns an error if the
-// session is mounted for writing.
+// sessionDelete implements SessionDelete, which adds hints to the errors. now is the current time. sessionDelete
+// returns an error if the session is mounted for writing.
 func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
 	now time.Time) (reply control.SessionDeleteReply, err error) {
 	// The files of a session that is mounted for writing could still change.
@@ -187,8 +187,8 @@ func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndele
 	return reply, nil
 }
 
-// sessionUndelete implements SessionUndelete; its errors carry no hints yet. It restores the session on the session remote
-// first.
+// sessionUndelete implements SessionUndelete, which adds hints to the errors. It restores the session on the session
+// remote first.
 func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
 	deleted, err := all.Homes.Trash()
 	if err != nil {
