@@ -73,13 +73,13 @@ type rewriting struct {
 	session, lane string
 	at            time.Time // time of the new commit
 	message       string    // first word of the new commit's message
-	// edit returns the new contents of the file at path, DAY/NAME, and the number of records that it removed; 0 means that
-	// the file is unchanged. A file whose new contents are empty is removed.
+	// edit returns the new contents of the file at path, which has the form DAY/NAME, and the number of records that it
+	// removed; 0 means that the file is unchanged. A file whose new contents are empty is removed.
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 
-// do rewrites the transcript at ref. If edit removes no record, do changes nothing. It returns session.ErrRefMoved if another
-// process changed the ref during the call.
+// do rewrites the transcript to which ref points. If edit removes no record, do changes nothing. It returns
+// session.ErrRefMoved if another process changed the ref during the call.
 func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	defer r.Working()()
 	head, err := r.Ref(ref)
