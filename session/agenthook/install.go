@@ -32,9 +32,10 @@ type Change struct {
 // maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
 const maxSettings = 4 << 20
 
-// Install adds hooks to the configuration of an agent in directory dir. The hooks run program, which is the beginning of a shell
-// command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If Install creates the file, it adds the
-// file to the repository's info/exclude, because the configuration is meant for this machine only.
+// Install adds hooks to the configuration of an agent in directory dir. The hooks run program, which is the beginning
+// of a shell command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If Install
+// creates the file, it adds the file to the repository's info/exclude, because the configuration is meant only for this
+// machine.
 func Install(dir string, a Agent, program string) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -79,7 +80,7 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 	return c.install(before, a, command)
 }
 
-// pluginMark is the beginning of the plugin, by which another file of the same name can be told apart.
+// pluginMark is the beginning of the plugin. It distinguishes the plugin from another file of the same name.
 const pluginMark = "// artifactfs session hooks"
 
 // Uninstall removes what Install has added: the hooks, the file if it contains nothing else, the directories that are empty then, and

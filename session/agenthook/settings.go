@@ -110,8 +110,8 @@ func (v value) at(keys ...string) (value, bool) {
 	return v, true
 }
 
-// add returns text with item added as the last member of the object or array to. Each line of item is indented by depth levels. The
-// other bytes of text are kept, so that remove can undo add exactly.
+// add returns text with item added as the last member of the object or array to, which is a value in text. Each line of
+// item is indented by depth levels. The other bytes of text are kept, so that remove can undo add exactly.
 func add(text []byte, to value, item string, depth int) []byte {
 	at, comma := to.start+1, ""
 	if n := len(to.members); n > 0 {
@@ -121,7 +121,7 @@ func add(text []byte, to value, item string, depth int) []byte {
 	return slices.Concat(text[:at], []byte(comma+indent+strings.ReplaceAll(item, "\n", indent)), text[at:])
 }
 
-// remove returns text without member i of the object or array from.
+// remove returns text without member i of from, which is an object or array in text.
 func remove(text []byte, from value, i int) []byte {
 	start, end := from.start+1, from.members[i].value.end
 	switch {
@@ -203,8 +203,8 @@ func quote(s string) string {
 	return string(q)
 }
 
-// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks. Objects and arrays
-// that become empty thereby are removed, too.
+// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks.
+// Objects and arrays that are empty afterwards are removed, too.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 	// Each removal changes the offsets after it, so the text is parsed again until there is no hook left.
 	for {
