@@ -45,7 +45,8 @@ func FileName(dir string) string {
 // Dir returns the path of failed/.
 func (f Failures) Dir() string { return filepath.Join(f.State, "failed") }
 
-// Add records a failure, replacing an earlier failure of the same directory. It only logs an error.
+// Add records a failure, replacing an earlier failure of the same directory. If the failure cannot be recorded, Add
+// logs the error.
 func (f Failures) Add(failure Failure) {
 	text, err := json.MarshalIndent(failure, "", "\t")
 	if err == nil {

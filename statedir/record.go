@@ -62,8 +62,8 @@ type Record struct {
 	Redirects  []Redirect `json:"redirects"`
 	Configured []string   `json:"configured"` // redirects that are named in the repository's configuration
 
-	// Until is the time at which the session is moved to the trash, unless it is mounted at that time. The zero time: the
-	// session is not moved automatically.
+	// Until is the time at which the session is moved to the trash, unless it is mounted at that time. If Until is
+	// zero, the session is not moved automatically.
 	Until time.Time `json:"until,omitzero"`
 
 	// Carried are the options of the session remote and of checkpoints. The URL of the session remote is stored without

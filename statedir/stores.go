@@ -159,7 +159,7 @@ func NeededStores(state string) (map[string]bool, error) {
 			return needed, fmt.Errorf("read session record %s: %w", id, ErrNoRecord)
 		default:
 			t, err := h.LockExisting(id)
-			if err == nil { // nothing has locked the home, so a killed process left it
+			if err == nil { // no process has locked the home, so a killed process left it
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
 				return needed, fmt.Errorf("read session record %s: %w", id, errUnsettled)
