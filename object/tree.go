@@ -35,8 +35,8 @@ type TreeEntry struct {
 	ID   ID
 }
 
-// ParseTree parses a tree. It refuses entries that could harm a checkout: names that are empty, ".", ".." or that
-// some file system takes for ".git" (IsDotGit), names with '/' or longer than MaxNameLen, unknown modes, zero ids,
+// ParseTree parses a tree. It refuses entries that could harm a checkout: names that are empty, ".", "..", that contain
+// '/', that are longer than MaxNameLen or that some file system takes for ".git" (IsDotGit); unknown modes; zero ids;
 // and entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
@@ -139,8 +139,8 @@ func byteAt(e TreeEntry, i int) byte {
 }
 
 // repeats reports whether e is a directory and a file of the same name is among the entries before it. In git's order
-// other entries may stand between the two ("a", "a.b", "a/"). Their names all start with that of the directory, so
-// repeats searches backwards only as far as they do.
+// other entries may stand between the two ("a", "a.b", "a/"). The names of these entries all start with the name of the
+// directory, so repeats stops at the first entry whose name does not.
 func repeats(before []TreeEntry, e TreeEntry) bool {
 	if e.Mode != ModeDir {
 		return false
@@ -177,10 +177,10 @@ func hfsIgnored(r rune) bool {
 	return r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff
 }
 
-// IsDotGit reports whether some file system takes name for ".git": any case, code points that HFS+
-// ignores, and NTFS's trailing dots and spaces, streams (".git:x", ".git::$INDEX_ALLOCATION") and
-// short name "git~1". The whole family is refused everywhere, because a tree that carries one is an
-// attack wherever it is met.
+// IsDotGit reports whether some file system takes name for ".git": ".git" in any case, with code points that HFS+
+// ignores, or with what NTFS ignores (trailing dots and spaces, and streams such as ".git:x" and
+// ".git::$INDEX_ALLOCATION"), and NTFS's short name "git~1". All these names are refused on every file system, because
+// a tree that contains one of them is an attack.
 func IsDotGit(name string) bool {
 	if len(name) < 4 {
 		return false
