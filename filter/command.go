@@ -46,7 +46,7 @@ type program struct {
 	over   atomic.Bool // the process was reaped, so its PID may belong to another process
 }
 
-// launch starts a shell command in the working tree, as git does. When ctx is cancelled, the command is stopped.
+// launch starts a shell command in the working tree, as git does. When ctx is canceled, the command is stopped.
 func (p *Programs) launch(ctx context.Context, command string) (*program, error) {
 	return p.start(ctx, exec.Command("/bin/sh", "-c", enter, p.o.Dir, command), command)
 }
@@ -104,7 +104,7 @@ func (g *program) wait() error {
 	g.over.Store(true)
 	g.timer.Stop()
 	g.undo()
-	if errors.Is(err, exec.ErrWaitDelay) { // a child still holds standard error open
+	if errors.Is(err, exec.ErrWaitDelay) { // a child still has standard error open
 		err = nil
 	}
 	return err

@@ -30,7 +30,7 @@ func (j *job) finish(err error) {
 }
 
 // pool manages the processes of one command. Usually there is only one; another one is started when a file has waited
-// for the time patience. Each process has a worker, the goroutine that talks to it.
+// for the duration patience. Each process has a worker, the goroutine that talks to it.
 type pool struct {
 	programs *Programs
 	command  string
@@ -46,7 +46,7 @@ type pool struct {
 }
 
 // push queues a job and makes sure that a worker takes it. It starts the first worker at once, and another one if the
-// job still waits after the time patience and no worker is idle.
+// job still waits after the duration patience and no worker is idle.
 func (o *pool) push(g *generation, j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,7 +75,7 @@ func (o *pool) hire(g *generation) {
 	}()
 }
 
-// relieve starts another worker if the oldest job has waited for the time patience, all workers are busy, and there
+// relieve starts another worker if the oldest job has waited for the duration patience, all workers are busy, and there
 // are fewer than maxProcesses.
 func (o *pool) relieve(g *generation) {
 	o.mu.Lock()
@@ -298,9 +298,9 @@ func (w *worker) finish(j *job, err error) {
 	j.finish(err)
 }
 
-// bury kills the process, which has failed with err, and decides about the jobs that it was filtering. It returns
-// those to be tried with another process: if this process has answered for other files before, all that have tries
-// left. It finishes the rest with an error.
+// bury kills the process, which has failed with err, and decides about the jobs that it was filtering. If the process
+// had answered for other files before, bury returns the jobs that may be tried with another process. It finishes all
+// other jobs with an error.
 func (w *worker) bury(err error, jobs []*job) (again []*job) {
 	late, served := w.c.run.late.Load(), w.c.served
 	w.c.end(true)
