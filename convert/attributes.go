@@ -107,7 +107,7 @@ type File struct {
 // builtin contains only the macros that git itself defines. It stands for a missing file in the root directory.
 var builtin = Parse(nil, true)
 
-// Parse is Settings.Parse with the zero Settings.
+// Parse parses the contents of a .gitattributes file like Settings.Parse, with the zero Settings.
 func Parse(content []byte, root bool) *File { return Settings{}.Parse(content, root) }
 
 // Parse parses the contents of a .gitattributes file. root is true for the file in the root directory, which may
@@ -218,8 +218,8 @@ func (f *File) redefines() bool {
 	return len(b) != 1 || b[0] != assignment{attrText, "", value{state: unset}}
 }
 
-// walk is the state of one look-up of the attributes of a path. Every look-up uses a new walk. It needs an allocation
-// only if the root's file defines more than about 250 macros.
+// walk is the state of one look-up of the attributes of a path. Every look-up uses a new walk. A walk needs an
+// allocation only if the root's file defines more than about 250 macros.
 type walk struct {
 	values [numValues]value
 	open   uint8     // bit set of the sought attributes that are not decided yet
@@ -304,9 +304,9 @@ func (w *walk) file(f *File, path, base string) bool {
 	return false
 }
 
-// fill decides those attributes of as that are undecided. It uses a stack of its own instead of recursion, because a
-// file may define millions of macros, each of which sets the next. It reads as from its end, because within a line
-// the last assignment of an attribute counts.
+// fill decides those attributes of as that are undecided. It uses a stack on the heap instead of recursion, because a
+// file may define millions of macros, each of which sets the next. It reads as from its end, because within a line the
+// last assignment of an attribute counts.
 func (w *walk) fill(as []assignment) {
 	var few [8][]assignment
 	stack := append(few[:0], as)

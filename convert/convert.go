@@ -1,16 +1,16 @@
-// Package convert computes the changes that `git checkout` makes to the contents of a blob when it writes the file,
-// so that programs read the same bytes in a mount as in a checkout.
+// Package convert computes the changes that `git checkout` makes to the contents of a blob when it writes the file, so
+// that programs read the same bytes in a mount as in a checkout.
 //
-// It does no I/O: Parse parses the contents of .gitattributes files, Decide returns the Rule for a path, and
-// Rule.Apply converts bytes. Files and Rules are immutable, so goroutines may share them. Some conversions need other
-// programs: the user's filter drivers, and iconv for encodings that need its tables. A Rule only returns which ones.
+// It does no I/O: Parse parses the contents of .gitattributes files, Decide returns the Rule for a path, and Rule.Apply
+// converts bytes. Files and Rules are immutable, so goroutines may share them. Some conversions need other programs:
+// the user's filter drivers, and iconv for encodings that need its tables. A Rule does not run these programs, but
+// returns which of them the caller must run.
 //
 // Terms: an attribute is unspecified, set ("text"), unset ("-text") or has a value ("text=auto"). A macro is an
-// attribute that sets other attributes when it is set; in a tree only the file in the root directory may define
-// macros. A driver is the user's configuration `filter.<name>.*`; to smudge a file is to convert it when it is
-// checked out. The syntax is that of gitattributes(5), and the patterns are those of gitignore(5), both as git 2.39
-// reads them from the index while it checks out a commit. Where git differs from its manual, this package does the
-// same as git.
+// attribute that sets other attributes when it is set; in a tree only the file in the root directory may define macros.
+// A driver is the user's configuration `filter.<name>.*`; to smudge a file is to convert it when it is checked out. The
+// syntax is that of gitattributes(5), and the patterns are those of gitignore(5), both as git 2.39 reads them from the
+// index while it checks out a commit. Where git differs from its manual, this package does the same as git.
 //
 // The conversions are applied in git's order: $Id$, line endings, encoding, driver.
 package convert

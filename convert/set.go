@@ -18,12 +18,10 @@ func (s *byteSet) addRange(lo, hi byte) {
 	}
 }
 
-// parseSet parses the "[...]" whose '[' is s[at]; end is the index of its ']'. It returns nil if the set is
-// malformed; a pattern with a malformed set matches nothing. No set contains '/', because wildcards never match it.
-// If fold is true, paths are matched in lower case, and lower-case letters are added for ranges and for the class
-// "upper". As in git, they are not added for a single upper-case letter, so "[A]" then matches nothing. No set
-// contains '/', as wildcards never match it. fold is git's folding, which affects ranges and classes, but no single
-// upper-case letter: "[A]" then matches nothing.
+// parseSet parses the "[...]" whose '[' is s[at]; end is the index of its ']'. It returns nil if the set is malformed;
+// a pattern with a malformed set matches nothing. No set contains '/', because wildcards never match it. If fold is
+// true, paths are matched in lower case, and lower-case letters are added for ranges and for the class "upper". As in
+// git, they are not added for a single upper-case letter, so "[A]" then matches nothing.
 func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	set = new(byteSet)
 	i := at + 1
