@@ -25,15 +25,15 @@ func rank(c Class, path string) uint8 {
 	return r
 }
 
-// classify is Classify, but also returns the traits of the file name, on which the rank depends. If several cases
-// apply, the first one counts.
+// classify implements Classify, and also returns the traits of the file name, on which the rank depends. If several
+// cases apply, the first one counts.
 func classify(path string, depth int) (Class, traits) {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
-	// The names of directories take precedence over the file name: a Go file in a vendored directory is less likely
-	// to be read than one of the project itself.
+	// The traits of directories take precedence over those of the file name: a Go file in a vendored directory is less
+	// likely to be read than a Go file of the project itself.
 	place := placeTraits(strings.ToLower(dir))
 	is := exactNames[name]
 	name = strings.ToLower(name)

@@ -18,7 +18,8 @@ const (
 	scripts  // a directory whose files without extension are programs
 )
 
-// words returns a table of names with their traits. of has the names for each traits, separated by white space.
+// words returns a table of names with their traits. The keys of the parameter are traits, and each value lists the
+// names that have them, separated by white space.
 func words(of map[traits]string) map[string]traits {
 	table := map[string]traits{}
 	for t, list := range of {
