@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// osFS implements FS by the system calls of the host.
+// osFS implements FS with the system calls of the host.
 type osFS struct{}
 
 func (osFS) OpenFile(path string, flag int, perm os.FileMode) (File, error) {
@@ -38,7 +38,7 @@ func (osFS) SyncDir(path string) error {
 
 func (osFS) BootID() (string, error) { return proc.BootID() }
 
-// osFile implements File by the system calls of the host.
+// osFile implements File with the system calls of the host.
 type osFile struct{ *os.File }
 
 var _ File = osFile{}

@@ -53,14 +53,15 @@ type File interface {
 	// Seek returns the next offset of data or of a hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the error
 	// is ENXIO if there is none. Seek does not set a position, since a File has none.
 	Seek(off int64, whence int) (int64, error)
-	// CopyFrom copies up to n bytes of another open file, sharing the blocks where the file system can. It returns
-	// how many were copied: fewer than n only at the end of the source or with an error.
+	// CopyFrom copies up to n bytes of another open file, sharing the blocks where the file system can. It returns the
+	// number of bytes that were copied, which is less than n only at the end of the source or with an error.
 	CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error)
 	// Own returns the underlying file of the host, which is the argument of CopyFrom of another File.
 	Own() *os.File
-	// Map maps a range, shared with the file; off and n are multiples of the page size. Stores belong to the file at
-	// once and survive the process; DataSync makes them survive a power cut. Memory behind the end of the file must not
-	// be touched, and a store into a page without disk space (Allocate) is SIGBUS on a full disk.
+	// Map maps a range of the file, shared with other mappings of the file; off and n are multiples of the page size. A
+	// store changes the file at once and survives the process; DataSync makes it survive a power cut. Memory behind the
+	// end of the file must not be touched. On a full disk, a store into a page without disk space (see Allocate) raises
+	// SIGBUS.
 	Map(off int64, n int, mode MapMode) ([]byte, error)
 	// Unmap ends a mapping that Map returned.
 	Unmap(mapping []byte) error
