@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Bits of the flags of an entry (gitformat-index(5)).
+// These are the bits of the flags of an entry (gitformat-index(5)).
 const (
 	flagAssumeValid  = 1 << 15
 	flagExtended     = 1 << 14

@@ -41,7 +41,7 @@ func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, nil
 }
 
-// readOutline does what ReadOutline describes. ReadOutline adds to its errors that reading has failed.
+// readOutline implements ReadOutline, which adds to the errors that reading the index has failed.
 func readOutline(f object.Format, data []byte) (*Outline, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -77,14 +77,15 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, o.extensions(c.at)
 }
 
-// cursor is a position in the index file, at the start of an entry.
+// cursor is a position in the index file, at the start of an entry or behind the last one.
 type cursor struct {
 	at   int    // offset of the entry in bytes
 	path []byte // path of the previous entry; version 4 stores only the difference from it
 }
 
-// next moves the cursor behind the next entry and sets its path to that of this entry. special reports that an Outline
-// cannot represent the entry. more reports that its path is greater than the previous path, which is required.
+// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. special reports
+// that an Outline cannot represent the entry. more reports that the path of the entry is greater than the previous
+// path, which is required.
 func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	at := c.at
 	name := at + fixedSize + o.format.Size() + 2
@@ -126,7 +127,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	return false, more, nil
 }
 
-// extensions parses the extensions, which follow the entries. It stores only TREE. at is the offset of the first one.
+// extensions parses the extensions, which follow the entries. It stores only TREE. at is the offset of the first
+// extension in bytes.
 func (o *Outline) extensions(at int) error {
 	r := reader{x: &Index{Format: o.format}}
 	for at < len(o.data) {

@@ -29,7 +29,7 @@ func Read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// read does what Read describes. Read adds to its errors that reading has failed.
+// read implements Read, which adds to the errors that reading the index has failed.
 func read(f object.Format, data []byte) (*Index, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -78,7 +78,7 @@ func verify(f object.Format, body, sum []byte) error {
 	return nil
 }
 
-// reader parses text. Its methods read at the offset at and advance it. They return errShort if text ends too early.
+// reader parses text. Its methods read at the offset r.at and advance it. They return errShort if text ends too early.
 type reader struct {
 	x    *Index
 	text string // the paths of all entries are parts of this string, which saves memory
