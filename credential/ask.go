@@ -10,15 +10,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
-// Limits of one question.
+// These limits apply to one question.
 const (
 	askTries = 5 // the worker may die, and its successor answers on the same socket
 	askTime  = 2 * time.Minute
 )
 
 // Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. op is git's
-// operation; Ask ignores an unknown one, as the protocol demands. An error is to be printed for the user; git then
-// continues with the next helper.
+// operation; Ask ignores an unknown operation, as the protocol demands. The caller prints an error for the user; git
+// then continues with the next helper.
 func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) error {
 	if op != opGet && op != opStore && op != opErase {
 		return nil
@@ -53,7 +53,7 @@ func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) er
 	return err
 }
 
-// exchange sends one question to the daemon and returns the answer. Each question needs a connection of its own.
+// exchange sends one question to the daemon and returns the answer. Each question needs a separate connection.
 func exchange(ctx context.Context, gitDir string, q message) (message, error) {
 	conn, err := gitsocket.Dial(ctx, gitDir, socketName)
 	if err != nil {

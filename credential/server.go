@@ -63,7 +63,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// accept answers connections, each in a goroutine of its own, until ctx ends.
+// accept answers connections, each in a separate goroutine, until ctx ends.
 func (s *Server) accept(ctx context.Context) {
 	for {
 		// While maxAskers questions are being answered, further connections wait in the queue of the socket.
@@ -133,8 +133,8 @@ func (s *Server) reply(ctx context.Context, q message) message {
 	return message{}
 }
 
-// lets reports whether processes of a user get an answer. The mode of the socket enforces the same, but the owner of
-// the socket may change the mode.
+// lets reports whether processes of a user get an answer. The mode of the socket restricts the users in the same way,
+// but the owner of the socket may change the mode.
 func (s *Server) lets(uid uint32) bool {
 	owner, err := gitsocket.Owner(s.gitDir)
 	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid
