@@ -10,11 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
@@ -22,10 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-const (
-	faultBoot1 = "11111111-1111-1111-1111-111111111111"
-	faultBoot2 = "22222222-2222-2222-2222-222222222222"
-)
+// faultBoot1 is the UUID of the boot in which a faultTree is opened.
+const faultBoot1 = "11111111-1111-1111-1111-111111111111"
 
 var faultDirs = []string{"", "a", "b", "b/deep"}
 
@@ -278,65 +273,12 @@ func (w *faultTree) compare() {
 	}
 }
 
-// faultSwitch fails a range of the operations that happen while it is armed.
-type faultSwitch struct {
-	mu          sync.Mutex
-	armed       bool
-	n           int
-	first, last int
-	err         error
-	struck      []string
-}
-
-func (f *faultSwitch) fail(op disktest.Op) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.armed {
-		return nil
-	}
-	f.n++
-	if f.n < f.first || f.n > f.last {
-		return nil
-	}
-	f.struck = append(f.struck, fmt.Sprint(op.Name, " ", filepath.Base(op.Path)))
-	return f.err
-}
-
-func (f *faultSwitch) arm(armed bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.armed = armed
-}
-
 // TestEveryFault lets the n-th disk operation of a working tree fail, and in a second round some more behind it, for
 // every n until a run has no fault. The caller gets the error, what failed did not happen, what comes next works, and
 // no change is missing from the journal.
-func TestEveryFault(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
-		for _, more := range []int{0, 7} {
-			t.Run(fmt.Sprintf("%s,%d", unix.ErrnoName(errno), 1+more), func(t *testing.T) {
-				t.Parallel()
-				step := 1 + more/2
-				if testing.Short() {
-					step = 11
-				}
-				for n := 1; ; n += step {
-					f := &faultSwitch{first: n, last: n + more, err: errno}
-					faultRun(t, f, errno)
-					if t.Failed() {
-						t.Fatalf("operations %d to %d: %q", f.first, f.last, f.struck)
-					}
-					if len(f.struck) == 0 {
-						t.Logf("%d operations", n-1)
-						return
-					}
-				}
-			})
-		}
-	}
-}
+func TestEveryFault(t *testing.T) { disktest.EveryFault(t, 7, 11, faultRun) }
 
-func faultRun(t *testing.T, f *faultSwitch, errno error) {
+func faultRun(t *testing.T, f *disktest.Faults, errno error) {
 	r := rand.New(rand.NewPCG(1, 2))
 	top, err := os.MkdirTemp("/dev/shm", "")
 	if err != nil {
@@ -347,11 +289,9 @@ func faultRun(t *testing.T, f *faultSwitch, errno error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w := newFaultTree(t, dir, disktest.Faulty(disktest.Unsynced(disk.OS), f.fail))
+	w := newFaultTree(t, dir, disktest.Faulty(disktest.Unsynced(disk.OS), f.Fail))
 	attempt := func(what string, do func() error) bool {
-		f.arm(true)
-		err := do()
-		f.arm(false)
+		err := f.During(do)
 		if err != nil && !errors.Is(err, errno) {
 			t.Errorf("%s failed with %v, want the injected error", what, err)
 		}
@@ -394,130 +334,4 @@ func faultRun(t *testing.T, f *faultSwitch, errno error) {
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
-}
-
-// TestPowerCut cuts the power at a random disk operation, twice in a row. The fsynced files are there with their
-// contents and nodes, no token from before the cut is answered wrongly, and everything works on. After a Close nothing
-// is missing, also in the journal.
-func TestPowerCut(t *testing.T) {
-	runs := uint64(150)
-	if testing.Short() {
-		runs = 30
-	}
-	closed := 0
-	for seed := range runs {
-		if powerRun(t, seed) {
-			closed++
-		}
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
-	if closed == 0 || closed == int(runs) {
-		t.Errorf("%d of %d runs were closed before the power was cut", closed, runs)
-	}
-}
-
-func powerRun(t *testing.T, seed uint64) (closed bool) {
-	top, err := os.MkdirTemp("/dev/shm", "")
-	if err != nil {
-		top = t.TempDir()
-	}
-	defer os.RemoveAll(top)
-	dir := filepath.Join(top, "before")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	crash, err := disktest.NewCrashFS(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer crash.Close()
-	r := rand.New(rand.NewPCG(seed, 7))
-	var once sync.Once
-	after := filepath.Join(top, "after")
-	var durable map[string]string
-	var w *faultTree
-	killed, dark := false, false
-	power := func() {
-		once.Do(func() {
-			durable, dark = maps.Clone(w.durable), true
-			if err := crash.Crash(after, seed); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	at := 1 + r.IntN(250)
-	failing := r.IntN(2 * at) // this sync fails and the power stays, if it comes before the cut
-	w = newFaultTree(t, dir, disktest.Faulty(crash, func(op disktest.Op) error {
-		if op.N >= at {
-			power()
-			return syscall.EIO
-		}
-		if op.N >= failing && failing > 0 && strings.HasSuffix(op.Name, "Sync") {
-			failing = 0
-			return syscall.EIO
-		}
-		return nil
-	}))
-	if err := w.open(); err == nil {
-		for i := 1 + r.IntN(40); i > 0 && !dark; i-- {
-			if err := w.step(r); err != nil && !errors.Is(err, syscall.EIO) {
-				t.Error(err)
-			}
-		}
-		if r.IntN(2) == 0 {
-			closed = w.Close() == nil
-			power()
-		} else {
-			killed = true
-			defer w.Close()
-		}
-	} else if !errors.Is(err, syscall.EIO) {
-		t.Error(err)
-	}
-	power()
-
-	next := newFaultTree(t, after, disk.OS)
-	next.options.FS = disktest.Booted(disk.OS, faultBoot2)
-	if err := next.open(); err != nil {
-		t.Fatalf("open after the cut: %v", err)
-	}
-	got := next.contents()
-	for name, want := range durable {
-		if data, ok := got[name]; !ok || data != want {
-			t.Errorf("%s after the cut: %d bytes (present: %v), want the %d that were fsynced", name, len(data), ok, len(want))
-		}
-	}
-	if closed { // the names are all on disk; contents that were not fsynced may be missing
-		want, have := slices.Sorted(maps.Keys(w.files)), slices.Sorted(maps.Keys(got))
-		if !slices.Equal(have, want) {
-			t.Errorf("files after a close and a cut: got %q, want %q", have, want)
-		}
-	}
-	next.changed, next.tokens, next.files, next.serial = w.changed, w.tokens, got, w.serial
-	known := next.checkTokens()
-	if closed && known != len(w.tokens) {
-		t.Errorf("tokens known after a close and a cut: got %d, want %d", known, len(w.tokens))
-	}
-	if killed && known != 0 {
-		t.Errorf("tokens known after a cut without a close: got %d, want 0", known)
-	}
-	for range 20 {
-		if err := next.step(r); err != nil {
-			t.Error(err)
-		}
-	}
-	next.compare()
-	if err := next.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := next.open(); err != nil {
-		t.Fatal(err)
-	}
-	next.compare()
-	if err := next.Close(); err != nil {
-		t.Error(err)
-	}
-	return closed
 }

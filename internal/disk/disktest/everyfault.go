@@ -1,0 +1,88 @@
+package disktest
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Faults fails a range of the disk operations that happen during calls of During. Fail is the argument of Faulty. Operations
+// outside During succeed and are not counted. The methods may be called concurrently.
+type Faults struct {
+	first, last int // numbers of the operations that fail, counted from 1
+	err         syscall.Errno
+
+	mu     sync.Mutex
+	armed  bool
+	n      int      // operations counted so far
+	struck []string // operations that failed
+}
+
+// Fail returns the error of an operation that is to fail, and nil for any other operation.
+func (f *Faults) Fail(op Op) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.armed {
+		return nil
+	}
+	f.n++
+	if f.n < f.first || f.n > f.last {
+		return nil
+	}
+	f.struck = append(f.struck, fmt.Sprint(op.Name, " ", filepath.Base(op.Path)))
+	return f.err
+}
+
+// During calls do and returns its error. Operations during the call are counted and may fail.
+func (f *Faults) During(do func() error) error {
+	f.arm(true)
+	defer f.arm(false)
+	return do()
+}
+
+// arm sets whether operations are counted and may fail.
+func (f *Faults) arm(armed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed = armed
+}
+
+// Struck returns the number of operations that failed so far.
+func (f *Faults) Struck() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.struck)
+}
+
+// EveryFault calls run for n = 1, 2, ... with Faults that fail the n-th disk operation, until a run has no operation that
+// fails. It does so four times, each in a subtest that runs in parallel: with ENOSPC and with EIO, and with one failing
+// operation and with more further ones behind it. With more failing operations, n grows by half of their number; in short
+// mode it grows by short.
+func EveryFault(t *testing.T, more, short int, run func(t *testing.T, f *Faults, errno error)) {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
+		for _, more := range []int{0, more} {
+			t.Run(fmt.Sprintf("%s,%d", unix.ErrnoName(errno), 1+more), func(t *testing.T) {
+				t.Parallel()
+				step := 1 + more/2
+				if testing.Short() {
+					step = short
+				}
+				for n := 1; ; n += step {
+					f := &Faults{first: n, last: n + more, err: errno}
+					run(t, f, errno)
+					if t.Failed() {
+						t.Fatalf("operations %d to %d: %q", f.first, f.last, f.struck)
+					}
+					if f.Struck() == 0 {
+						t.Logf("%d operations", n-1)
+						return
+					}
+				}
+			})
+		}
+	}
+}
