@@ -84,11 +84,11 @@ func (a agentMount) LastChange() time.Time { return a.tree.LastChange() }
 func (a agentMount) Noticed() <-chan struct{} { return a.tree.Noticed() }
 
 // MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
-func (a agentMount) MassRemoval() <-chan struct{} { return a.tree.MassRemoval() }
+func (a agentMount) MassRemoval() <-chan struct{} { return a.tree.Removals().Mass() }
 
-// MassRemoved reports whether many files were removed or overwritten since the last checkpoint. latest is the time of the latest
-// removal. full states that the tree has little space left to keep more removed files.
-func (a agentMount) MassRemoved() (latest time.Time, full, many bool) { return a.tree.MassRemoved() }
+// MassRemoved returns the time of the latest removal, whether the tree has little space left to keep more removed files, and
+// whether many files were removed or overwritten since the last checkpoint.
+func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.tree.Removals().Requested() }
 
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
 func (a agentMount) Await(ctx context.Context) bool { return a.triedGit(ctx) }

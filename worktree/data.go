@@ -109,7 +109,7 @@ func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 // write writes contents as Write does. The caller has entered t.gate.
 func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
 	err = t.change(ctx, n, killPriv, func(f *overlay.File) error {
-		t.loseChanged(n, f, p, off)
+		t.removed.BeforeWrite(n, f, p, off)
 		done, err = f.WriteAt(p, off)
 		return err
 	}, func() (Content, error) {
@@ -188,9 +188,9 @@ func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 	}
 	return t.change(ctx, n, false, func(f *overlay.File) error {
 		if size == 0 {
-			t.loseAll(n, f)
+			t.removed.BeforeEmpty(n, f)
 		} else if has, err := f.Size(); err == nil && size < has {
-			t.loseSome(n, f)
+			t.removed.BeforeChange(n, f)
 		}
 		return f.Truncate(size)
 	},
@@ -209,7 +209,7 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 	}
 	return t.change(ctx, n, false, func(f *overlay.File) error {
 		if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
-			t.loseSome(n, f)
+			t.removed.BeforeChange(n, f)
 		}
 		return f.Fallocate(mode, off, length)
 	},
@@ -269,7 +269,7 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 		source := t.layer.File(from)
 		defer source.Done()
 		if has, err := f.Size(); err == nil && toOff < has {
-			t.loseSome(to, f)
+			t.removed.BeforeChange(to, f)
 		}
 		done, err = f.CopyRange(source, fromOff, toOff, length)
 		return err

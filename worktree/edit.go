@@ -1,11 +1,13 @@
 package worktree
 
 import (
+	"strings"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
+	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
 // edit is a change in progress, within one update of the overlay. Reads through merged see the tree as it was before the
@@ -16,7 +18,7 @@ type edit struct {
 	flight *journal.Flight // nil: the changed paths are on record already
 	now    int64           // time of the change, in nanoseconds since 1970, by the clock that the kernel uses for file times
 	inodes []*edited       // inodes that the change requested
-	kept   *Removed        // entry that the update adds to the kept files; nil: none
+	kept   *removed.File   // entry that the update adds to the kept files; nil: none
 }
 
 // edited is an inode that a change modifies, with its state before the change.
@@ -49,9 +51,9 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	}
 	defer t.notice()
 	t.journal.MakeRoom()
-	var kept *Removed
+	var kept *removed.File
 	err := t.layer.Update(func(tx *overlay.Tx) (err error) {
-		t.removed.undo(kept) // kept by a previous call of this function, which had no room
+		t.removed.Undo(kept) // kept by a previous call of this function, which had no room
 		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
@@ -69,7 +71,7 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 		return nil
 	})
 	if err != nil {
-		t.removed.undo(kept)
+		t.removed.Undo(kept)
 	}
 	return err
 }
@@ -185,6 +187,37 @@ func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	dir.Mtime, dir.Ctime = e.now, e.now
 	if dir.Node.Own() { // see Attr.Nlink
 		dir.Nlink = uint32(int64(dir.Nlink) + int64(subdirs))
+	}
+}
+
+// lose keeps the contents of a file that is about to lose a name in dir, if Set.Wants is true for the file and checkpoints do not
+// leave out the directory.
+func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
+	s := e.tree.removed
+	if !s.Wants(in) {
+		return
+	}
+	at, ok := e.path(dir)
+	if !ok || s.LeavesOut(at) {
+		return
+	}
+	var target string
+	if in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+		target, _ = e.Target(in.Node)
+	}
+	if k := s.Remove(e.tx, in, joined(at, strings.Clone(name)), strings.Clone(target), unlinked); k != nil {
+		e.kept = k
+	}
+}
+
+// loseDir requests a checkpoint if files below a directory that is being removed are kept.
+func (e *edit) loseDir(dir Node, name string) {
+	s := e.tree.removed
+	if !s.Waits() {
+		return
+	}
+	if at, ok := e.path(dir); ok {
+		s.RemoveDir(joined(at, name))
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"io"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -83,6 +85,10 @@ type Frozen struct {
 	release []func() // functions that release the pins
 }
 
+// Moment returns the moment that the entries describe, in nanoseconds since 1970 by the clock that the kernel uses for the times
+// of files. It is 0 for a DryRun and for a Tree without an overlay.
+func (f *Frozen) Moment() int64 { return f.at }
+
 // Release releases the contents of all entries. They must not be read after that.
 func (f *Frozen) Release() {
 	for _, release := range f.release {
@@ -133,4 +139,13 @@ func (t *Tree) notice() {
 		default:
 		}
 	}
+}
+
+// coarseNow returns the time in nanoseconds since 1970 by the clock that the kernel uses for the times of files.
+func coarseNow() int64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
+		return time.Now().UnixNano()
+	}
+	return ts.Nano()
 }

@@ -63,6 +63,8 @@
 //
 //	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
+//	overlay.Layer -> removed.Set
+//	overlay.Layer -> nameSearch.mu
 //	table.syncing -> table.append
 //	Tree.writing is a leaf
 //	Tree.gate is a leaf, and so is table.append. The overlay syncs the table before its log, and holds no lock
@@ -85,6 +87,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
+	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
 // Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
@@ -146,7 +149,7 @@ type Options struct {
 	// change fails with EROFS.
 	Overlay         string
 	OverlayReadOnly bool        // show the changes that the overlay contains, but write nothing to it
-	KeepRemoved     bool        // keep the contents of removed and overwritten files for a checkpoint (MassRemoval)
+	KeepRemoved     bool        // keep the contents of removed and overwritten files for a checkpoint (Removals)
 	ReadOnly        bool        // fail all changes with EROFS, except those made by Graft
 	GitFile         string      // contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
 	GitDir          bool        // make ".git" an empty directory instead, as the mount point of another mount
@@ -194,7 +197,8 @@ type Tree struct {
 	tookOver bool             // whether the state of the previous process was continued (Options.TakeOver)
 	journal  *journal.Journal // nil: no journal is kept
 	writing  writing
-	removed  removals     // removed and overwritten files that no checkpoint contains yet
+	removed  *removed.Set // removed and overwritten files that no checkpoint contains yet
+	names    nameSearch   // finds the paths of files for removed
 	looked   atomic.Int64 // names of the overlay that noteNames searched since the last returned journal position
 	gate     gate         // counts the calls in progress, for which Close waits
 
@@ -217,8 +221,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
 	t := &Tree{src: src, options: o, Table: table, tookOver: table.TookOver(), noticed: make(chan struct{}, 1)}
-	t.removed.mass = make(chan struct{}, 1)
-	t.removed.on.Store(o.KeepRemoved)
+	t.names.tree = t
 	if err := t.attach(o, tablePath); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
@@ -230,6 +233,7 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	table := t.Table
 	if o.Overlay == "" {
 		t.recovery.TookOver = t.tookOver
+		t.removed = removed.Open(nil, removed.Options{})
 		return t.openJournal(o, tablePath)
 	}
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
@@ -241,7 +245,7 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
-	t.recover(t.recovery.Kept)
+	t.removed = removed.Open(t.layer, removed.Options{Keep: o.KeepRemoved, Kept: t.recovery.Kept, Find: t.names.find, Log: o.Log})
 	if o.TakeOver && !t.tookOver {
 		t.recovery.Problems = append(t.recovery.Problems, "the inode table does not know which inodes the kernel holds")
 	}
@@ -294,7 +298,7 @@ func (t *Tree) Close() error {
 func (t *Tree) close() error {
 	var err error
 	if t.layer != nil {
-		t.removed.forget(t)
+		t.removed.Close()
 		if err = t.layer.Close(); err != nil {
 			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
 		}
@@ -315,6 +319,9 @@ func (t *Tree) Changed() int64 {
 	t.view(func(m merged) { changed -= m.younger() })
 	return max(0, changed)
 }
+
+// Removals returns the set of removed and overwritten files that no checkpoint contains yet.
+func (t *Tree) Removals() *removed.Set { return t.removed }
 
 // Stats returns the size of the overlay.
 func (t *Tree) Stats() overlay.Stats {

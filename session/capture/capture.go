@@ -240,7 +240,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
 	// Many files were removed at once. The checkpoint below will not contain them, so first make one that does.
-	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal {
+	if _, _, many := c.o.Tree.Removals().Requested(); many && reason != session.Removal {
 		if _, _, err := c.checkpoint(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("create checkpoint of removed files", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
 // takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns the message said,
@@ -13,15 +15,15 @@ import (
 // The caller calls done after the checkpoint was written or has failed; done releases the contents of the files. If saved is
 // false, the Tree keeps the files for the next checkpoint.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
-	// Taken after the freeze, so that every file that the freeze did not find is in removed.
-	removed, lost, done := c.o.Tree.TakeRemoved()
+	// Taken after the freeze, so that every file that the freeze did not find is in files.
+	files, lost, done := c.o.Tree.Removals().Take()
 	e := s.edit
 	// The frozen files have been processed already: the call of contents below must process the removed files only.
 	e.plain, e.cleaned = nil, nil
 	n := 0
-	for i := range removed {
-		f := &removed[i].FrozenEntry
-		if removed[i].Lost() {
+	for _, k := range files {
+		f := removedEntry(k)
+		if k.Lost() {
 			lost++
 			continue
 		}
@@ -61,6 +63,15 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	return done, said, err
 }
 
+// removedEntry returns the entry that a freeze would return for a kept file if the file still existed.
+func removedEntry(k *removed.File) *worktree.FrozenEntry {
+	e := &worktree.FrozenEntry{Path: k.Path, Kind: worktree.FrozenContent, Mode: k.Mode, Size: k.Size, Target: k.Target, Content: k.Content}
+	if k.Mode == object.ModeSymlink {
+		e.Kind = worktree.FrozenLink
+	}
+	return e
+}
+
 // inSkipped reports whether path is below a directory that is left out as a whole.
 func (v *view) inSkipped(path string) bool {
 	for dir := parent(path); dir != ""; dir = parent(dir) {
@@ -80,5 +91,7 @@ func (c *Capturer) saved(s *shot) {
 			ignored[path[:n-1]] = true
 		}
 	}
-	c.o.Tree.Saved(s.view.frozen, ignored)
+	if moment := s.view.frozen.Moment(); moment != 0 {
+		c.o.Tree.Removals().Saved(moment, ignored)
+	}
 }

@@ -28,7 +28,7 @@ func TestRemovalOfFilesThatTheLastCheckpointHas(t *testing.T) {
 	w.openTree()
 	w.openCapturer()
 	w.remove("dir")
-	if _, _, many := w.tree.MassRemoved(); !many {
+	if _, _, many := w.tree.Removals().Requested(); !many {
 		t.Fatal("the removal of 8 files that the tree does not know to be saved requested no checkpoint")
 	}
 	if p, report := w.checkpoint(session.Removal); report.Made || p.ID != first.ID {

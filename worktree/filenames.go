@@ -1,0 +1,110 @@
+package worktree
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// maxSearched is the maximum number of names that a nameSearch searches per second.
+const maxSearched = 200_000
+
+// nameSearch finds the paths of files whose contents are about to be overwritten, for Tree.removed. The overlay has no index
+// from a node to its names, so a search reads the names of a directory, or of the whole overlay. The number of names that are
+// searched per second is limited. mu guards the fields below it; it is taken within views of the overlay.
+type nameSearch struct {
+	tree *Tree
+
+	mu      sync.Mutex
+	dir     Node
+	names   map[Node]string // names of the nodes in dir, as the last search found them
+	began   time.Time       // start of the second for which scanned counts
+	scanned int             // number of names searched in that second
+}
+
+// find implements removed.Find.
+func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool) {
+	s.tree.view(func(m merged) {
+		var ok bool
+		if in, ok = m.inode(n); ok && s.tree.removed.Wants(&in) {
+			paths, short = s.pathsOf(m, &in)
+		}
+	})
+	return in, paths, short
+}
+
+// pathsOf returns the paths of a file, without those that checkpoints leave out. It returns at most maxNames paths.
+func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short bool) {
+	add := func(dir Node, name string) bool {
+		if at, ok := m.path(dir); ok && !s.tree.removed.LeavesOut(at) {
+			paths = append(paths, joined(at, strings.Clone(name)))
+		}
+		return len(paths) < maxNames
+	}
+	if in.Nlink == 1 && in.Parent != 0 {
+		name, ok, short := s.nameIn(m, in.Node, in.Parent)
+		if ok {
+			add(in.Parent, name)
+		}
+		return paths, short
+	}
+	if r, ok := m.tree.Table.Record(in.Node); ok {
+		if _, p := m.Entry(r.Dir(), m.tree.Table.Name(r)); p == overlay.Unknown {
+			add(r.Dir(), m.tree.Table.Name(r))
+		}
+	}
+	looked := m.Names(in.Node, int64(s.left(0)), add)
+	return paths, s.left(int(looked)) <= 0
+}
+
+// left adds n to the number of searched names, and returns how many more may be searched within this second.
+func (s *nameSearch) left(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.budget(n)
+}
+
+// budget returns the same as left. The caller holds s.mu.
+func (s *nameSearch) budget(n int) int {
+	if now := time.Now(); now.Sub(s.began) > time.Second {
+		s.began, s.scanned = now, 0
+	}
+	s.scanned += n
+	return maxSearched - s.scanned
+}
+
+// nameIn returns the name of a file in a directory. Programs often change many files of one directory in turn, so the names
+// found in a search are cached. short reports that the directory was not searched because too many names were searched within
+// this second.
+func (s *nameSearch) nameIn(m merged, n, dir Node) (name string, ok, short bool) {
+	if r, ok := m.tree.Table.Record(n); ok && r.Dir() == dir {
+		name := m.tree.Table.Name(r)
+		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
+			return name, true, false
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dir == dir {
+		if name, ok := s.names[n]; ok {
+			if at, p := m.Entry(dir, name); p == overlay.Present && at == n {
+				return name, true, false
+			}
+		}
+	}
+	present, hidden := m.Entries(dir)
+	if s.budget(present+hidden) < 0 {
+		return "", false, true
+	}
+	s.dir, s.names = dir, make(map[Node]string, present)
+	m.ReadDir(dir, 0, func(_ uint64, name string, is Node, p overlay.Presence) bool {
+		if p == overlay.Present {
+			s.names[is] = strings.Clone(name)
+		}
+		return true
+	})
+	name, ok = s.names[n]
+	return name, ok, false
+}

@@ -1,0 +1,381 @@
+// Package removed keeps the contents of files that were removed or overwritten before a checkpoint contains them.
+//
+// A checkpoint is made when no writes have been made for a while. It does not contain a file that was written and removed
+// shortly before. A Set therefore keeps the contents of files that lose their last name, are replaced by a rename or are
+// overwritten, if they were changed since the last checkpoint (Saved). The contents of a removed file stay where they are,
+// those of an overwritten file are copied first (overwritten.go). If many files are lost at once, the channel Mass requests a
+// checkpoint, and Take returns the kept files. Each kept file is stored in the overlay's log, in the same record as the
+// removal: if the process is killed before the checkpoint is complete, its successor makes the checkpoint (Open).
+//
+// The mutex of a Set is a leaf of the lock order: it is taken within updates of the overlay, and the overlay is never called
+// to make an update while it is held.
+package removed
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+const (
+	massFiles   = 5                // more removals within massTime, or any in a removed directory, request a checkpoint
+	massTime    = time.Second      // see massFiles
+	keepTime    = 10 * time.Second // time for which a few removed files are kept without a request for a checkpoint
+	maxFiles    = 40_000           // maximum number of kept files
+	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints leave out larger new files as well
+	maxAllSize  = 256 << 20        // maximum total size of the kept files on disk, in bytes
+)
+
+// File is a kept file or symbolic link that was removed or overwritten.
+type File struct {
+	Path    string      // path relative to the root of the mount
+	Mode    object.Mode // object.ModeFile, object.ModeExec or object.ModeSymlink
+	Size    int64       // in bytes
+	Target  string      // target of a symbolic link
+	Content io.ReaderAt // contents of a regular file; nil for a symbolic link
+
+	id       uint64       // number of the entry in the overlay's log; ascending
+	at       time.Time    // time of the removal
+	unlinked bool         // removed by name; false: overwritten or replaced
+	pin      *overlay.Pin // keeps the contents readable; nil for a symbolic link
+}
+
+// Lost reports whether the contents could not be kept until now, because the disk is full or failing.
+func (k *File) Lost() bool { return k.pin != nil && k.pin.Lost() != nil }
+
+// Set is the set of files that a working tree keeps after their removal. Package worktree adds files to it within the update
+// of the overlay that removes or overwrites them; package session/capture takes them for a checkpoint. mu guards the list of
+// files; the other fields are constant or atomic. The methods may be called concurrently.
+type Set struct {
+	layer *overlay.Layer // nil: the mount has no overlay, and nothing is kept
+	on    bool           // whether removed files are kept at all
+	find  Find
+	log   *zap.Logger
+	mass  chan struct{} // see Mass; capacity 1
+
+	since   atomic.Int64                    // moment of the last checkpoint, in nanoseconds since 1970
+	ignored atomic.Pointer[map[string]bool] // directories that checkpoints leave out
+
+	mu      sync.Mutex
+	list    []*File          // by id, the oldest first
+	paths   map[string]*File // latest kept file of each path
+	bytes   int64            // total size of list, in bytes
+	lost    int              // number of files that were not kept for lack of room
+	last    uint64           // highest id
+	pending bool             // a checkpoint was requested and Take was not called since
+}
+
+// Options configure Open.
+type Options struct {
+	Keep bool               // keep the contents of removed and overwritten files; otherwise Wants returns false for every file
+	Kept []overlay.KeptFile // files that an earlier process kept, from overlay.Recovery
+	Find Find
+	Log  *zap.Logger // receives a message if kept files cannot be removed from the overlay's log
+}
+
+// Open returns the set of the files that an earlier process kept. It requests a checkpoint for them, because it is not known
+// whether that process had requested one. layer may be nil.
+func Open(layer *overlay.Layer, o Options) *Set {
+	s := &Set{layer: layer, on: o.Keep, find: o.Find, log: o.Log, mass: make(chan struct{}, 1), paths: map[string]*File{}}
+	for _, f := range o.Kept {
+		k := &File{Path: f.Path, Size: f.Size, Target: f.Target, id: f.ID, at: time.Unix(0, f.At), unlinked: f.Unlinked}
+		k.Mode, _ = modeOf(f.Mode)
+		if f.Pin != nil {
+			k.Content, k.pin = f.Pin, f.Pin
+		}
+		s.list, s.paths[k.Path] = append(s.list, k), k
+		s.bytes, s.last = s.bytes+k.Size, k.id
+	}
+	if len(s.list) > 0 {
+		s.signal()
+	}
+	return s
+}
+
+// Close releases all kept files, unless a checkpoint was requested for them and was not made yet. It must be called before
+// the overlay is closed.
+func (s *Set) Close() {
+	s.mu.Lock()
+	var list []*File
+	if !s.pending {
+		list, s.list, s.bytes = s.list, nil, 0
+		clear(s.paths)
+	}
+	s.mu.Unlock()
+	s.unkeep(list)
+}
+
+// Mass returns a channel that receives a value when many files were removed or overwritten that had been changed since the
+// last checkpoint. It requires Options.Keep.
+func (s *Set) Mass() <-chan struct{} { return s.mass }
+
+// Requested reports in ok whether a checkpoint is requested for removed or overwritten files and not made yet. latest is the
+// time of the latest removal. full reports that the kept files have reached half of their maximum number or size, or that a
+// file was lost for lack of room.
+func (s *Set) Requested() (latest time.Time, full, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.list); n > 0 {
+		latest = s.list[n-1].at
+	}
+	return latest, len(s.list) > maxFiles/2 || s.bytes > maxAllSize/2 || s.lost > 0, s.pending
+}
+
+// Take returns the kept files, and the number of files that were lost for lack of room. Of a file that was overwritten
+// several times within massTime, the list contains the contents before the first of these writes; if the file was then
+// removed, its contents at the removal. The contents can be read until the caller calls done. If saved is true, a checkpoint
+// contains the files and done releases them; otherwise the next call of Take returns them again.
+func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list, lost = s.list, s.lost
+	bytes := s.bytes
+	s.list, s.bytes, s.lost, s.pending = nil, 0, 0, false
+	clear(s.paths)
+	return list, lost, func(saved bool) {
+		if saved {
+			s.unkeep(list)
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.list, s.bytes, s.lost = append(list, s.list...), s.bytes+bytes, s.lost+lost
+		for _, k := range list {
+			if s.paths[k.Path] == nil {
+				s.paths[k.Path] = k
+			}
+		}
+		s.signal()
+	}
+}
+
+// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest kept files in that
+// log. The caller must not hold s.mu.
+func (s *Set) unkeep(list []*File) {
+	if len(list) == 0 {
+		return
+	}
+	err := s.layer.Update(func(tx *overlay.Tx) error { tx.Unkeep(list[0].id, list[len(list)-1].id); return nil })
+	if err != nil { // harmless: the next Open makes one more checkpoint
+		s.log.Warn("a checkpoint has removed files, and the overlay keeps them", zap.Error(err))
+	}
+	release(list)
+}
+
+// Saved records that a checkpoint contains the working tree as of a moment, in nanoseconds since 1970, without the ignored
+// directories. Files that were removed before that moment are no longer kept, unless a checkpoint for them is requested.
+func (s *Set) Saved(moment int64, ignored map[string]bool) {
+	s.since.Store(moment)
+	s.ignored.Store(&ignored)
+	s.mu.Lock()
+	var old []*File
+	if !s.pending {
+		old = s.expire(time.Unix(0, moment))
+	}
+	s.mu.Unlock()
+	s.unkeep(old)
+}
+
+// Wants reports whether the contents of a file are to be kept when it is removed or overwritten: a regular file or symbolic
+// link that is not empty, whose contents are not those of the base tree, and that was changed since the last checkpoint.
+func (s *Set) Wants(in *overlay.Inode) bool {
+	if !s.on || in.Size == overlay.SizeOfBase || in.Size == 0 {
+		return false
+	}
+	if since := s.since.Load(); !overlay.Dirty(*in) && in.Ctime < since && in.Mtime < since {
+		return false
+	}
+	mode, ok := modeOf(in.Mode)
+	return ok && (mode == object.ModeSymlink || in.Content != 0)
+}
+
+// LeavesOut reports whether checkpoints leave out a directory, or one above it.
+func (s *Set) LeavesOut(dir string) bool {
+	ignored := s.ignored.Load()
+	if ignored == nil || len(*ignored) == 0 {
+		return false
+	}
+	for dir != "" {
+		if (*ignored)[dir] {
+			return true
+		}
+		dir = dir[:max(0, strings.LastIndexByte(dir, '/'))]
+	}
+	return false
+}
+
+// Remove keeps the contents of a file that an update of the overlay removes, as part of that update. Wants must be true for
+// the inode. target is the target of a symbolic link. unlinked states whether the file is removed by its name; otherwise
+// another file replaces it. Remove returns nil if the file is not kept.
+func (s *Set) Remove(tx *overlay.Tx, in *overlay.Inode, path, target string, unlinked bool) *File {
+	k := &File{Path: path, Size: in.Size, Target: target, at: time.Now(), unlinked: unlinked}
+	k.Mode, _ = modeOf(in.Mode)
+	if !s.add(tx, k, in, false) {
+		return nil
+	}
+	return k
+}
+
+// Undo drops the entry of an update that failed. k may be nil.
+func (s *Set) Undo(k *File) {
+	if k == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.remove(k) {
+		release([]*File{k})
+	}
+}
+
+// Waits reports whether files are kept and no checkpoint was requested for them. RemoveDir has no effect otherwise.
+func (s *Set) Waits() bool {
+	if !s.on {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.list) > 0 && !s.pending
+}
+
+// RemoveDir requests a checkpoint if files below a directory that is being removed are kept.
+func (s *Set) RemoveDir(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.list {
+		if rest, ok := strings.CutPrefix(k.Path, dir); ok && strings.HasPrefix(rest, "/") {
+			s.signal()
+			return
+		}
+	}
+}
+
+// add keeps a file that an update removes or overwrites, as part of that update. copied reports that in.Content is a copy
+// made for this purpose. It returns false if the file is not kept.
+func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.pending && len(s.list) > 0 && s.list[0].at.Before(k.at.Add(-keepTime)) {
+		if old := s.expire(k.at.Add(-keepTime)); len(old) > 0 {
+			tx.Unkeep(old[0].id, old[len(old)-1].id)
+			release(old)
+		}
+	}
+	if s.settled(k) {
+		return false
+	}
+	if before := s.paths[k.Path]; before != nil && s.remove(before) {
+		tx.Unkeep(before.id, before.id)
+		release([]*File{before})
+	}
+	if len(k.Path) > overlay.MaxKeptPath || len(s.list) >= maxFiles || k.Size > maxFileSize || s.bytes+k.Size > maxAllSize {
+		s.lost++
+		return false
+	}
+	s.last++
+	k.id = s.last
+	kept := overlay.Kept{ID: k.id, Size: k.Size, Mode: in.Mode, At: k.at.UnixNano(), Unlinked: k.unlinked,
+		Copied: copied, Path: k.Path, Target: k.Target}
+	if k.Mode != object.ModeSymlink {
+		kept.Content = in.Content
+		k.pin = s.layer.PinKept(overlay.Inode{Content: in.Content, Size: k.Size}, k.id)
+		k.Content = k.pin
+	}
+	tx.Keep(kept)
+	s.paths[k.Path] = k
+	s.bytes += k.Size
+	s.list = append(s.list, k)
+	if n := len(s.list) - 1 - massFiles; n >= 0 && s.list[n].at.After(k.at.Add(-massTime)) {
+		s.signal()
+	}
+	return true
+}
+
+// settled reports whether an entry that was kept for the same path less than massTime ago is kept instead of k. The caller
+// holds s.mu.
+func (s *Set) settled(k *File) bool {
+	before := s.paths[k.Path]
+	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)
+}
+
+// expire drops from the list the files that were removed before a time, and returns them; the caller removes them from the
+// log. The caller holds s.mu.
+func (s *Set) expire(before time.Time) (old []*File) {
+	n := 0
+	for n < len(s.list) && s.list[n].at.Before(before) {
+		k := s.list[n]
+		if s.paths[k.Path] == k {
+			delete(s.paths, k.Path)
+		}
+		s.bytes -= k.Size
+		n++
+	}
+	old, s.list = s.list[:n:n], slices.Clone(s.list[n:])
+	return old
+}
+
+// remove drops one file from the list and reports whether it was listed. The caller holds s.mu.
+func (s *Set) remove(k *File) bool {
+	i, ok := slices.BinarySearchFunc(s.list, k.id, func(k *File, id uint64) int {
+		switch {
+		case k.id < id:
+			return -1
+		case k.id > id:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		return false
+	}
+	s.list = slices.Delete(s.list, i, i+1)
+	if s.paths[k.Path] == k {
+		delete(s.paths, k.Path)
+	}
+	s.bytes -= k.Size
+	return true
+}
+
+// signal requests a checkpoint, unless one is requested already. The caller holds s.mu.
+func (s *Set) signal() {
+	if s.pending {
+		return
+	}
+	s.pending = true
+	select {
+	case s.mass <- struct{}{}:
+	default:
+	}
+}
+
+// release releases the pins of the files.
+func release(list []*File) {
+	for _, k := range list {
+		if k.pin != nil {
+			k.pin.Release()
+		}
+	}
+}
+
+// modeOf returns git's mode for an st_mode. ok is false for anything but a regular file or a symbolic link.
+func modeOf(mode uint32) (m object.Mode, ok bool) {
+	switch mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+		if mode&0o100 != 0 {
+			return object.ModeExec, true
+		}
+		return object.ModeFile, true
+	case syscall.S_IFLNK:
+		return object.ModeSymlink, true
+	}
+	return 0, false
+}
