@@ -73,33 +73,9 @@ type MountRequest struct {
 
 	GitDir GitDir `json:"git_dir,omitempty"` // "": GitDirOutside
 
-	History        History  `json:"history"`         // "": HistoryBackground
-	Prefetch       Prefetch `json:"prefetch"`        // "": PrefetchAuto
-	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
-	Wait           Wait     `json:"wait"`            // "": WaitTree
-
-	AllowOther bool   `json:"allow_other"`   // other users may access the mount
-	ACL        bool   `json:"acl,omitempty"` // the mount supports POSIX access control lists
-	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
-	GID        uint32 `json:"gid"`           // group id of every path; 0: root's group
-
-	// ExactOwner makes a Client send UID and GID unchanged. Without it, a Client replaces a value of 0 by the caller's own id.
-	ExactOwner bool `json:"-"`
-
-	CacheSize int64         `json:"cache_size"` // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
-	TokenFile string        `json:"token_file"` // absolute; read again each time the remote refuses the current token
-	Timeout   time.Duration `json:"timeout_ns"` // timeout for the remote, for this request and for later reads; 0: the daemon's default
-
-	Token Secret `json:"-"` // sent as a field of wireMount, because a Secret itself is never marshaled
-
-	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
-	// remote is on the same host as the mounted remote, those of the mounted remote are used.
-	SessionToken Secret `json:"-"`
-
-	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of this
-	// mount; nil: those in the daemon's environment apply. It is sent as a field of wireMount.
-	Environment      Environment `json:"-"`
-	SessionTokenFile string      `json:"session_token_file,omitempty"`
+	MountFetch
+	MountAccess
+	MountLogin
 
 	// Nonce is a random text that is the same if the request is repeated, and different in every other request. If a mount was
 	// already created for it, the reply describes that mount.
@@ -122,6 +98,45 @@ type MountRequest struct {
 	// Device is an open /dev/fuse that a privileged process has already mounted at Dir; nil: the daemon mounts. It cannot be
 	// sent over the socket.
 	Device *os.File `json:"-"`
+}
+
+// MountFetch is the part of a MountRequest that states what is fetched from the remote, and for how long the reply waits. Its JSON
+// fields are fields of the request itself.
+type MountFetch struct {
+	History        History       `json:"history"`         // "": HistoryBackground
+	Prefetch       Prefetch      `json:"prefetch"`        // "": PrefetchAuto
+	PrefetchBudget int64         `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
+	Wait           Wait          `json:"wait"`            // "": WaitTree
+	CacheSize      int64         `json:"cache_size"`      // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	Timeout        time.Duration `json:"timeout_ns"`      // timeout for the remote, for this request and for later reads; 0: the daemon's default
+}
+
+// MountAccess is the part of a MountRequest that states who owns the files and who may use them. Its JSON fields are fields of the
+// request itself.
+type MountAccess struct {
+	AllowOther bool   `json:"allow_other"`   // other users may access the mount
+	ACL        bool   `json:"acl,omitempty"` // the mount supports POSIX access control lists
+	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
+	GID        uint32 `json:"gid"`           // group id of every path; 0: root's group
+
+	// ExactOwner makes a Client send UID and GID unchanged. Without it, a Client replaces a value of 0 by the caller's own id.
+	ExactOwner bool `json:"-"`
+}
+
+// MountLogin is the part of a MountRequest by which the daemon logs in to the remote and to the session remote. The JSON fields of
+// the files are fields of the request itself; the secrets and the environment are sent as fields of wireMount.
+type MountLogin struct {
+	TokenFile string `json:"token_file"` // absolute; read again each time the remote refuses the current token
+	Token     Secret `json:"-"`          // sent as a field of wireMount, because a Secret itself is never marshaled
+
+	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
+	// remote is on the same host as the mounted remote, those of the mounted remote are used.
+	SessionToken     Secret `json:"-"`
+	SessionTokenFile string `json:"session_token_file,omitempty"`
+
+	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of this
+	// mount; nil: those in the daemon's environment apply. It is sent as a field of wireMount.
+	Environment Environment `json:"-"`
 }
 
 // withDefaults returns the request with the defaults of the command line for empty fields.

@@ -279,7 +279,8 @@ func (k *testKeeper) dir(name string) string { return filepath.Join(filepath.Dir
 
 func (k *testKeeper) request(remote, dir string) control.MountRequest {
 	return control.MountRequest{
-		Remote: remote, Dir: dir, History: control.HistoryBackground, Prefetch: control.PrefetchAuto, Wait: control.WaitAll,
+		Remote: remote, Dir: dir,
+		MountFetch: control.MountFetch{History: control.HistoryBackground, Prefetch: control.PrefetchAuto, Wait: control.WaitAll},
 	}
 }
 

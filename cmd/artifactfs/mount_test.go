@@ -54,16 +54,19 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s")
 	a.ok("mount", "repo")
 	a.ok("mount", "repo", "--read-only", "--redirect=")
+	fetch := control.MountFetch{History: "background", Prefetch: "auto", Wait: "tree"}
+	access := control.MountAccess{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+	login := control.MountLogin{Token: "hunter2"}
 	want := []control.MountRequest{{
-		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"}, RedirectsOnly: true, History: "full", Prefetch: "none",
-		PrefetchBudget: 3 << 20, Wait: "git", AllowOther: true, UID: 7, GID: 8, CacheSize: 2 << 30, TokenFile: a.dir + "/tok",
-		Timeout: 90 * time.Second, Token: "hunter2",
+		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"}, RedirectsOnly: true,
+		MountFetch: control.MountFetch{History: "full", Prefetch: "none", PrefetchBudget: 3 << 20, Wait: "git", CacheSize: 2 << 30,
+			Timeout: 90 * time.Second},
+		MountAccess: control.MountAccess{AllowOther: true, UID: 7, GID: 8},
+		MountLogin:  control.MountLogin{TokenFile: a.dir + "/tok", Token: "hunter2"},
 	}, {
-		Remote: a.dir + "/repo", Dir: a.dir + "/repo", History: "background", Prefetch: "auto", Wait: "tree",
-		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Token: "hunter2",
+		Remote: a.dir + "/repo", Dir: a.dir + "/repo", MountFetch: fetch, MountAccess: access, MountLogin: login,
 	}, {
-		Remote: a.dir + "/repo", Dir: a.dir + "/repo", ReadOnly: true, RedirectsOnly: true, History: "background", Prefetch: "auto", Wait: "tree",
-		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Token: "hunter2",
+		Remote: a.dir + "/repo", Dir: a.dir + "/repo", ReadOnly: true, RedirectsOnly: true, MountFetch: fetch, MountAccess: access, MountLogin: login,
 	}}
 	f.mu.Lock()
 	defer f.mu.Unlock()

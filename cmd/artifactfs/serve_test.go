@@ -36,7 +36,8 @@ func newServing(t *testing.T, f *fakeDaemon) (*cli.App, *os.File) {
 }
 
 func foregroundRequest() control.MountRequest {
-	return control.MountRequest{Remote: "/r", Dir: "/m", History: control.HistoryNone, Prefetch: control.PrefetchNone, Wait: control.WaitTree}
+	return control.MountRequest{Remote: "/r", Dir: "/m",
+		MountFetch: control.MountFetch{History: control.HistoryNone, Prefetch: control.PrefetchNone, Wait: control.WaitTree}}
 }
 
 // awaitMount waits until the daemon at socket tells of a mount.

@@ -16,7 +16,8 @@ func TestSessionURL(t *testing.T) {
 		{"https://u:p@a.example/r.git", "https://b.example/s.git", "", "https://b.example/s.git", ""},
 		{"https://u:p@a.example/r.git", "https://own@a.example/s.git", "", "https://own@a.example/s.git", ""},
 	} {
-		r := control.MountRequest{Remote: c.remote, SessionToken: control.Secret(c.token), SessionOptions: control.SessionOptions{Remote: c.session}}
+		r := control.MountRequest{Remote: c.remote, MountLogin: control.MountLogin{SessionToken: control.Secret(c.token)},
+			SessionOptions: control.SessionOptions{Remote: c.session}}
 		if url, kind := SessionURL(r); url != c.url || kind != c.kind {
 			t.Errorf("session remote %q of a mount of %s: got %q of kind %q, want %q of kind %q", c.session, c.remote, url, kind, c.url, c.kind)
 		}
@@ -46,7 +47,7 @@ func TestLocalAndReadableRemotes(t *testing.T) {
 
 // A token for one host must not reach another host, another port or another scheme.
 func TestSessionTokenStaysOnItsHost(t *testing.T) {
-	r := control.MountRequest{Remote: "https://a.example/r.git", Token: "secret"}
+	r := control.MountRequest{Remote: "https://a.example/r.git", MountLogin: control.MountLogin{Token: "secret"}}
 	for url, want := range map[string]string{
 		"https://a.example/s.git":      "secret",
 		"https://a.example:8443/s.git": "",

@@ -21,7 +21,6 @@ var (
 		"fetch":  5075,
 	}
 	overFields = map[string]int{
-		"control.MountRequest":    34,
 		"daemon.Daemon":           27,
 		"fetch.Store":             30,
 		"fetch/pipeline.Pipeline": 27,
