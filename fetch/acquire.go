@@ -91,7 +91,7 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	}
 	if s.haveSnapshot(snap) {
 		snap.Local = true
-		snap.shallow = s.Boundary()
+		snap.shallow = s.repo.Boundary()
 		snap.finish(nil)
 		return snap, nil
 	}
@@ -144,7 +144,7 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 
 // stream starts the fetch and returns when the commit has been read.
 func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
-	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: s.completeTips()}
+	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: s.repo.CompleteTips()}
 	if caps.Shallow { // beside haves too: the remote may know none of them
 		req.Depth = acquireDepth
 	}
@@ -223,7 +223,7 @@ func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *S
 		err = refused
 	}
 	if err == nil {
-		err = s.addBoundary(resp.Shallow)
+		err = s.repo.AddBoundary(resp.Shallow, s.hasParents)
 	}
 	return err
 }

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
-	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -28,10 +24,10 @@ func (s *Store) Tip(ctx context.Context, ref string) (tip object.ID, err error) 
 // contents. A complete history stays complete: the commits since have, a commit on this host, are
 // fetched in one request. Otherwise only the newest commits are fetched, as for a mount.
 func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) error {
-	if !s.historyComplete() {
+	if !s.repo.Complete() {
 		return s.acquireWhole(ctx, tip.String())
 	}
-	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))
+	unlock, err := s.repo.LockHistory(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +62,7 @@ func (s *Store) acquireWhole(ctx context.Context, ref string) error {
 
 // requestSince fetches, in one request, the commits that can be reached from tip but not from have.
 func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, tip, have object.ID) error {
-	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: s.completeTips()}
+	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: s.repo.CompleteTips()}
 	if !have.IsZero() && !slices.Contains(req.Haves, have) {
 		req.Haves = append(req.Haves, have)
 	}
@@ -82,7 +78,7 @@ func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, t
 		return err
 	}
 	if len(resp.Shallow) > 0 { // the remote is a shallow repository
-		return s.addBoundary(resp.Shallow)
+		return s.repo.AddBoundary(resp.Shallow, s.hasParents)
 	}
 	return nil
 }
@@ -91,18 +87,9 @@ func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, t
 // The caller holds history.lock.
 func (s *Store) moveRef(ref string, tip object.ID) error {
 	// The other refs are kept as they are: only the followed branch is known to have moved.
-	text, err := os.ReadFile(s.refsFile())
+	list, err := s.repo.MoveRef(ref, tip)
 	if err != nil {
-		return fmt.Errorf("write refs: %w", err)
-	}
-	list, err := packedrefs.Decode(text)
-	if err != nil {
-		return fmt.Errorf("write refs: %w", err)
-	}
-	list = slices.DeleteFunc(list, func(r packedrefs.Ref) bool { return r.Name == ref })
-	list = append(list, packedrefs.Ref{Name: ref, ID: tip})
-	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
-		return fmt.Errorf("write refs: %w", err)
+		return err
 	}
 	s.setRefs(list)
 	return nil

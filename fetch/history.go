@@ -4,17 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
-	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
@@ -32,82 +26,8 @@ const (
 // maxHistoryWait bounds how long busy readers delay the fetch of history.
 const maxHistoryWait = 30 * time.Second
 
-// lockPoll is how often a process checks whether another has released a lock of the store.
-const lockPoll = 200 * time.Millisecond
-
-// The boundary file lists the commits without their parents in the store. Before history is
-// fetched, git's `shallow` file has the same contents, so that git's own commands work in the
-// store. Afterwards `shallow` is removed for good: a later acquisition is connected to the history
-// by a fetch with haves.
-func (s *Store) boundaryFile() string { return filepath.Join(s.dir, "boundary") }
-
-// shallowFile returns the path of the file in which git looks for commits without parents.
-func (s *Store) shallowFile() string { return filepath.Join(s.GitDir(), "shallow") }
-
-// refsFile returns the path of the packed refs; their existence shows that history was completed.
-func (s *Store) refsFile() string { return filepath.Join(s.GitDir(), "packed-refs") }
-
 // Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
-func (s *Store) Boundary() []object.ID { return readIDs(s.boundaryFile()) }
-
-// readIDs returns the ids in a file with one id per line. Lines that are not ids are skipped, and a
-// missing file has none.
-func readIDs(path string) []object.ID {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	var ids []object.ID
-	for _, line := range strings.Fields(string(content)) {
-		if id, err := object.ParseID(line); err == nil {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// idLines returns ids with one per line, as readIDs and git's shallow file expect.
-func idLines(ids []object.ID) []byte {
-	var text strings.Builder
-	for _, id := range ids {
-		text.WriteString(id.String())
-		text.WriteByte('\n')
-	}
-	return []byte(text.String())
-}
-
-// addBoundary adds the commits at which an acquisition ended.
-func (s *Store) addBoundary(ids []object.ID) error {
-	return s.changeBoundary(func(old []object.ID) []object.ID { return append(old, ids...) })
-}
-
-// changeBoundary rewrites the boundary, without the commits whose parents are all in the store.
-func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
-	// Several processes may acquire commits of the same remote: the lock makes reading, changing
-	// and writing one step.
-	unlock, err := disk.Lock(s.boundaryFile() + ".lock")
-	if err != nil {
-		return fmt.Errorf("record boundary: %w", err)
-	}
-	defer unlock()
-	ids := change(s.Boundary())
-	slices.SortFunc(ids, object.ID.Compare)
-	ids = slices.DeleteFunc(slices.Compact(ids), s.hasParents)
-	// The boundary is written before git's shallow file: after a crash between the two, the next
-	// change writes both.
-	if err := disk.WriteFile(s.boundaryFile(), idLines(ids), 0o600); err != nil {
-		return fmt.Errorf("record boundary: %w", err)
-	}
-	if s.historyComplete() || len(ids) == 0 {
-		err = os.Remove(s.shallowFile())
-	} else {
-		err = disk.WriteFile(s.shallowFile(), idLines(ids), 0o644)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("record boundary: %w", err)
-	}
-	return nil
-}
+func (s *Store) Boundary() []object.ID { return s.repo.Boundary() }
 
 // hasParents reports whether a commit is in the store with all of its parents. Such a
 // commit does not belong in the boundary.
@@ -126,33 +46,6 @@ func (s *Store) hasParents(commit object.ID) bool {
 		}
 	}
 	return true
-}
-
-// historyComplete reports whether the store's refs were ever written, which is the last step of
-// fetching history.
-func (s *Store) historyComplete() bool {
-	_, err := os.Stat(s.refsFile())
-	return err == nil
-}
-
-// maxHaves bounds the haves of one request.
-const maxHaves = 64
-
-// completeTips returns commits whose whole history is in the store: the branches of the remote when
-// history was last completed.
-func (s *Store) completeTips() []object.ID {
-	content, err := os.ReadFile(s.refsFile())
-	if err != nil {
-		return nil
-	}
-	var ids []object.ID
-	for line := range strings.Lines(string(content)) {
-		hex, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if id, err := object.ParseID(hex); err == nil && strings.HasPrefix(name, "refs/heads/") && len(ids) < maxHaves {
-			ids = append(ids, id)
-		}
-	}
-	return ids
 }
 
 // Deepen fetches the whole history of all branches and tags, without blobs. One process at a time does so for a store; others
@@ -185,7 +78,7 @@ func (s *Store) setHistory(h History) {
 // deepen fetches the history while it holds a lock that excludes other processes. busy reports whether readers wait; the
 // reading of the pack pauses for them.
 func (s *Store) deepen(ctx context.Context, busy func() bool) error {
-	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))
+	unlock, err := s.repo.LockHistory(ctx)
 	if err != nil {
 		return err
 	}
@@ -213,8 +106,8 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	// fetched at once.
 	missing := s.missingTips(refs)
 	switch {
-	case len(missing) == 0 && len(s.Boundary()) == 0:
-	case s.historyComplete():
+	case len(missing) == 0 && len(s.repo.Boundary()) == 0:
+	case s.repo.Complete():
 		err = s.deepenWithGit(ctx, caps.Filter)
 	default:
 		err = s.fetchHistory(ctx, caps, refs, busy)
@@ -226,33 +119,17 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	if err := s.writeRefs(refs); err != nil {
 		return err
 	}
-	if err := s.changeBoundary(func(old []object.ID) []object.ID { return old }); err != nil {
+	if err := s.repo.TrimBoundary(s.hasParents); err != nil {
 		return err
 	}
 	s.writeCommitGraph(ctx)
 	return nil
 }
 
-// writeCommitGraph runs git commit-graph. Without the file that this command writes, git log parses every commit. A failure is
-// only logged.
+// writeCommitGraph makes git log faster in the store. A failure is only logged.
 func (s *Store) writeCommitGraph(ctx context.Context) {
-	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "commit-graph", "write", "--reachable"); err != nil {
+	if err := s.repo.WriteCommitGraph(ctx); err != nil {
 		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
-	}
-}
-
-// lockPatiently acquires a lock that another process may hold for long. It waits until ctx ends.
-func lockPatiently(ctx context.Context, path string) (unlock func(), err error) {
-	for {
-		unlock, err := disk.TryLock(path)
-		if !errors.Is(err, disk.ErrLocked) {
-			return unlock, err
-		}
-		select {
-		case <-time.After(lockPoll):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
 	}
 }
 
@@ -299,7 +176,7 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 	if err := s.ingest(ctx, paused, nil); err != nil {
 		return err
 	}
-	return s.addBoundary(resp.Shallow) // the remote is a shallow repository
+	return s.repo.AddBoundary(resp.Shallow, s.hasParents) // the remote is a shallow repository
 }
 
 // writeRefs sets the store's refs to those of the remote.
@@ -313,18 +190,9 @@ func (s *Store) writeRefs(refs transport.Refs) error {
 		}
 		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
 	}
-	// Refs in memory are set first: the refs in memory are right even if the disk is full.
+	// The refs in memory are set first, so that they are right even if the disk is full.
 	s.setRefs(list)
-	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
-		return fmt.Errorf("write refs: %w", err)
-	}
-	if head == "" {
-		return nil
-	}
-	if err := disk.WriteFile(filepath.Join(s.GitDir(), "HEAD"), []byte("ref: "+head+"\n"), 0o644); err != nil {
-		return fmt.Errorf("write refs: %w", err)
-	}
-	return nil
+	return s.repo.WriteRefs(head, list)
 }
 
 // setRefs replaces the refs that Refs returns. The caller must not change list afterwards.
@@ -344,10 +212,8 @@ func (s *Store) Refs() []packedrefs.Ref {
 // DefaultBranch returns the full name of the remote's HEAD branch as of the last time that history
 // was completed; "" if it is not known.
 func (s *Store) DefaultBranch() string {
-	text, err := os.ReadFile(filepath.Join(s.GitDir(), "HEAD"))
-	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")
-	if err != nil || !ok || len(s.Refs()) == 0 { // until then HEAD is as git init wrote it
+	if len(s.Refs()) == 0 { // until then HEAD is as git init wrote it
 		return ""
 	}
-	return name
+	return s.repo.Head()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -50,7 +49,7 @@ func (s *Store) Refresh() error { return s.objects.Refresh() }
 func (s *Store) Format() object.Format { return s.objects.Format() }
 
 // Objects returns the store's object directory.
-func (s *Store) Objects() []string { return []string{filepath.Join(s.GitDir(), "objects")} }
+func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
 
 // Provide returns when the objects are in the store's packs, where git reads them. It writes the cached objects into a pack,
 // waits for the objects that are in flight, and requests the rest. wanted are objects of any type: a commit is fetched with
@@ -351,7 +350,7 @@ func (p *provision) fetchHistory(ctx context.Context) error {
 		return err
 	}
 	// Depth is not set: without it the remote sends the whole history that the haves do not reach.
-	req := transport.FetchRequest{Wants: p.commits, Haves: s.completeTips()}
+	req := transport.FetchRequest{Wants: p.commits, Haves: s.repo.CompleteTips()}
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}

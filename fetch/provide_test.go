@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -21,7 +22,7 @@ type provided struct {
 	ids    []object.ID
 }
 
-func newProvided(t *testing.T, f object.Format, rtt time.Duration) *provided {
+func newProvided(t testing.TB, f object.Format, rtt time.Duration) *provided {
 	t.Helper()
 	root := t.TempDir()
 	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{Format: f})
@@ -89,7 +90,7 @@ func TestProvideWritesWhatWasRead(t *testing.T) {
 		if n := p.fetches(t); n != before || len(p.Missing(p.ids)) > 0 {
 			t.Errorf("%d requests, %d missing", n-before, len(p.Missing(p.ids)))
 		}
-		if _, err := runGit(t.Context(), p.GitDir(), remoteAccess{}, "cat-file", "blob", p.ids[7].String()); err != nil {
+		if _, err := bare.Run(t.Context(), p.GitDir(), "cat-file", "blob", p.ids[7].String()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -3,9 +3,6 @@ package fetch
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,7 +37,7 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		// The store may have been deleted. Only the history, which is fetched later, needs its git
 		// directory.
-		if err := s.prepare(ctx, b.Format, s.partial()); err != nil {
+		if err := s.prepare(ctx, b.Format, s.repo.Partial()); err != nil {
 			return nil, err
 		}
 		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
@@ -73,7 +70,7 @@ func (s *Store) Connect() {
 // ConnectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
 // commit.
 func (s *Store) ConnectFor(commit object.ID) {
-	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be in the store, or others for haves
+	if _, ok := s.repo.Format(); ok || commit.IsZero() { // the commit may be in the store, or others for haves
 		s.Connect()
 		return
 	}
@@ -95,14 +92,14 @@ func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		return s.Resume(ctx, b)
 	}
-	if err := s.prepare(ctx, b.Format, s.partial()); err != nil {
+	if err := s.prepare(ctx, b.Format, s.repo.Partial()); err != nil {
 		return nil, err
 	}
 	snap, ok := s.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
 		// The id of the tree is known from the earlier mount, even if trees below it are missing.
-		snap.Tree, snap.Partial = b.Tree, s.partial()
+		snap.Tree, snap.Partial = b.Tree, s.repo.Partial()
 		snap.finish(errIncomplete)
 	}
 	snap.Time = b.Time
@@ -121,23 +118,17 @@ func (s *Store) SetHistoryComplete() {
 // localSnapshot returns the snapshot of a commit in the store or in a Local.
 func (s *Store) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
 	// An id of another object format than the store's cannot name a commit in it.
-	if f, ok := readFormat(s.GitDir()); !ok || f != commit.Format() || s.openObjects(f) != nil {
+	if f, ok := s.repo.Format(); !ok || f != commit.Format() || s.openObjects(f) != nil {
 		return nil, false
 	}
 	snap := newSnapshot(target{want: commit, commit: commit}, commit.Format(), start)
 	if !readSnapshot(snap, s.get) {
 		return nil, false
 	}
-	snap.Local, snap.Partial = true, s.partial()
-	snap.shallow = s.Boundary()
+	snap.Local, snap.Partial = true, s.repo.Partial()
+	snap.shallow = s.repo.Boundary()
 	snap.finish(nil)
 	return snap, true
-}
-
-// partial reports whether the remote can supply missing objects on demand, by its last answer.
-func (s *Store) partial() bool {
-	config, err := os.ReadFile(filepath.Join(s.GitDir(), "config"))
-	return err == nil && strings.Contains(string(config), partialConfig)
 }
 
 // Resolve returns the commit that ref names on the remote ("" is its HEAD); the zero id is an

@@ -15,7 +15,7 @@ import (
 )
 
 // openStore opens a store of a remote, as often as it is asked for.
-func openStore(t *testing.T, dir, url string) *Store {
+func openStore(t testing.TB, dir, url string) *Store {
 	t.Helper()
 	remote, err := transport.Open(url, transport.Options{Log: zap.NewNop(), Patience: 2 * time.Second})
 	if err != nil {

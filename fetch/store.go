@@ -27,6 +27,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cache"
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
@@ -59,16 +60,18 @@ type Config struct {
 	Log        *zap.Logger
 }
 
+// Credential is a user name and secret for stock git; see bare.Credential.
+type Credential = bare.Credential
+
 // Store is the part that all mounts of one remote share. Its methods may be called from any
 // goroutine.
 type Store struct {
-	dir        string
-	remote     *transport.Remote
-	blobs      *cache.Blobs
-	memory     *cache.Memory
-	credential func() Credential
-	env        transport.Environment
-	log        *zap.Logger
+	dir    string
+	remote *transport.Remote
+	blobs  *cache.Blobs
+	memory *cache.Memory
+	repo   *bare.Repo
+	log    *zap.Logger
 
 	treeSlots chan struct{} // one token for each tree that is requested alone
 	stop      chan struct{}
@@ -100,7 +103,8 @@ type Store struct {
 // Open opens the store in cfg.Dir, and creates it if it does not exist. It sends no request.
 func Open(cfg Config) (*Store, error) {
 	s := &Store{
-		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, env: cfg.Env, log: cfg.Log,
+		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, log: cfg.Log,
+		repo: bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
 		stop: make(chan struct{}), treeSlots: make(chan struct{}, pipeline.ForegroundSenders), arrivals: map[object.ID]chan struct{}{},
 		treeFetches: map[object.ID]chan struct{}{}, smudges: map[object.ID]*smudge{}, configFiles: map[object.ID]configFiles{},
 		prefetches: map[prefetchKey]chan struct{}{}, counts: map[object.ID]treeCount{}, counting: map[object.ID]chan struct{}{},
@@ -113,7 +117,7 @@ func Open(cfg Config) (*Store, error) {
 	})
 	// The format of an existing store is on disk, so that a mount can be resumed while the remote
 	// is unreachable.
-	if f, ok := readFormat(s.GitDir()); ok {
+	if f, ok := s.repo.Format(); ok {
 		if err := s.openObjects(f); err != nil {
 			s.blobPipe.Close()
 			return nil, err
@@ -148,7 +152,16 @@ func (s *Store) URL() string { return s.remote.URL() }
 func (s *Store) Remote() *transport.Remote { return s.remote }
 
 // GitDir returns the path of the bare git repository with commits, trees and refs.
-func (s *Store) GitDir() string { return filepath.Join(s.dir, "git") }
+func (s *Store) GitDir() string { return s.repo.Path() }
+
+// prepare opens the store's git directory, and creates it if it does not exist. partial is true if
+// the remote can supply missing objects on demand.
+func (s *Store) prepare(ctx context.Context, f object.Format, partial bool) error {
+	if err := s.repo.Prepare(ctx, f, partial); err != nil {
+		return err
+	}
+	return s.openObjects(f)
+}
 
 // openObjects opens the parts that depend on the object format. Later calls do nothing.
 func (s *Store) openObjects(f object.Format) error {
@@ -157,7 +170,7 @@ func (s *Store) openObjects(f object.Format) error {
 	if s.objects != nil {
 		return nil
 	}
-	objects, err := odb.Open(filepath.Join(s.GitDir(), "objects"), f)
+	objects, err := odb.Open(s.repo.Objects(), f)
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}

@@ -18,7 +18,6 @@ const (
 var (
 	overLines = map[string]int{
 		"daemon": 8300,
-		"fetch":  5075,
 	}
 	overFields = map[string]int{
 		"daemon.Daemon":           27,

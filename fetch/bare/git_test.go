@@ -1,4 +1,4 @@
-package fetch
+package bare
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func TestCancelledGitLeavesNoProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := runGit(ctx, dir, remoteAccess{}, "-c", "alias.wait=!sleep 300 & echo $! >'"+note+"'; wait", "wait")
+		_, err := Run(ctx, dir, "-c", "alias.wait=!sleep 300 & echo $! >'"+note+"'; wait", "wait")
 		ended <- err
 	}()
 	deadline := time.Now().Add(20 * time.Second)

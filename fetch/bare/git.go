@@ -1,0 +1,206 @@
+package bare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// gitDelay is how long after git's end another process may still hold its output open.
+const gitDelay = 5 * time.Second
+
+// Credential is a user name and secret for stock git. With the zero value, git uses the credential helpers that the user has
+// configured.
+type Credential struct{ User, Secret string }
+
+// credentialHelper prints the login in descriptor 3, a file in memory. Arguments and environment
+// could be read by other processes.
+const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
+
+// contact runs stock git, with the login for the remote, in the git directory gitDir.
+func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
+	var c Credential
+	if r.credential != nil {
+		c = r.credential()
+	}
+	place, ok := originOf(r.url)
+	if c.Secret == "" || !ok || strings.ContainsAny(c.User+c.Secret, "\r\n\x00") {
+		return run(ctx, gitDir, remoteAccess{env: r.env}, args...)
+	}
+	// The file has the format of git's credential protocol.
+	f, err := memoryFile("username=" + c.User + "\npassword=" + c.Secret + "\n")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	key := "credential." + place + ".helper=" // the login is used for this host only, even if a server redirects git to another host
+	return run(ctx, gitDir, remoteAccess{r.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
+}
+
+// originOf returns the scheme and host of a URL, and false if it has none.
+func originOf(remote string) (string, bool) {
+	u, err := url.Parse(remote)
+	if err != nil || u.Host == "" {
+		return "", false
+	}
+	return u.Scheme + "://" + u.Host, true
+}
+
+// memoryFile returns an unnamed file in memory with this text.
+func memoryFile(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("artifactfs-login", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "artifactfs-login")
+	if _, err := f.WriteString(text); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Run runs stock git in a git directory and returns its output. The command must not contact a remote. An error contains the last
+// line that git wrote to standard error.
+func Run(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
+	return run(ctx, gitDir, remoteAccess{}, args...)
+}
+
+// remoteAccess is the environment and the login with which stock git reaches a remote. The zero value is for commands that
+// contact no remote.
+type remoteAccess struct {
+	env   transport.Environment
+	login *os.File // git's descriptor 3; nil: none
+}
+
+// run runs stock git in a git directory and returns its output. An error contains the last line that git wrote to standard
+// error. with describes how git contacts a remote; the zero value is for commands that contact none.
+func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
+	cmd := gitcmd.New(ctx, args...)
+	cmd.Dir = gitDir
+	cmd.Env = append(with.env.ForRemote(), "GIT_DIR="+gitDir, gitcmd.NoPrompt, gitcmd.PlainText)
+	if with.login != nil {
+		cmd.ExtraFiles = []*os.File{with.login}
+	}
+	// git runs in a new process session, so that all processes that it starts can be killed together with it, and no helper
+	// waits for input at a terminal.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = gitDelay
+	out, err := gitcmd.Output(cmd)
+	if err == nil {
+		return out, nil
+	}
+	if failed := new(gitcmd.Error); errors.As(err, &failed) {
+		failed.Stderr = lastLine(failed.Stderr)
+	}
+	return nil, err
+}
+
+// lastLine returns the last line of s: git prints its fatal error after progress and hints.
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
+
+// RemoteRefs are the refs of a remote as `git ls-remote` prints them.
+type RemoteRefs struct {
+	// ByName holds the id of each ref. The id of the commit to which an annotated tag points has the suffix "^{}" at its name.
+	ByName map[string]object.ID
+	Head   string        // full name of the branch to which HEAD points; "" if it is not known
+	Format object.Format // of the ids
+}
+
+// ListRemote lists the refs of the remote with `git ls-remote`, which supports every protocol of git. It does not need the
+// repository.
+func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
+	out, err := r.contact(ctx, r.dir, "ls-remote", "--symref", r.url)
+	if err != nil {
+		return RemoteRefs{}, err
+	}
+	refs := RemoteRefs{ByName: map[string]object.ID{}}
+	for line := range strings.Lines(string(out)) {
+		value, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		// With --symref, the line "ref: refs/heads/main\tHEAD" precedes HEAD itself.
+		if t, ok := strings.CutPrefix(value, "ref: "); ok {
+			if name == "HEAD" {
+				refs.Head = t
+			}
+			continue
+		}
+		if v, err := object.ParseID(value); err == nil {
+			refs.ByName[name] = v
+			refs.Format = v.Format()
+		}
+	}
+	return refs, nil
+}
+
+// FetchCommit fetches what the ref or id want names with its files: one commit, or, from plain file servers, the commit with its
+// history.
+func (r *Repo) FetchCommit(ctx context.Context, want string) error {
+	_, err := r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", "--depth=1", r.url, want)
+	// The protocols of plain file servers do not support a depth: the whole history is fetched.
+	if err != nil && ctx.Err() == nil {
+		_, err = r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", r.url, want)
+	}
+	return err
+}
+
+// FetchHistory fetches the missing history of all branches and tags, and sets the refs of the repository. It tells the remote which
+// commits are on this host. With filter it fetches no contents of files.
+func (r *Repo) FetchHistory(ctx context.Context, filter bool) error {
+	args := []string{"fetch", "-q", "--prune", "--force"}
+	if filter {
+		args = append(args, "--filter=blob:none")
+	}
+	if len(readIDs(r.shallowFile())) > 0 {
+		args = append(args, "--unshallow")
+	}
+	_, err := r.contact(ctx, r.Path(), append(args, r.url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")...)
+	if err != nil {
+		return err
+	}
+	// CompleteTips reads the file packed-refs only, and the existence of that file marks the history as complete.
+	_, err = Run(ctx, r.Path(), "pack-refs", "--all")
+	return err
+}
+
+// WriteCommitGraph runs git commit-graph. Without the file that this command writes, git log parses every commit.
+func (r *Repo) WriteCommitGraph(ctx context.Context) error {
+	_, err := Run(ctx, r.Path(), "commit-graph", "write", "--reachable")
+	return err
+}
+
+// ReadRefs returns the refs that stock git has written to the repository.
+func (r *Repo) ReadRefs(ctx context.Context) ([]packedrefs.Ref, error) {
+	out, err := Run(ctx, r.Path(), "for-each-ref",
+		"--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
+	if err != nil {
+		return nil, err
+	}
+	var refs []packedrefs.Ref
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line) // names of refs contain no spaces
+		ref := packedrefs.Ref{Name: f[0]}
+		if ref.ID, err = object.ParseID(f[1]); err == nil && len(f) > 2 {
+			ref.Peeled, err = object.ParseID(f[2])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read refs: %w", err)
+		}
+		refs = append(refs, ref)
+	}
+	return refs, nil
+}

@@ -1,0 +1,105 @@
+package bare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// lockPoll is how often a process checks whether another has released a lock of the store.
+const lockPoll = 200 * time.Millisecond
+
+// refsFile returns the path of the packed refs; their existence shows that history was completed.
+func (r *Repo) refsFile() string { return filepath.Join(r.Path(), "packed-refs") }
+
+// Complete reports whether the whole history was fetched once: writing the refs is the last step of that.
+func (r *Repo) Complete() bool {
+	_, err := os.Stat(r.refsFile())
+	return err == nil
+}
+
+// maxHaves bounds the haves of one request.
+const maxHaves = 64
+
+// CompleteTips returns commits whose whole history is in the repository: the branches of the remote when history was last completed.
+func (r *Repo) CompleteTips() []object.ID {
+	content, err := os.ReadFile(r.refsFile())
+	if err != nil {
+		return nil
+	}
+	var ids []object.ID
+	for line := range strings.Lines(string(content)) {
+		hex, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if id, err := object.ParseID(hex); err == nil && strings.HasPrefix(name, "refs/heads/") && len(ids) < maxHaves {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// LockHistory acquires the lock under which history is fetched and refs are written. Another process may hold this lock for long;
+// LockHistory waits for it until ctx ends.
+func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
+	for {
+		unlock, err := disk.TryLock(filepath.Join(r.dir, "history.lock"))
+		if !errors.Is(err, disk.ErrLocked) {
+			return unlock, err
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// WriteRefs replaces the refs of the repository by list, and makes HEAD name the branch head unless head is "". From then on the
+// history counts as complete. The caller holds the lock of LockHistory.
+func (r *Repo) WriteRefs(head string, list []packedrefs.Ref) error {
+	if err := disk.WriteFile(r.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	if head == "" {
+		return nil
+	}
+	if err := disk.WriteFile(filepath.Join(r.Path(), "HEAD"), []byte("ref: "+head+"\n"), 0o644); err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	return nil
+}
+
+// MoveRef sets one ref to a commit whose history is in the repository, keeps the others as they are, and returns all refs. The
+// caller holds the lock of LockHistory.
+func (r *Repo) MoveRef(ref string, tip object.ID) ([]packedrefs.Ref, error) {
+	text, err := os.ReadFile(r.refsFile())
+	if err != nil {
+		return nil, fmt.Errorf("write refs: %w", err)
+	}
+	list, err := packedrefs.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("write refs: %w", err)
+	}
+	list = slices.DeleteFunc(list, func(r packedrefs.Ref) bool { return r.Name == ref })
+	list = append(list, packedrefs.Ref{Name: ref, ID: tip})
+	return list, r.WriteRefs("", list)
+}
+
+// Head returns the full name of the branch that HEAD names; "" if there is none. Until WriteRefs was called, the name is the default
+// of git init.
+func (r *Repo) Head() string {
+	text, err := os.ReadFile(filepath.Join(r.Path(), "HEAD"))
+	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")
+	if err != nil || !ok {
+		return ""
+	}
+	return name
+}
