@@ -186,7 +186,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	defer c.Release()
 	// A driver that alone converts the contents reads them as a stream, of any size. The other
 	// conversions need all of them in memory.
-	var in Content = c
+	in := c
 	if !r.Streams() && c.Size() <= maxConverted {
 		content, err := wholeOf(c)
 		if err != nil {
