@@ -72,14 +72,22 @@ func printSample(dir string, sources []*source, seed int64) error {
 	return nil
 }
 
-// annotated returns the line of code that a comment stands behind, or else the line below it.
+// annotated returns the code that a reader of a comment sees with it: the line that the comment stands behind, or else the line
+// below it. If the comment is inside a declaration, the first line of the declaration comes before.
 func (s *source) annotated(group *ast.CommentGroup) string {
 	start, end := int(group.Pos()-s.ast.FileStart), int(group.End()-s.ast.FileStart)
 	line := s.text[bytes.LastIndexByte(s.text[:start], '\n')+1 : start]
 	if len(bytes.TrimSpace(line)) == 0 {
 		line, _, _ = bytes.Cut(bytes.TrimLeft(s.text[end:], "\n"), []byte("\n"))
 	}
-	return string(bytes.TrimSpace(line))
+	code := string(bytes.TrimSpace(line))
+	for _, d := range s.ast.Decls {
+		if d.Pos() <= group.Pos() && group.End() <= d.End() {
+			first, _, _ := bytes.Cut(s.text[d.Pos()-s.ast.FileStart:], []byte("\n"))
+			code = string(first) + "\n\t\t" + code
+		}
+	}
+	return code
 }
 
 // errorText returns the text of a call of errors.New or fmt.Errorf.
