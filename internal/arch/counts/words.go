@@ -90,7 +90,11 @@ func (s *source) annotated(group *ast.CommentGroup) string {
 	return code
 }
 
-// errorText returns the text of a call of errors.New or fmt.Errorf.
+// formatVerb matches a verb of package fmt, wordForm a word.
+var formatVerb, wordForm = regexp.MustCompile(`%[-+# 0-9.*]*[a-zA-Z]`), regexp.MustCompile(`[a-zA-Z]+`)
+
+// errorText returns the text of a call of errors.New or fmt.Errorf. It returns false for other nodes, and for texts that have fewer
+// than two words beside the verbs of fmt.
 func errorText(n ast.Node) (string, bool) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
@@ -109,7 +113,7 @@ func errorText(n ast.Node) (string, bool) {
 		return "", false
 	}
 	text, err := strconv.Unquote(literal.Value)
-	return text, err == nil && len(strings.Fields(text)) >= 2
+	return text, err == nil && len(wordForm.FindAllString(formatVerb.ReplaceAllString(text, ""), -1)) >= 2
 }
 
 func printPicked(random *rand.Rand, kind string, from []string, n int) {
