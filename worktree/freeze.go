@@ -127,7 +127,7 @@ func (t *Tree) Writers() []Node {
 	if t.journal == nil {
 		return nil
 	}
-	return t.writing.list()
+	return t.writing.List()
 }
 
 // notice records the time of a change and signals Noticed.

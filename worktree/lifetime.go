@@ -26,7 +26,7 @@ func (t *Tree) Forget(n Node, k uint64) {
 	defer t.gate.leave()
 	if n.Own() {
 		if t.layer.Forget(n, k) {
-			t.writing.forget(n)
+			t.writing.Forget(n)
 		}
 		return
 	}
@@ -35,7 +35,7 @@ func (t *Tree) Forget(n Node, k uint64) {
 		return
 	}
 	if r.Forget(k) {
-		t.writing.forget(n)
+		t.writing.Forget(n)
 		t.layer.Release(n)
 	}
 }

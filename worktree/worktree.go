@@ -44,7 +44,7 @@
 // The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The
 // state that the kernel relies on is stored in mapped files, which survive the dead process: the lookup counts of base nodes
 // in the table and those of own nodes in the overlay; four bits for each base node (Shown) and the length of the table
-// (kernelstate.go); and the set of files that programs are writing to (changes.go). So nodes without a name that are still
+// (kernelstate.go); and the set of files that programs are writing to (package writers). So nodes without a name that are still
 // open stay valid, positions in listings stay valid, and a request that the kernel repeats is executed once (request.go). A
 // lookup count may be too high, if the process died between the count and the reply: that node stays until the mount ends. It
 // is never too low. An Open without TakeOver discards all of that state.
@@ -66,7 +66,7 @@
 //	overlay.Layer -> removed.Set
 //	overlay.Layer -> nameSearch.mu
 //	table.syncing -> table.append
-//	Tree.writing is a leaf
+//	writers.Set is a leaf
 //	Tree.gate is a leaf, and so is table.append. The overlay syncs the table before its log, and holds no lock
 //	that readers wait for while it does so
 package worktree
@@ -88,6 +88,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 	"github.com/artifactfs/artifactfs/worktree/removed"
+	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 
 // Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
@@ -196,7 +197,7 @@ type Tree struct {
 	recovery overlay.Recovery
 	tookOver bool             // whether the state of the previous process was continued (Options.TakeOver)
 	journal  *journal.Journal // nil: no journal is kept
-	writing  writing
+	writing  writers.Set
 	removed  *removed.Set // removed and overwritten files that no checkpoint contains yet
 	names    nameSearch   // finds the paths of files for removed
 	looked   atomic.Int64 // names of the overlay that noteNames searched since the last returned journal position
@@ -267,7 +268,7 @@ func (t *Tree) openJournal(o Options, tablePath string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.writing.open(o.FS, tablePath+".writing", t.tookOver); err != nil {
+	if err := t.writing.Open(o.FS, tablePath+".writing", t.tookOver); err != nil {
 		return err
 	}
 	shrunk := t.recovery.Shrunk
@@ -303,7 +304,7 @@ func (t *Tree) close() error {
 			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
 		}
 	}
-	return errors.Join(err, t.writing.close(), t.Table.Close(), t.journal.Close())
+	return errors.Join(err, t.writing.Close(), t.Table.Close(), t.journal.Close())
 }
 
 // Recovery returns the state in which Open found the overlay, and the repairs that Open made.
