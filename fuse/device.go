@@ -20,10 +20,10 @@ import (
 // keeps the mount as long as any process has the device open, and resends the requests that were read and not
 // answered (FUSE_NOTIFY_RESEND).
 type Device struct {
-	file   *os.File
-	init   []byte // the INIT request, as read from the device
-	answer []byte // the reply to INIT; empty before the first Serve
-	served int    // the descriptor from which go-fuse reads requests; valid while the mount is served
+	file   *os.File // the open /dev/fuse of the mount
+	init   []byte   // the INIT request, as read from the device
+	answer []byte   // the reply to INIT; empty before the first Serve
+	served int      // the descriptor from which go-fuse reads requests; valid while the mount is served
 }
 
 // ErrUnfit means that this program cannot take a mount over, because the version that started the mount answered INIT

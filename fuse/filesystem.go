@@ -27,7 +27,7 @@ const forever = 10 * 365 * 24 * time.Hour
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
-	statFS string
+	statFS string // path of Options.StatFS
 	git    gitGate
 	log    *zap.Logger
 	ops    counters
@@ -37,7 +37,7 @@ type fileSystem struct {
 	device *Device       // the open /dev/fuse that server reads
 	kernel uint64        // capabilities of the kernel: CAP_ bits, set by Init
 	gone   chan struct{} // closed when the mount has ended; every waiting request then fails
-	leave  sync.Once
+	leave  sync.Once     // makes endWaits close gone only once
 }
 
 // Sampled returns a log that writes, of each message text, the first 10 messages of a second and then every 1000th.
@@ -64,6 +64,7 @@ func (f *fileSystem) Init(s *raw.Server) {
 	f.server, f.kernel = s, s.KernelSettings().Flags64()
 }
 
+// String returns the name that go-fuse uses for this file system in messages.
 func (f *fileSystem) String() string { return "artifactfs" }
 
 // endWaits ends the waits of all requests, because the mount has ended. It may be called more than once.

@@ -21,21 +21,21 @@ import (
 // calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR for an I/O
 // error. So an interrupt ends the wait only once a signal that stops processes is pending (stopSignals).
 type waiter struct {
-	cancel  <-chan struct{} // closed by go-fuse when the kernel reports an interrupt
-	gone    <-chan struct{} // closed when the mount has ended
-	pid     uint32          // the thread that made the request
-	request worktree.Request
+	cancel  <-chan struct{}  // closed by go-fuse when the kernel reports an interrupt
+	gone    <-chan struct{}  // closed when the mount has ended
+	pid     uint32           // the thread that made the request
+	request worktree.Request // identity of the request for the working tree
 
 	ops    *counters
-	cost   metrics.Cost
+	cost   metrics.Cost  // data that the request had to wait for
 	traced *metrics.Cost // the copy of cost that the listeners of Trace get; nil without listeners
 
 	mu   sync.Mutex
 	done chan struct{} // created by the first call of Done; closed when the context is done
-	err  error
+	err  error         // result of Err; guarded by mu
 
-	finished chan struct{} // closed by finish, so that watch returns
-	watcher  sync.WaitGroup
+	finished chan struct{}  // closed by finish, so that watch returns
+	watcher  sync.WaitGroup // counts the goroutine that runs watch
 }
 
 // recheck is the interval at which pending signals are read from /proc after an interrupt. The kernel reports only

@@ -19,9 +19,9 @@ var _ raw.RawFileSystem = (*observed)(nil)
 
 // observation is one request in progress.
 type observation struct {
-	op    op
-	start time.Time
-	event *event // for the listeners of Trace; nil if there are none
+	op    op        // kind of the request
+	start time.Time // time at which the request was read
+	event *event    // for the listeners of Trace; nil if there are none
 }
 
 // begin counts a request and records when it began. The caller must call end with the result.

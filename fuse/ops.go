@@ -47,6 +47,7 @@ const (
 	ops // the number of kinds
 )
 
+// opNames contains the kernel's name of each kind of request.
 var opNames = [ops]string{
 	"LOOKUP", "FORGET", "GETATTR", "SETATTR", "READLINK", "SYMLINK", "MKNOD", "MKDIR", "UNLINK", "RMDIR", "RENAME", "LINK",
 	"OPEN", "READ", "WRITE", "STATFS", "RELEASE", "FSYNC", "SETXATTR", "GETXATTR", "LISTXATTR", "REMOVEXATTR", "FLUSH",
@@ -81,9 +82,9 @@ func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
 
 // counters counts the requests of one mount.
 type counters struct {
-	byKind  [ops]atomic.Uint64
-	pending atomic.Int64  // requests that are not answered yet
-	fetched atomic.Uint64 // requests that waited for the remote
+	byKind  [ops]atomic.Uint64 // by op: requests since the mount was attached
+	pending atomic.Int64       // requests that are not answered yet
+	fetched atomic.Uint64      // requests that waited for the remote
 }
 
 // snapshot returns the number of requests of each kind that occurred, by the kernel's name of the kind.

@@ -132,8 +132,8 @@ func (r *redirects) exempt(thread uint32) (over func()) {
 type unfinished struct {
 	place
 	*redirect
-	bind func() error
-	path string // relative to the root of the tree
+	bind func() error // mounts another directory over this one
+	path string       // relative to the root of the tree
 }
 
 // remember records that the directories in list are being redirected, so that look-ups of them wait. It must be

@@ -247,7 +247,7 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND | raw.CAP_EXPORT_SUPPORT,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR before reads to check whether another host has changed the file
-		DisableSplice:            true, // READs copy their data; else go-fuse tries a pipe first, at the cost of three system calls
+		DisableSplice:            true, // READs copy their data; otherwise go-fuse would try a pipe first, with three more system calls
 
 		Logger:       zap.NewStdLog(o.Log),
 		PanicHandler: f.panicked,

@@ -13,15 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// WithoutDevice runs f on a new thread and returns the error of f. The thread has its own file descriptor table, in
+// WithoutDevice runs f on a new thread and returns the error of f. The thread has a separate file descriptor table, in
 // which only standard input, output and error are open, and the files with which Go's runtime polls. In particular,
 // /dev/fuse is not open there. Use WithoutDevice for every system call that may wait for a mount of this process.
 //
 // A thread that waits in the kernel for a reply of its own process cannot be killed once the request was read, and
 // until that thread ends it keeps the files of its descriptor table open. If the device were among them, the kernel
 // would keep the mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c,
-// request_wait_answer). If a lock file were among them, a successor could not start. With a table of its own the
-// thread keeps only harmless files open.
+// request_wait_answer). If a lock file were among them, a successor could not start. With a separate table the thread
+// keeps only harmless files open.
 func WithoutDevice(f func() error) error { return withFiles(nil, f) }
 
 // tellKernel calls tell, which sends a notice to the kernel, and returns its status. Some notices wait for locks of the
@@ -46,9 +46,9 @@ func withFiles(keep []int, f func() error) error {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, so no other goroutine runs with this descriptor table
 		if unix.Gettid() == os.Getpid() {
-			// This is the main thread, which Go never ends. It would keep a copy of every open file, and its
-			// descriptors are the ones that /proc/self/fd shows. While this goroutine occupies the main thread, the
-			// next goroutine gets another one.
+			// This is the main thread, which Go never ends. It would keep a copy of every open file, and /proc/self/fd
+			// shows the descriptors of the main thread. While this goroutine occupies the main thread, the next
+			// goroutine gets another one.
 			defer runtime.UnlockOSThread()
 			done <- withFiles(keep, f)
 			return
@@ -62,7 +62,7 @@ func withFiles(keep []int, f func() error) error {
 	return <-done
 }
 
-// closeAllBut gives the calling thread a descriptor table of its own, in which it closes everything except standard
+// closeAllBut gives the calling thread a separate descriptor table, in which it closes everything except standard
 // input, output and error and the descriptors in keep. keep must be in ascending order.
 func closeAllBut(keep []int) error {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {

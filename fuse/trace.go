@@ -16,16 +16,16 @@ import (
 
 // Event describes one answered request to the listeners of Trace.
 type Event struct {
-	Time    time.Time // when the request was read
-	Took    time.Duration
-	Op      string // the kernel's name of the request
-	PID     int    // id of the process that made the request; 0: the kernel itself, writing back its cache
-	Command string // name of that process; "" if it has ended
-	Path    string // relative to the root of the mount; "" is the root itself
-	To      string // new path of a renamed entry; otherwise ""
-	Offset  int64  // of the range that was read or written, in bytes
-	Size    int64  // of the range that was read or written, in bytes
-	Status  raw.Status
+	Time    time.Time     // when the request was read
+	Took    time.Duration // time between reading the request and answering it
+	Op      string        // the kernel's name of the request
+	PID     int           // id of the process that made the request; 0: the kernel itself, writing back its cache
+	Command string        // name of that process; "" if it has ended
+	Path    string        // relative to the root of the mount; "" is the root itself
+	To      string        // new path of a renamed entry; otherwise ""
+	Offset  int64         // of the range that was read or written, in bytes
+	Size    int64         // of the range that was read or written, in bytes
+	Status  raw.Status    // status of the reply
 
 	Source       metrics.Source // the sources that missing data was fetched from
 	Blobs, Bytes int64          // blobs requested, and bytes received, for this request
@@ -35,12 +35,12 @@ type Event struct {
 // tracer.end completes it.
 type event struct {
 	Event
-	unique    uint64
-	node, tid uint64
-	name      string
-	toDir     uint64
-	toName    string
-	cost      metrics.Cost
+	unique    uint64       // the kernel's id of the request
+	node, tid uint64       // node that the request is about, and thread that made it
+	name      string       // name of an entry in node; "" if the request is about node itself
+	toDir     uint64       // directory to which a rename moves the entry
+	toName    string       // new name of a renamed entry; "" for other requests
+	cost      metrics.Cost // data that the request had to wait for
 }
 
 // tracer reports requests to listeners. Without listeners it costs each request one or two atomic loads.
@@ -50,7 +50,7 @@ type tracer struct {
 	open     sync.Map    // unique id of a request -> *event
 
 	mu        sync.RWMutex
-	listeners map[*func(Event)]struct{}
+	listeners map[*func(Event)]struct{} // keys point to the functions that Trace was called with; guarded by mu
 }
 
 // Trace calls listen for each request that begins from now on, just before the request is answered, until stop is

@@ -22,7 +22,8 @@ const busyFor = 200 * time.Millisecond
 // Unmount unmounts and returns when the kernel has ended the mount and every request is answered. If the mount is in
 // use, the error is ErrBusy and the mount continues.
 func (s *Server) Unmount(ctx context.Context) error {
-	if s.redirects != nil { // else a redirect in progress would mount over a directory that disappears
+	// A redirect in progress would otherwise mount over a directory that disappears.
+	if s.redirects != nil {
 		if err := s.redirects.idle(ctx); err != nil {
 			return fmt.Errorf("unmount %s: wait for redirects in progress: %w", s.dir, err)
 		}
@@ -81,7 +82,7 @@ func (s *Server) umount(ctx context.Context, flags int) error {
 	case errors.Is(err, unix.EBUSY):
 		return ErrBusy
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-		return nil // no longer a mount point
+		return nil // dir is not a mount point any more
 	default:
 		return err
 	}
