@@ -86,7 +86,7 @@ type Checkout struct {
 	Git     Git
 	Refs    Refs
 	Journal *Journal
-	Trees   TreeReader
+	Trees   TreeReader // reads trees, which may have to be fetched
 	Log     *zap.Logger
 
 	Dir  string    // directory of the mount, for log messages
@@ -103,9 +103,9 @@ type Checkout struct {
 // change is a plan, with the intent that it carries out.
 type change struct {
 	to      object.ID // tree that the working tree must show
-	plan    *Plan
-	intent  Intent
-	pending *Pending // intent that a killed process left open; nil if this change is new
+	plan    *Plan     // the changes of the working tree
+	intent  Intent    // the intent that is recorded for this change
+	pending *Pending  // intent that a killed process left open; nil if this change is new
 	// reindex updates an index for the changed working tree. written is the modification time that the index file will have.
 	reindex func(x *index.Index, done worktree.GraftResult, written time.Time)
 }

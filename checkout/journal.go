@@ -58,7 +58,7 @@ type RestoreIntent struct {
 // Journal stores the open intents of one mount in a file of the mount's home. The file exists only while an intent is open.
 // The methods may be called concurrently.
 type Journal struct {
-	home string
+	home string // path of the mount's home
 
 	mu   sync.Mutex
 	open []*Pending // in the order in which they began; guarded by mu

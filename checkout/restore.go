@@ -34,9 +34,9 @@ type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged,
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
-	Differ      Differ   // compares trees of checkpoints, including empty directories
-	Paths       []string // paths to restore, relative to the root; none: all
-	Target      session.Checkpoint
+	Differ      Differ             // compares trees of checkpoints, including empty directories
+	Paths       []string           // paths to restore, relative to the root; none: all
+	Target      session.Checkpoint // checkpoint to restore from
 
 	// Before is the checkpoint of the state before the restore. The caller sets it to repeat an interrupted restore;
 	// otherwise Compare sets it.

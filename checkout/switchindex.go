@@ -50,9 +50,10 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		}
 		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
-	// Git distrusts a file whose modification time is not older than that of the index: the file may have changed again in
-	// the same clock tick. Git reads such a file when it next writes the index. So the index receives a later time than the
-	// files. Files that are still not older get size 0, which is git's own mark for an unknown state.
+	// Git distrusts a file whose modification time is not older than the modification time of the index: the file may
+	// have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index
+	// receives a later time than the files. Files that are still not older get size 0, which is git's own mark for an
+	// unknown state.
 	for i := range x.Entries {
 		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
 			s.Size = 0

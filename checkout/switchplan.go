@@ -86,7 +86,7 @@ func unmergedPaths(x *index.Index) (paths []string) {
 }
 
 // add plans one path in which the trees differ. have is the path's index entry, or nil if there is none. The numbers in
-// brackets are those of the cases in the table of git-read-tree(1).
+// brackets refer to the cases in the table of git-read-tree(1).
 func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
