@@ -69,7 +69,7 @@ type decoder struct {
 
 	// late is a temporary file with the inflated data of the deltas in byID and byRecord, one after the other.
 	late     *os.File
-	lateSize int64
+	lateSize int64 // number of bytes in late
 	// waiting is the number of deltas in byID and byRecord. If it is not zero at the end, the pack is incomplete.
 	waiting int
 	// byID lists REF deltas whose base has not arrived yet, by the id of the base. byRecord lists OFS deltas, by the
@@ -80,7 +80,7 @@ type decoder struct {
 
 // lateDelta is a delta that arrived before its base was decoded. Its inflated data is in decoder.late.
 type lateDelta struct {
-	rec      int
+	rec      int   // record of the delta
 	base     int   // record of its base; set by wake
 	at, size int64 // offset and size of the inflated data in decoder.late, in bytes
 }
@@ -438,8 +438,8 @@ func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error)
 
 // exactReader reads exactly left bytes from r. If r ends earlier, the pack is corrupt.
 type exactReader struct {
-	r    io.Reader
-	left int64
+	r    io.Reader // source of the bytes
+	left int64     // number of bytes that are still to be read
 }
 
 // Read returns ErrCorrupt if r ends before left bytes were read.
@@ -457,8 +457,8 @@ func (r *exactReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard closes a temporary file and unlinks its name. It uses unlink and not os.Remove: the name of a file that was
-// opened with O_TMPFILE is that of a directory, and os.Remove would remove an empty directory.
+// discard closes a temporary file and unlinks its name. It uses unlink and not os.Remove: a file that was opened with
+// O_TMPFILE has the name of a directory, and os.Remove would remove an empty directory.
 func discard(f *os.File) {
 	if f != nil {
 		f.Close()

@@ -51,7 +51,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x.names = indexHeaderSize + fanoutSize
 	x.offs = x.names + x.n*(x.idLen+4)
 	x.large = x.offs + x.n*4
-	// The tables are followed by two hashes: that of the pack and that of the index.
+	// The tables are followed by two hashes: the hash of the pack and the hash of the index.
 	rest := len(data) - 2*x.idLen - x.large
 	if rest < 0 || rest%8 != 0 || rest/8 > x.n {
 		return nil, corrupt("index has %d bytes, which is wrong for %d objects", len(data), x.n)

@@ -28,8 +28,8 @@ type IngestOptions struct {
 // IngestResult describes the pack that Ingest has stored.
 type IngestResult struct {
 	Name    string // "pack-<trailer>", as git names it; "" for a pack without objects, which is not stored
-	Objects int
-	Bytes   int64 // size of the pack in bytes
+	Objects int    // number of objects in the pack
+	Bytes   int64  // size of the pack in bytes
 }
 
 // ingestCache bounds the size, in bytes, of the recent contents that Ingest caches as delta bases.
@@ -88,7 +88,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
-	// finish renames the file, so from here on the deferred os.Remove finds no file.
+	// finish renames the file, so the deferred os.Remove finds no file after this call.
 	settle, err := s.finish(file, g.live.table, path, sum, o)
 	if err == nil && !o.Temporary {
 		err = settle()
@@ -158,12 +158,12 @@ func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
 
-// finish gives file its final name: it becomes the pack at path, with the entries in t and the trailer sum. finish also
-// writes the index. When finish returns, the contents of these files are on disk, unless o.Temporary is set. settle then
-// syncs the directory with their names, and removes the pack if that fails.
+// finish renames file to its final name: it becomes the pack at path, with the entries in t and the trailer sum. finish
+// also writes the index. When finish returns, the contents of these files are on disk, unless o.Temporary is set.
+// settle then syncs the directory with their names, and removes the pack if that fails.
 //
-// The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark, even
-// after a power failure, because file systems write the changes of a directory in order.
+// The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark,
+// even after a power failure, because file systems write the changes of a directory in order.
 func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions) (settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err

@@ -9,12 +9,12 @@ import (
 // input reads a pack stream, in bytes or in pieces. It computes the hash of the pack for the trailer and the CRC-32 of
 // each entry, and passes the bytes on to tee.
 type input struct {
-	r    io.Reader
+	r    io.Reader          // source of the pack
 	stop func() error       // called before each read of r; an error ends the input
 	tee  func([]byte) error // if not nil, receives the bytes that were returned
 	sum  hash.Hash          // hash of the pack so far
 
-	buf      []byte
+	buf      []byte // bytes that were read from r
 	pos, end int    // buf[pos:end] was read but not returned yet
 	start    int64  // offset of buf[0] in the pack, in bytes
 	marked   int    // buf[:marked] was added to crc and passed to tee
@@ -117,8 +117,8 @@ func (in *input) startEntry() error {
 	return err
 }
 
-// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if the hash differs from that of
-// the bytes before it, or if more data follows.
+// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if the hash differs from the hash
+// of the bytes before it, or if more data follows.
 func (in *input) trailer() ([]byte, error) {
 	in.total()
 	// The hash is computed before the trailer is read, because it does not include the trailer.

@@ -278,8 +278,8 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 // errOvertaken means that another process has removed packs while they were being joined.
 var errOvertaken = errors.New("packs were replaced by another process")
 
-// publishJoined writes the index and the promisor mark of the new pack, and gives the files their final names: first the
-// mark, then the pack, then the index.
+// publishJoined writes the index and the promisor mark of the new pack, and renames the files to their final names:
+// first the mark, then the pack, then the index.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
 		if !whole(c.path) { // git has repacked, so the new pack is not needed

@@ -26,9 +26,9 @@ type joinPlan struct {
 // joinStep is a step in writing the new pack: it writes head, which may be empty, and then copies n bytes at offset off
 // of the pack from.
 type joinStep struct {
-	from   candidate
-	head   []byte
-	off, n int64
+	from   candidate // old pack from which bytes are copied
+	head   []byte    // new header of the first copied entry; may be empty
+	off, n int64     // range that is copied, in bytes
 }
 
 // size returns the number of bytes that the step writes.
@@ -121,7 +121,8 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	return p.table.offset(rec), nil
 }
 
-// record adds the object at position i of b's index to the table. off and crc are those of its entry in the new pack.
+// record adds the object at position i of b's index to the table. off and crc describe the object's entry in the new
+// pack.
 func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	rec := p.table.add(off, crc)
 	p.table.name(rec, b.id(i), 0, 0)

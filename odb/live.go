@@ -31,7 +31,7 @@ func (l *live) close() { l.file.Close() }
 
 // tail is a file to which one goroutine appends, in large pieces, while other goroutines read all bytes appended so far.
 type tail struct {
-	file *os.File
+	file *os.File // the file that append and flush write
 
 	mu      sync.RWMutex // guards the fields below; the appending goroutine may read them without mu
 	flushed int64        // number of bytes in file

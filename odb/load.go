@@ -25,7 +25,7 @@ type loader struct {
 
 // link is one entry of a delta chain.
 type link struct {
-	off  int64
+	off  int64       // offset of the entry
 	data int64       // offset of its zlib data
 	size int64       // size of the inflated data in bytes
 	typ  object.Type // type of the object if the entry is plain; 0 for a delta

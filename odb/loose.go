@@ -96,8 +96,8 @@ func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 	return nil
 }
 
-// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte and the contents. The format is that of
-// parse_loose_header in git's object-file.c.
+// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte and the contents. This is the format that
+// parse_loose_header in git's object-file.c reads.
 type looseReader struct {
 	typ  object.Type
 	size int64 // size of the contents in bytes, as the header states it

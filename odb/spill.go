@@ -31,9 +31,9 @@ func (s *Store) spill(src source, off int64) (body, error) {
 // spiller writes objects to temporary files without names, one file for each entry of a delta chain.
 type spiller struct {
 	s   *Store
-	l   *loader
+	l   *loader // reads the entries of the chain
 	src source
-	buf []byte
+	buf []byte // buffer for copying contents
 }
 
 // plain writes the contents of the plain entry k to a file.

@@ -34,7 +34,7 @@ type Store struct {
 
 	// mu guards the fields below. It is not held during disk operations.
 	mu         sync.Mutex
-	view       *view
+	view       *view          // the current view, which new operations use
 	users      map[source]int // number of views that contain a source
 	closed     bool
 	unjoinable map[string]bool // paths of packs that Join found damaged

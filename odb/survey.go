@@ -16,7 +16,7 @@ import (
 
 // Survey counts the files and objects of an `objects` directory.
 type Survey struct {
-	Packs   int
+	Packs   int   // number of packs
 	Objects int64 // objects in packs; an object in n packs counts n times
 	// Loose is the number of loose objects.
 	Loose int64
@@ -25,9 +25,9 @@ type Survey struct {
 
 // Problem describes a damaged or useless file of an `objects` directory.
 type Problem struct {
-	Path string
-	What string
-	Junk bool // whether the file is useless and can be removed
+	Path string // path of the file
+	What string // description of the damage, for the user
+	Junk bool   // whether the file is useless and can be removed
 }
 
 // Look counts packs, objects and bytes without reading the contents of objects. If dir does not exist, all counts are

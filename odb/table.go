@@ -122,7 +122,7 @@ func (t *table) grow() {
 	}
 }
 
-// slot returns the index in slots for the id sum: that of its record, or that of the free slot to use.
+// slot returns the index in slots for the id sum: the slot of the id's record, or the free slot to use for the id.
 func (t *table) slot(sum []byte) int {
 	h := binary.LittleEndian.Uint64(sum) ^ t.seed
 	h *= 0x9e3779b97f4a7c15 ^ t.seed<<1

@@ -136,14 +136,14 @@ func (s *Store) adopt(path string) bool {
 
 // packWriter writes a pack from start to end and records each entry in table.
 type packWriter struct {
-	format object.Format
-	out    *bufio.Writer
-	sum    hash.Hash // hash of the whole pack
-	crc    uint32    // CRC-32 of the current entry
-	off    int64     // number of bytes written
-	table  *table
-	zip    *zlib.Writer
-	buf    []byte
+	format object.Format // object format of the pack
+	out    *bufio.Writer // buffered output of the pack
+	sum    hash.Hash     // hash of the whole pack
+	crc    uint32        // CRC-32 of the current entry
+	off    int64         // number of bytes written
+	table  *table        // records of the entries that were written
+	zip    *zlib.Writer  // compressor for large objects
+	buf    []byte        // buffer for copying contents
 }
 
 // newPackWriter returns a packWriter that writes a pack of format f to file.
@@ -275,7 +275,7 @@ const (
 
 // deflation is one entry of a pack in compressed form, or the error of compressing it.
 type deflation struct {
-	data []byte
+	data []byte // the compressed entry, with its header
 	err  error
 }
 
@@ -331,8 +331,8 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 // entryDeflater compresses one object after the other with the same zlib.Writer.
 type entryDeflater struct {
 	format object.Format
-	zip    *zlib.Writer
-	buf    []byte
+	zip    *zlib.Writer // created by the first call of entry
+	buf    []byte       // buffer for copying contents
 }
 
 // entry returns the pack entry of an object.
