@@ -9,9 +9,9 @@
 // session's repository. Small files beside it record which of them the session remote has acknowledged, so that the
 // next process can continue after a crash.
 //
-// A lane is the chain of checkpoints of one writer; a segment is a part of a lane, with a ref of its own, that gc can
-// drop as a whole. A writer is a process on a machine. It claims a lane in the session's metadata before it makes
-// checkpoints in the lane, so that no two writers extend the same chain.
+// A lane is the chain of checkpoints of one writer; a segment is a part of a lane that has a separate ref, so that gc
+// can drop it as a whole. A writer is a daemon with its state directory (session.Writer). It claims a lane in the
+// session's metadata before it makes checkpoints in the lane, so that no two writers extend the same chain.
 //
 // The repository is created when the first checkpoint or ref is stored, so a mount without changes leaves no
 // repository. For a read-only mount, or if the session remote is control.RemoteNone, no checkpoint is made and nothing
@@ -54,26 +54,26 @@ type Agent struct {
 
 	// checkpointLock is held while checkpoints are made or removed.
 	checkpointLock
-	opening  sync.Mutex // held while the repository is opened
-	git      gitSigns
-	claim    laneClaim
-	problems problems
-	merged   mergedNotes
-	looked   lastLook
-	place    place // set by Configure, before any other method is called
+	opening  sync.Mutex  // held while the repository is opened
+	git      gitSigns    // changes of the git directory since the last checkpoint
+	claim    laneClaim   // claim of this process on a lane
+	problems problems    // operations that failed at their last attempt
+	merged   mergedNotes // notes refs that this process has updated
+	looked   lastLook    // last git process that looked for its repository
+	place    place       // set by Configure, before any other method is called
 
 	// mu guards the fields below.
 	mu          sync.Mutex
 	options     control.SessionOptions // options in force; the URL of the session remote may contain a secret
 	schedule    schedule               // policy of options
-	work        work
-	meta        session.Meta
-	lane        session.Lane
-	closed      bool
-	followed    chan struct{} // closed, and replaced by a new channel, after a change by another writer was processed
+	work        work                   // the repository and connections that Open has opened; empty before Open
+	meta        session.Meta           // metadata of the session, as of the last claim or take-over
+	lane        session.Lane           // lane in which this mount makes checkpoints
+	closed      bool                   // End was called, so Open fails
+	followed    chan struct{}          // closed, and replaced by a new channel, after a change by another writer was processed
 	checkpoints checkpoints
-	notes       []string
-	ending      ending
+	notes       []string // texts that Notices returns; see AddNote
+	ending      ending   // progress of ending the mount
 }
 
 // place contains the directories and the store that the mount's session uses.
@@ -86,10 +86,10 @@ type place struct {
 
 // work contains everything that Open opens and End closes.
 type work struct {
-	repo     *session.Repo // nil if not opened yet
-	capturer Capturer
+	repo     *session.Repo        // nil if not opened yet
+	capturer Capturer             // makes checkpoints; nil if not opened yet
 	copier   *writeback.RefCopier // nil until Start watches the refs of the git directory
-	queue    *writeback.Queue
+	queue    *writeback.Queue     // pushes the repository; nil if not opened yet
 	// origin is a connection to the mounted remote, from which history that the session remote lacks is fetched; nil if there
 	// is no session remote.
 	origin *transport.Remote
@@ -97,12 +97,12 @@ type work struct {
 
 // checkpoints describes the checkpoints of the session, as far as this process knows them.
 type checkpoints struct {
-	newest  session.Checkpoint
-	leftOut []capture.LeftOut // files that newest does not contain, with the reasons
-	unread  []string          // ignore files that could not be read when newest was made
-	count   int64             // number of checkpoints in all lanes
-	old     int               // number of checkpoints that gc would drop, at the last count
-	seen    time.Time         // start of the latest capture: newest contains all changes before it
+	newest  session.Checkpoint // newest checkpoint that this process has made or found
+	leftOut []capture.LeftOut  // files that newest does not contain, with the reasons
+	unread  []string           // ignore files that could not be read when newest was made
+	count   int64              // number of checkpoints in all lanes
+	old     int                // number of checkpoints that gc would drop, at the last count
+	seen    time.Time          // start of the latest capture: newest contains all changes before it
 	made    Figures
 }
 

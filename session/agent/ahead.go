@@ -23,16 +23,16 @@ const withdrawTime = 5 * time.Second
 // Agent.Claim pushes the claim again.
 type AheadClaim struct {
 	agent  *Agent
-	ref    string
-	old    object.ID // commit of ref on the session remote
-	cancel context.CancelFunc
-	opened chan *thin.Push // holds one value; nil if the push could not be opened
-	done   chan struct{}   // closed when the goroutine of Begin has returned; nil if Begin was not called
+	ref    string             // metadata ref of the session
+	old    object.ID          // commit of ref on the session remote
+	cancel context.CancelFunc // cancels the push
+	opened chan *thin.Push    // holds one value; nil if the push could not be opened
+	done   chan struct{}      // closed when the goroutine of Begin has returned; nil if Begin was not called
 
 	// The fields below are valid after done was closed.
 	now   object.ID // new commit of ref that was sent to the session remote; zero if nothing was sent
 	acked bool      // the session remote has acknowledged now
-	err   error
+	err   error     // error of the push or of the claim
 }
 
 // ClaimAhead opens a push to ref, the metadata ref of the session, in the background. old is the commit of ref on the session

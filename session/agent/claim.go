@@ -212,7 +212,8 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	return newer
 }
 
-// fetchMeta sets the metadata on this host to that of the session remote, if the latter is a descendant of the former.
+// fetchMeta sets the metadata on this host to the metadata of the session remote, if the latter is a descendant of the
+// former.
 func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	c := l.agent.config
 	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()

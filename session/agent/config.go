@@ -20,7 +20,7 @@ import (
 type Config struct {
 	Session  string // name of the session; "" if the mount has none
 	Dir      string // directory of the mount, which appears in logs and recorded reasons
-	Writable bool
+	Writable bool   // the mount can be written to
 	Log      *zap.Logger
 
 	Tree       Tree

@@ -27,13 +27,13 @@ const (
 
 // ending is the progress and the result of ending the mount.
 type ending struct {
-	patience time.Duration // timeout for waiting for the session remote; 0: SyncTime; negative: do not wait
-	tried    bool          // BeforeUnmount has run
-	why      error         // reason why the session remote lacks something; nil: unknown or nothing is lacking
-	unsaved  error         // reason why the latest changes are in no checkpoint; nil: they are in a checkpoint
-	pending  int64         // number of refs that are not pushed
-	diverged []control.DivergedRef
-	empty    bool // the repository contains nothing except metadata
+	patience time.Duration         // timeout for waiting for the session remote; 0: SyncTime; negative: do not wait
+	tried    bool                  // BeforeUnmount has run
+	why      error                 // reason why the session remote lacks something; nil: unknown or nothing is lacking
+	unsaved  error                 // reason why the latest changes are in no checkpoint; nil: they are in a checkpoint
+	pending  int64                 // number of refs that are not pushed
+	diverged []control.DivergedRef // refs that were pushed under another name
+	empty    bool                  // the repository contains nothing except metadata
 }
 
 // BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. If wait is set, it
@@ -86,10 +86,10 @@ func (a *Agent) SetPatience(d time.Duration) {
 
 // EndRequest states how a mount ends.
 type EndRequest struct {
-	Served bool // the mount was attached to the kernel
-	Opened bool // the working tree of the mount is open
-	Keep   bool // the changes are kept; false: they are discarded with the mount
-	Reason session.Reason
+	Served bool           // the mount was attached to the kernel
+	Opened bool           // the working tree of the mount is open
+	Keep   bool           // the changes are kept; false: they are discarded with the mount
+	Reason session.Reason // reason that is recorded in the last checkpoint
 }
 
 // End stores the remaining changes, releases the lane, and closes everything that Open has opened. The mount must be detached from
