@@ -20,14 +20,14 @@ import (
 
 // Parent is a session on a session remote that is about to be forked.
 type Parent struct {
-	Remote     *thin.Remote
-	Session    string
-	Meta       session.Meta
-	checkpoint string // name of the checkpoint, in the form that Find accepts
-	list       *thin.Listing
+	Remote     *thin.Remote         // session remote of the parent
+	Session    string               // name of the parent
+	Meta       session.Meta         // metadata of the parent
+	checkpoint string               // name of the checkpoint, in the form that Find accepts
+	list       *thin.Listing        // refs of the session remote
 	refs       map[string]object.ID // refs in list, by name; nil until read was called
-	format     object.Format
-	free       bool // the fork's session remote has no session with the name of the fork
+	format     object.Format        // object format of the session remote
+	free       bool                 // the fork's session remote has no session with the name of the fork
 }
 
 // forkPrefixes returns the prefixes of the refs that a fork of a session needs.
@@ -185,8 +185,9 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 // parentTips are the parent's commits with which the fork's transcript and facts start; zero if the parent has none.
 type parentTips struct{ transcript, facts object.ID }
 
-// forkRefs turns the repository of the parent into that of the fork. It creates refs for the checkpoint p that the fork starts
-// from, for the parent's transcript up to p, and for the parent's facts. Then it removes all refs of the parent.
+// forkRefs turns the repository of the parent into the repository of the fork. It creates refs for the checkpoint p
+// that the fork starts from, for the parent's transcript up to p, and for the parent's facts. Then it removes all refs
+// of the parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)

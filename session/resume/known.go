@@ -15,14 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Known is what was read of a session on a session remote. A command that only knows the name of a session reads it to find out
-// which remote to mount. The mount then reuses it, because a new connection with the same requests would take five round trips.
+// Known contains the data of a session that were read from a session remote. A command that only knows the name of a
+// session reads these data to find out which remote to mount. The mount then reuses them, because a new connection with
+// the same requests would take five round trips.
 type Known struct {
-	Remote  *thin.Remote
-	Format  object.Format
-	Listing *thin.Listing
-	MetaID  object.ID    // commit of the session's metadata; zero if the session remote has no such session
-	Meta    session.Meta // valid after ReadMeta
+	Remote  *thin.Remote  // session remote that was asked
+	Format  object.Format // object format of the session remote
+	Listing *thin.Listing // refs of the session, as the session remote lists them
+	MetaID  object.ID     // commit of the session's metadata; zero if the session remote has no such session
+	Meta    session.Meta  // valid after ReadMeta
 	// objects are the objects of the metadata; nil if one of them was too large to be kept in memory.
 	objects []odb.Outgoing
 }

@@ -16,7 +16,7 @@ import (
 // Local identifies a checkpoint of a session that is on this host.
 type Local struct {
 	RepoDir    string // session repository that has the checkpoint
-	Session    string
+	Session    string // name of the session
 	Checkpoint session.Checkpoint
 	Ref        string // full name of the ref that the session started from; "" if the session started from a commit
 	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "": there is
@@ -86,8 +86,8 @@ func LinkObjects(from, to string) error {
 // packFiles are the suffixes of a pack's files, in the order in which they must appear for concurrent readers.
 var packFiles = []string{".pack", ".promisor", ".rev", ".idx"}
 
-// LinkOnce is LinkObjects with a single attempt. It returns fs.ErrNotExist if a pack disappears during the call. It does not
-// remove the links that it has created until then.
+// LinkOnce creates the links of LinkObjects in a single attempt. It returns fs.ErrNotExist if a pack disappears during
+// the call. It does not remove the links that it has created until then.
 func LinkOnce(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

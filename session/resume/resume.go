@@ -30,9 +30,9 @@ import (
 
 // Start describes the checkpoint that a mount starts from. Its objects are in the session repository of the mount.
 type Start struct {
-	Checkpoint session.Checkpoint
-	Ref        string    // full name of the ref that the session started from; "" if the session started from a commit
-	Base       object.ID // base commit of the session; zero for an unborn branch
+	Checkpoint session.Checkpoint // checkpoint that the mount shows at its start
+	Ref        string             // full name of the ref that the session started from; "" if the session started from a commit
+	Base       object.ID          // base commit of the session; zero for an unborn branch
 	Format     object.Format
 	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
 	// ContentsFrom is the URL of another session's session remote from which missing contents can be fetched; "": there is
