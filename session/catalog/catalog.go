@@ -40,15 +40,15 @@ type Mounts interface {
 
 // Mounted holds the parts of a mount that requests on its session use.
 type Mounted struct {
-	Session  string
-	Record   statedir.Record
-	Home     string // directory of the session below the state directory
-	Dir      string // root of the mount
-	GitDir   string // git directory of the mount
-	Writable bool   // the mount makes the checkpoints of the session
-	Agent    *agent.Agent
-	Store    *fetch.Store // objects of the mounted remote
-	Owned    *fetch.Local // objects in the repository of the session; nil if the mount has no session
+	Session  string          // name of the session; "" if the mount has none
+	Record   statedir.Record // record of the session
+	Home     string          // directory of the session below the state directory
+	Dir      string          // root of the mount
+	GitDir   string          // git directory of the mount
+	Writable bool            // the mount makes the checkpoints of the session
+	Agent    *agent.Agent    // makes and pushes the checkpoints
+	Store    *fetch.Store    // objects of the mounted remote
+	Owned    *fetch.Local    // objects in the repository of the session; nil if the mount has no session
 	// Request returns the request of the mount with its current credentials.
 	Request func() control.MountRequest
 }

@@ -24,12 +24,12 @@ import (
 
 // compareSide is one of the checkpoints that are compared.
 type compareSide struct {
-	o          *opened            // session of the checkpoint
-	meta       session.Meta       // metadata of that session
-	checkpoint session.Checkpoint // the checkpoint itself
-	base       object.ID          // tree that the changes of this side are counted from
-	ids        []object.ID        // contents of the changed files, before and after
-	reply      control.ComparedSide
+	o          *opened              // session of the checkpoint
+	meta       session.Meta         // metadata of that session
+	checkpoint session.Checkpoint   // the checkpoint itself
+	base       object.ID            // tree that the changes of this side are counted from
+	ids        []object.ID          // contents of the changed files, before and after
+	reply      control.ComparedSide // the part of the reply that describes this side
 }
 
 // comparing is the state of one comparison while it runs. A single goroutine uses it.

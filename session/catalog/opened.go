@@ -14,11 +14,11 @@ import (
 
 // opened is a session that a request reads or changes, mounted or not. The caller closes it.
 type opened struct {
-	Session string
-	record  statedir.Record
-	home    string
-	mount   *Mounted      // nil if the session is not mounted
-	Repo    *session.Repo // nil if the session has no checkpoint yet
+	Session string          // name of the session
+	record  statedir.Record // record of the session
+	home    string          // directory of the session below the state directory
+	mount   *Mounted        // nil if the session is not mounted
+	Repo    *session.Repo   // nil if the session has no checkpoint yet
 	// queue pushes the session of a mount that can be written to; nil for all others.
 	queue *writeback.Queue
 	far   *mirror.Mirror // session remote that repo was fetched from; nil if repo belongs to this host

@@ -24,6 +24,7 @@ import (
 // SESSION.UNIXTIME in the directory trash of the state directory, and removed after trash.Keep. If the process dies
 // between the two steps, the deletion has to be repeated.
 
+// errRemoteNone is the error of a request for the trash of a session remote if there is no session remote.
 var errRemoteNone = errors.New("it has no session remote")
 
 // Expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. If a session cannot
