@@ -15,8 +15,8 @@ import (
 
 // EraseRequest selects records to erase from a transcript.
 type EraseRequest struct {
-	Session string
-	Lane    string
+	Session string          // session whose transcript is changed
+	Lane    string          // lane that is named in the message of the new commit
 	Before  time.Time       // erases the records that were made before this time; zero: none
 	Others  bool            // restricts Before to records of other sessions, such as those that a fork has from its parent
 	IDs     map[string]bool // erases the records with these ids

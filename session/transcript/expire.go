@@ -16,8 +16,8 @@ import (
 // ExpireRequest selects the segments of a transcript that Expire drops. A segment of a transcript is one file: the records of
 // one day that were made while one checkpoint was the newest.
 type ExpireRequest struct {
-	Session string
-	Now     time.Time
+	Session string                          // session whose transcript is changed
+	Now     time.Time                       // the current time
 	Keep    time.Duration                   // a segment whose newest record is younger than this is kept
 	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; the segments of such a checkpoint are kept
 	// DryRun makes Expire count the records without changing anything.

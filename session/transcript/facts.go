@@ -30,17 +30,17 @@ var (
 
 // Fact is a short text for those who resume a session.
 type Fact struct {
-	ID   string    `json:"id"` // a ULID
-	Time time.Time `json:"time"`
+	ID   string    `json:"id"`   // a ULID
+	Time time.Time `json:"time"` // time at which the fact was added
 	// By is the name of the author.
 	By   string `json:"by"`
-	Text string `json:"text"`
+	Text string `json:"text"` // the fact itself
 }
 
 // Facts are the facts of a session, oldest first, and its handoff.
 type Facts struct {
 	Facts   []Fact
-	Handoff string
+	Handoff string // text that describes the state of the work; "": there is none
 }
 
 // ReadFacts returns the facts of session name, and the commit that stores them; zero if there is none. provide is as in Read.
@@ -77,9 +77,9 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 
 // FactsChange describes a change of a session's facts. Empty fields of Add, Remove and Handoff change nothing.
 type FactsChange struct {
-	Session string
-	By      string
-	Time    time.Time
+	Session string    // session whose facts are changed
+	By      string    // name of the author of the new facts
+	Time    time.Time // time of the change
 	// Add contains the texts of new facts.
 	Add []string
 	// Remove is the id of the fact to remove; "": no fact is removed.

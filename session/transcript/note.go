@@ -30,7 +30,7 @@ const (
 
 // NoteRequest describes a note to write on a commit.
 type NoteRequest struct {
-	GitDir string
+	GitDir string // git directory that contains the commit
 	Commit string // name of the commit in any form that git accepts; "": HEAD
 	Also   string // another directory of objects in which git looks for Commit; "": none
 	Ref    string // name of the notes ref; "agent" stands for refs/notes/agent

@@ -17,16 +17,16 @@ import (
 
 // Line is one record of a transcript, or the tombstone of an erased one.
 type Line struct {
-	ID         string // a ULID; for a record without an id, derived from the text of the line
-	Time       time.Time
+	ID         string               // a ULID; for a record without an id, derived from the text of the line
+	Time       time.Time            // time at which the line was recorded
 	Checkpoint session.CheckpointID // newest checkpoint when the line was recorded; "": there was none
 	Session    string               // session in which it was recorded; in a fork, that may be the parent
-	Lane       string
-	Actor      string
-	Turn       int  // number of the record's turn; 0: before the first turn
-	StartsTurn bool // the record is the first one of its turn
-	Record     json.RawMessage
-	Erased     *Tombstone // tombstone that replaces Record; nil if the record is not erased
+	Lane       string               // lane of the mount that recorded the line
+	Actor      string               // user or program that did what the record describes
+	Turn       int                  // number of the record's turn; 0: before the first turn
+	StartsTurn bool                 // the record is the first one of its turn
+	Record     json.RawMessage      // the recorded JSON object; nil if it is erased
+	Erased     *Tombstone           // tombstone that replaces Record; nil if the record is not erased
 }
 
 // Tombstone replaces an erased record.

@@ -60,8 +60,8 @@ var kinds = []kind{
 			`[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
 }
 
-// begin returns an expression that matches only at the beginning of a text. It is compiled at its first use: each command and
-// each git hook is a process of its own, which would otherwise compile all expressions at its start.
+// begin returns an expression that matches only at the beginning of a text. It is compiled at its first use: each
+// command and each git hook is a separate process, which would otherwise compile all expressions at its start.
 func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
 
 // once returns a function that compiles the expression at the first call and returns it.

@@ -40,21 +40,21 @@ const (
 
 // Batch is a list of records that are added in one commit.
 type Batch struct {
-	Session    string
-	Lane       string
+	Session    string               // session to whose transcript the records are added
+	Lane       string               // lane of the mount that adds the records
 	Checkpoint session.CheckpointID // newest checkpoint; "": there is none yet
-	Actor      string
-	Time       time.Time
-	Lines      []string // one JSON object each
+	Actor      string               // user or program that did what the records describe
+	Time       time.Time            // time of all records of the batch
+	Lines      []string             // one JSON object each
 	// Provide fetches the missing contents with the given ids; nil: all contents are on this host.
 	Provide func(ids []object.ID) error
 }
 
 // Recorded describes the result of adding a batch.
 type Recorded struct {
-	Ref      string
-	Lines    int64 // number of records that were added
-	Redacted int64 // number of secrets that were removed
+	Ref      string // ref of the transcript
+	Lines    int64  // number of records that were added
+	Redacted int64  // number of secrets that were removed
 }
 
 // envelope is the stored form of one line of a file.
@@ -75,8 +75,8 @@ type envelope struct {
 
 // LineError reports an invalid line of a batch.
 type LineError struct {
-	Line int // number of the line, from 1
-	Err  error
+	Line int   // number of the line, from 1
+	Err  error // reason, without the number of the line
 }
 
 // Error implements error.
