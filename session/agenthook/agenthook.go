@@ -51,16 +51,16 @@ const grace = 5 * time.Second
 
 // configuration describes the file that configures an agent's hooks, and the events for which Install adds hooks.
 type configuration struct {
-	path   string // path of the file, relative to the working directory
-	events []configured
+	path   string        // path of the file, relative to the working directory
+	events []configured  // events for which Install adds hooks
 	unit   time.Duration // unit of "timeout" in the file
 	named  bool          // each entry of the file has a "name"
 }
 
 // configured is an event for which a hook is added.
 type configured struct {
-	name string
-	tool bool // the entry of the event has a "matcher", which selects tools
+	name string // the agent's name of the event
+	tool bool   // the entry of the event has a "matcher", which selects tools
 }
 
 // configurations contains the configuration of each agent. OpenCode has a plugin instead of hooks.

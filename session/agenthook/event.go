@@ -44,17 +44,17 @@ var kinds = map[string]Kind{
 
 // Event is one event of an agent's conversation, in a form that is common to all agents.
 type Event struct {
-	Agent   Agent
+	Agent   Agent // agent that has sent the event
 	Kind    Kind
-	Session string // name that the agent has given to the conversation
-	Dir     string // the agent's working directory; "": unknown
-	Model   string
-	Text    string // text of a prompt or a response
-	Tool    string
-	Call    string // id of a tool call; the result of the call has the same id
-	Input   json.RawMessage
-	Output  json.RawMessage
-	Failed  bool // the tool failed
+	Session string          // name that the agent has given to the conversation
+	Dir     string          // the agent's working directory; "": unknown
+	Model   string          // model that the agent uses; "": unknown
+	Text    string          // text of a prompt or a response
+	Tool    string          // name of the tool; "" if the event is not about a tool
+	Call    string          // id of a tool call; the result of the call has the same id
+	Input   json.RawMessage // arguments of a tool call
+	Output  json.RawMessage // result of a tool call
+	Failed  bool            // the tool failed
 }
 
 // MaxEvent is the maximum size of an event in bytes. Parse refuses larger events.

@@ -22,8 +22,8 @@ type value struct {
 
 // member is a member of an object, or an element of an array. An element has no key.
 type member struct {
-	start int // offset of the key; in an array, offset of the value
-	key   string
+	start int    // offset of the key; in an array, offset of the value
+	key   string // key of a member, decoded
 	value value
 }
 
