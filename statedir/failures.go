@@ -20,14 +20,14 @@ import (
 // Failure records why a mount ended although its user did not request it. The status and list commands report it, and so does
 // the next mount at the same directory.
 type Failure struct {
-	Dir     string    `json:"dir"`    // directory where it was mounted
-	ID      string    `json:"id"`     // name of the mount's home
-	Remote  string    `json:"remote"` // URL without secrets
-	Session string    `json:"session"`
-	Ref     string    `json:"ref"`
-	Commit  string    `json:"commit"`
-	When    time.Time `json:"when"`
-	Cause   string    `json:"why"` // description of the failure, for the user
+	Dir     string    `json:"dir"`     // directory where it was mounted
+	ID      string    `json:"id"`      // name of the mount's home
+	Remote  string    `json:"remote"`  // URL without secrets
+	Session string    `json:"session"` // session of the mount; "" if it had none
+	Ref     string    `json:"ref"`     // ref that was mounted
+	Commit  string    `json:"commit"`  // base commit of the mount
+	When    time.Time `json:"when"`    // time of the failure
+	Cause   string    `json:"why"`     // description of the failure, for the user
 }
 
 // Failures is the directory failed/ of a state directory. It has one file for each directory with a failed mount.

@@ -37,19 +37,19 @@ var (
 // Record is the file session.json in a home, the directory of a mount below the state directory. It contains the base of a
 // session and the options of its last mount. New fields may be added without a new version.
 type Record struct {
-	Version int       `json:"version"`
-	Session string    `json:"session"`
-	Remote  string    `json:"remote"` // URL of the mounted remote, without secrets
-	Dir     string    `json:"dir"`    // directory where the session is mounted, or was last mounted
-	Asked   string    `json:"asked"`  // ref that the user requested (--ref); "": the remote's HEAD
-	Ref     string    `json:"ref"`    // full name of the ref; "": the user requested a commit by its ID
-	Commit  string    `json:"commit"` // base commit; "" for an unborn branch, where Tree is "" too
-	Tree    string    `json:"tree"`   // base tree
-	Format  string    `json:"format"` // object format of the IDs (sha1 or sha256)
-	Time    time.Time `json:"time"`   // modification time of files that were not changed
-	UID     uint32    `json:"uid"`    // owner of files that were not changed
-	GID     uint32    `json:"gid"`
-	Began   time.Time `json:"began"` // time at which the session started
+	Version int       `json:"version"` // version of the format; see RecordVersion
+	Session string    `json:"session"` // name of the session
+	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
+	Dir     string    `json:"dir"`     // directory where the session is mounted, or was last mounted
+	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "": the remote's HEAD
+	Ref     string    `json:"ref"`     // full name of the ref; "": the user requested a commit by its ID
+	Commit  string    `json:"commit"`  // base commit; "" for an unborn branch, where Tree is "" too
+	Tree    string    `json:"tree"`    // base tree
+	Format  string    `json:"format"`  // object format of the IDs (sha1 or sha256)
+	Time    time.Time `json:"time"`    // modification time of files that were not changed
+	UID     uint32    `json:"uid"`     // owner of files that were not changed
+	GID     uint32    `json:"gid"`     // group of files that were not changed
+	Began   time.Time `json:"began"`   // time at which the session started
 
 	// Checkpoint is the checkpoint that the session started from, instead of the tree of Commit; nil: none.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
@@ -258,11 +258,11 @@ const SessionRepoName = "session.git"
 
 // Checkpoint identifies the checkpoint that a session started from instead of a commit, as it is stored in the record.
 type Checkpoint struct {
-	ID     string    `json:"id"`
-	Commit string    `json:"commit"`
-	Tree   string    `json:"tree"`
-	State  string    `json:"state"`
-	Time   time.Time `json:"time"`
+	ID     string    `json:"id"`     // id of the checkpoint
+	Commit string    `json:"commit"` // commit that stores the checkpoint
+	Tree   string    `json:"tree"`   // tree of the checkpoint
+	State  string    `json:"state"`  // commit that stores the checkpoint state
+	Time   time.Time `json:"time"`   // time at which the checkpoint was made
 	// From is the session remote of another session, which has contents that are missing on this host; "": none.
 	From string `json:"from,omitempty"`
 

@@ -29,7 +29,8 @@ import (
 
 // Report is the disk usage of a state directory, in the JSON format of `cache stat --json`. All sizes are in bytes.
 type Report struct {
-	// Blobs describes the cache with the contents of all remotes. The quota in it is that of a running daemon, or 0.
+	// Blobs describes the cache with the contents of all remotes. The quota in it is the quota of a running daemon, or
+	// 0.
 	Blobs control.CacheStatus `json:"blobs"`
 	// Remotes describes the store of each remote, sorted by the remote's URL.
 	Remotes []Remote `json:"remotes"`
@@ -54,10 +55,10 @@ type Remote struct {
 
 // Home is the disk usage of one mount or session, without the parts that it shares with others.
 type Home struct {
-	ID      string `json:"id"`  // name of the home
-	Dir     string `json:"dir"` // directory where it is mounted, or was last mounted
-	Remote  string `json:"remote"`
-	Mounted bool   `json:"mounted"`
+	ID      string `json:"id"`            // name of the home
+	Dir     string `json:"dir"`           // directory where it is mounted, or was last mounted
+	Remote  string `json:"remote"`        // URL of the mounted remote, without secrets
+	Mounted bool   `json:"mounted"`       // whether a process has the home locked for a mount
 	Objects int64  `json:"objects"`       // number of objects in the home's git directory
 	Packs   int    `json:"packs"`         // number of packs in the home's git directory
 	Git     int64  `json:"git_bytes"`     // size of the git directory
