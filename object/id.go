@@ -99,7 +99,7 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// ParseIDOf is ParseID, but returns an error if the id is not one of format f.
+// ParseIDOf parses an id like ParseID, but returns an error if the id does not have the length of an id of format f.
 func ParseIDOf(f Format, s string) (ID, error) {
 	id, err := ParseID(s)
 	if err == nil && id.Format() != f {
@@ -108,7 +108,7 @@ func ParseIDOf(f Format, s string) (ID, error) {
 	return id, err
 }
 
-// MustID is ParseID for constants. It panics if the id is invalid.
+// MustID parses an id like ParseID, for constants. It panics if the id is invalid.
 func MustID(s string) ID {
 	id, err := ParseID(s)
 	if err != nil {

@@ -24,7 +24,7 @@ func (m Mode) IsBlob() bool { return m == ModeFile || m == ModeExec || m == Mode
 // MaxNameLen is the maximum length of a file name on Linux, in bytes.
 const MaxNameLen = 255
 
-// MaxTreeSize is the maximum size of a tree in bytes. It is far above that of any real directory (1 MiB has about
+// MaxTreeSize is the maximum size of a tree in bytes. It is far above the size of any real directory (1 MiB has about
 // 25,000 entries), and low enough that parsing such a tree does not exhaust the host's memory.
 const MaxTreeSize = 256 << 20
 
