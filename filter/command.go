@@ -36,7 +36,7 @@ const enter = `cd "$0" && exec /bin/sh -c "$1" "$1"`
 type program struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
-	out io.Reader
+	out io.Reader // output of the program
 	// limit is the deadline for the next input or output.
 	limit  time.Duration
 	timer  *time.Timer // kills the program when limit has passed
@@ -90,8 +90,8 @@ func (g *program) kill() {
 	})
 }
 
-// stop closes the input of the program, at which it should end, as git does. It kills the program if it still runs
-// after killWait.
+// stop closes the input of the program, at which the program should end, as git does. It kills the program if it still
+// runs after killWait.
 func (g *program) stop() {
 	g.in.Close()
 	time.AfterFunc(killWait, g.kill)
@@ -125,9 +125,10 @@ func (g *program) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// OneShot runs command for one file, with the file's path in place of "%f", and writes the output to f.Out. The
-// command succeeds if it writes the result to its standard output and exits with 0. If not, OneShot does not run it
-// again. The error wraps ErrUnfiltered, ErrDeadline or ErrStopped, or is that of reading or writing the contents.
+// OneShot runs command for one file, with the file's path in place of "%f", and writes the output to f.Out. The command
+// succeeds if it writes the result to its standard output and exits with 0. If the command fails, OneShot does not run
+// it again. The error wraps ErrUnfiltered, ErrDeadline or ErrStopped, or is the error of reading or writing the
+// contents.
 func (p *Programs) OneShot(command string, f File) error {
 	p.mu.Lock()
 	g, err := p.beginWork()

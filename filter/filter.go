@@ -63,7 +63,7 @@ var (
 // variables that name a repository or contain a secret (see private), and Env.
 type Options struct {
 	Dir  string   // the working tree; programs start in it
-	Base []string // variables as "NAME=value"; empty: those of this process
+	Base []string // variables as "NAME=value"; empty: the variables of this process
 	Env  []string // further variables, which are passed on unchanged
 	// Deadline is the longest time that a program may run without input or output.
 	Deadline time.Duration
@@ -98,11 +98,11 @@ func (f *File) wanted() bool { return f.Wanted == nil || f.Wanted() }
 // Programs manages the filter programs of one mount. Its methods may be called concurrently.
 type Programs struct {
 	o        Options
-	env      []string
+	env      []string      // environment of the programs
 	oneShots chan struct{} // semaphore with maxOneShots slots
 
 	mu     sync.Mutex
-	closed bool
+	closed bool             // Close was called
 	pools  map[string]*pool // pools of processes, by command
 	shots  map[*File]bool   // files of the running one-shots
 	// running is the current generation, to which new programs belong.

@@ -17,9 +17,9 @@ const maxTries = 3
 // closed; afterwards they do not change.
 type job struct {
 	file  File
-	since time.Time // when it was queued; guarded by pool.mu
-	tries int       // number of processes that died while they filtered the file
-	err   error
+	since time.Time     // when it was queued; guarded by pool.mu
+	tries int           // number of processes that died while they filtered the file
+	err   error         // result of the job; valid after done is closed
 	done  chan struct{} // closed when err is the result
 }
 
@@ -37,7 +37,7 @@ type pool struct {
 	wake     chan struct{} // signals that a job was queued
 
 	mu       sync.Mutex
-	queue    []*job
+	queue    []*job    // jobs that no worker has taken, oldest first
 	workers  int       // number of running workers
 	idle     int       // number of workers that wait for a job
 	busy     []*job    // jobs that workers have taken
@@ -96,8 +96,8 @@ func (o *pool) unwanted() bool {
 // worker takes jobs from its pool and filters them through one process at a time.
 type worker struct {
 	pool *pool
-	ctx  context.Context
-	c    *process // the process; nil if none is running
+	ctx  context.Context // ends when the programs are stopped
+	c    *process        // the process; nil if none is running
 }
 
 // work takes and filters jobs until take returns nil. Then it stops the process.
