@@ -25,7 +25,7 @@ const (
 	attrBinary = numValues // git's built-in macro; files may redefine it
 	macroBase  = attrBinary + 1
 
-	attrNamed attr = -1 // none of the above: the name may be that of a macro of the root's file
+	attrNamed attr = -1 // none of the above: the name may be the name of a macro of the root's file
 )
 
 // attrOf returns the attribute with the given name, or attrNamed if it is not one of the constants.
@@ -74,7 +74,7 @@ const (
 
 // value is an attribute's state and, if it is valued, its text.
 type value struct {
-	state state
+	state state  // how the attribute was given
 	text  string // the part after "="; only if state is valued
 }
 
@@ -134,7 +134,7 @@ func (s Settings) Parse(content []byte, root bool) *File {
 	return f
 }
 
-// define sets the macros of f, the file of the root directory, to those of defs that may affect a conversion,
+// define sets the macros of f, the file of the root directory, to the elements of defs that may affect a conversion,
 // directly or through another macro.
 func (f *File) define(defs map[string][]assignment) {
 	f.names = map[string]attr{}

@@ -136,8 +136,8 @@ func Decide(s Settings, files []*File, path string) Rule {
 	return r
 }
 
-// Returns reports whether git would convert the file at path when it is added to the repository, for any contents,
-// like git's would_convert_to_git. The arguments are those of Decide.
+// Returns reports whether git would convert the file at path when it is added to the repository, for any contents, like
+// git's would_convert_to_git. It has the same parameters as Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)
 	_, driver := s.Drivers[w[attrFilter].text]

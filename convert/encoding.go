@@ -94,6 +94,7 @@ type byteOrder interface {
 	AppendUint32(b []byte, v uint32) []byte
 }
 
+// byteOrderMark is the code point U+FEFF, which states the byte order at the start of a text.
 const byteOrderMark = 0xfeff
 
 // utf16Encoder returns an encoder for UTF-16. If mark is true, the output starts with a byte order mark.
