@@ -10,9 +10,9 @@ func Classify(path string, depth int) Class {
 	return c
 }
 
-// rank returns the position of a want among those of its class; lower is more urgent. Files near the root have lower
-// ranks and, at equal distance from the root, files with the trait later have higher ones. Classes more urgent than
-// Manifest do not depend on the path, so all their wants have rank 0.
+// rank returns the position of a want within its class; lower is more urgent. Files near the root have lower ranks and,
+// at equal distance from the root, files with the trait later have higher ones. Classes more urgent than Manifest do
+// not depend on the path, so all their wants have rank 0.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0
