@@ -19,7 +19,7 @@ func Lock(path string) (unlock func(), err error) {
 // ErrLocked is returned by TryLock, TryLockFile and Relock if another process holds the lock.
 var ErrLocked = errors.New("file is locked by another process")
 
-// TryLock is Lock, but returns ErrLocked instead of waiting.
+// TryLock locks the file at path like Lock, but returns ErrLocked if another process has locked the file.
 func TryLock(path string) (unlock func(), err error) {
 	f, err := TryLockFile(path)
 	if err != nil {
@@ -28,8 +28,8 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { Unlock(f) }, nil
 }
 
-// TryLockFile is TryLock, but returns the locked file. The lock is held until Unlock, or until every process that has
-// a copy of the descriptor has closed it.
+// TryLockFile locks the file at path like TryLock, and returns the locked file. The lock is held until Unlock is
+// called, or until every process that has a copy of the descriptor has closed it.
 func TryLockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -43,7 +43,7 @@ func TryLockFile(path string) (*os.File, error) {
 }
 
 // Relock locks a file that TryLockFile returned, perhaps in another process. It returns ErrLocked if another process
-// has locked the file in the meantime.
+// has locked the file since.
 func Relock(f *os.File) error {
 	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {

@@ -83,7 +83,8 @@ func (f osFile) Map(off int64, n int, mode MapMode) ([]byte, error) {
 
 func (f osFile) Unmap(m []byte) error { return f.fail("unmap", unix.Munmap(m)) }
 
-// CopyFrom first tries to share the blocks of the source, then to copy in the kernel, and else reads and writes.
+// CopyFrom first tries to share the blocks of the source, then to copy in the kernel. If both fail, it reads and
+// writes.
 func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error) {
 	clone := unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_offset: uint64(fromOff), Src_length: uint64(n), Dest_offset: uint64(off)}
 	if n > 0 && unix.IoctlFileCloneRange(int(f.Fd()), &clone) == nil {

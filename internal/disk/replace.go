@@ -14,13 +14,13 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return WriteFileOn(OS, path, data, perm)
 }
 
-// WriteFileOn is WriteFile for a file in the file system fs.
+// WriteFileOn replaces a file like WriteFile, in the file system fs.
 func WriteFileOn(fs FS, path string, data []byte, perm os.FileMode) error {
 	return replace(fs, path, data, perm, File.Sync)
 }
 
-// WriteFileUnsynced is WriteFile without the sync: after a power cut the file may be empty or incomplete. It serves
-// files that the caller syncs later, or that can be computed again.
+// WriteFileUnsynced replaces a file like WriteFile, but without the sync: after a power cut the file may be empty or
+// incomplete. It serves files that the caller syncs later, or that can be computed again.
 func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
 	return replace(OS, path, data, perm, func(File) error { return nil })
 }

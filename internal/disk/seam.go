@@ -9,17 +9,19 @@ import (
 // disktest has implementations in which single operations fail, and implementations that simulate a power cut. All
 // methods may be called concurrently. Errors wrap the errno of the system call.
 type FS interface {
-	// OpenFile is os.OpenFile.
+	// OpenFile opens or creates a file like os.OpenFile.
 	OpenFile(path string, flag int, perm os.FileMode) (File, error)
-	// Mkdir is os.Mkdir. The new name survives a power cut only after SyncDir of the directory that contains it.
+	// Mkdir creates a directory like os.Mkdir. The new name survives a power cut only after SyncDir of the directory
+	// that contains it.
 	Mkdir(path string, perm os.FileMode) error
-	// ReadDir is os.ReadDir: the entries sorted by name.
+	// ReadDir returns the entries of a directory, sorted by name, like os.ReadDir.
 	ReadDir(path string) ([]os.DirEntry, error)
-	// Stat is os.Lstat: it does not follow a symbolic link.
+	// Stat returns the attributes of a file like os.Lstat: it does not follow a symbolic link.
 	Stat(path string) (os.FileInfo, error)
-	// Rename is os.Rename. It survives a power cut only after SyncDir of both directories; until then either name may be found.
+	// Rename renames a file like os.Rename. The rename survives a power cut only after SyncDir of both directories;
+	// until then either name may be found.
 	Rename(old, new string) error
-	// Remove is os.Remove.
+	// Remove removes a file or an empty directory like os.Remove.
 	Remove(path string) error
 	// SyncDir makes the entries of a directory survive a power cut. It does not sync the files themselves.
 	SyncDir(path string) error
@@ -48,7 +50,7 @@ type File interface {
 	Name() string
 	Stat() (os.FileInfo, error)
 	Truncate(size int64) error
-	// Allocate is fallocate(2); mode 0 grows the file and reserves the disk space.
+	// Allocate reserves or releases disk space like fallocate(2); mode 0 grows the file and reserves the disk space.
 	Allocate(mode uint32, off, n int64) error
 	// Seek returns the next offset of data or of a hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the error
 	// is ENXIO if there is none. Seek does not set a position, since a File has none.
@@ -65,11 +67,10 @@ type File interface {
 	Map(off int64, n int, mode MapMode) ([]byte, error)
 	// Unmap ends a mapping that Map returned.
 	Unmap(mapping []byte) error
-	// Sync is fsync(2).
+	// Sync writes the contents and attributes of the file to disk like fsync(2).
 	Sync() error
-	// DataSync is fdatasync(2). It writes contents and size to disk, including stores into mappings. After an error
-	// the kernel may drop the pages that it could not write, so a later DataSync can succeed although their data is
-	// lost.
+	// DataSync writes contents and size to disk like fdatasync(2), including stores into mappings. After an error the
+	// kernel may drop the pages that it could not write, so a later DataSync can succeed although their data is lost.
 	DataSync() error
 }
 

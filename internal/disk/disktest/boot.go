@@ -6,25 +6,31 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Booted returns fs as a host sees it whose kernel has another boot ID, a UUID in text: after a power cut.
+// Booted returns fs with another boot ID, as a host sees fs after a power cut and a restart. id is a UUID as text.
 func Booted(fs disk.FS, id string) disk.FS { return booted{fs, id} }
 
+// booted is the FS that Booted returns.
 type booted struct {
 	disk.FS
 	id string
 }
 
+// BootID returns the boot ID that was passed to Booted.
 func (b booted) BootID() (string, error) { return b.id, nil }
 
-// Unsynced returns fs with syncs that return at once, for tests in which no power is cut.
+// Unsynced returns fs with syncs that return at once without effect, for tests in which no power is cut.
 func Unsynced(fs disk.FS) disk.FS { return unsynced{fs} }
 
+// unsynced is the FS that Unsynced returns.
 type unsynced struct{ disk.FS }
 
+// unsyncedFile is a file whose syncs have no effect.
 type unsyncedFile struct{ disk.File }
 
+// SyncDir does nothing.
 func (u unsynced) SyncDir(path string) error { return nil }
 
+// OpenFile opens a file whose syncs have no effect.
 func (u unsynced) OpenFile(path string, flag int, perm os.FileMode) (disk.File, error) {
 	f, err := u.FS.OpenFile(path, flag, perm)
 	if err != nil {
@@ -33,5 +39,6 @@ func (u unsynced) OpenFile(path string, flag int, perm os.FileMode) (disk.File, 
 	return unsyncedFile{f}, nil
 }
 
+// Sync does nothing, and neither does DataSync.
 func (unsyncedFile) Sync() error     { return nil }
 func (unsyncedFile) DataSync() error { return nil }

@@ -15,29 +15,31 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
+// page is the number of bytes that a simulated power cut keeps or loses together.
 const page = 4096
 
-// CrashFS is a directory of the host that records what was synced, so that Crash can write what a power cut would leave:
-// of a file, the synced bytes and any of the pages written since; of the names, those that SyncDir covered and any of the
-// changes made since, a rename whole or not at all. It loses more than journaling file systems do.
+// CrashFS is a directory of the host that records what was synced, so that Crash can write the state that a power cut
+// would leave. Of a file, a power cut leaves the synced bytes and any of the pages that were written since. Of the
+// names in a directory, it leaves those that SyncDir has covered and any of the changes that were made since; a rename
+// is kept or lost as a whole. CrashFS loses more than journaling file systems do.
 //
-// Syncs are not passed on to the host: the cut is a simulated one. Under Faulty a sync that fails gives up the pages that
-// it should have written, as Linux does: later syncs do not write them before they are stored to again with other
-// bytes, or by WriteAt.
+// Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages
+// that the sync should have written are given up, as on Linux: later syncs do not write such a page until a store
+// changes its bytes or WriteAt writes to it.
 type CrashFS struct {
 	root string
 
 	mu      sync.Mutex
 	top     *node
-	changes []change // of names, which no SyncDir has covered, in order
+	changes []change // changes of names that no SyncDir has covered, in the order in which they were made
 }
 
-// node is a file or a directory, under whatever name, also after it was removed.
+// node is a file or a directory. It is independent of its names, and remains in use after it was removed.
 type node struct {
-	file         *os.File // of a file: held open, so that a removed one can still come back
-	synced       []byte
-	givenUp      map[int64][]byte // pages that a failed sync gave up, by offset: not written again before they change
-	names, saved map[string]*node // of a directory: now, and as of its last SyncDir
+	file         *os.File         // nil for a directory; held open, so that a removed file can be restored by a power cut
+	synced       []byte           // contents of a file at its last sync
+	givenUp      map[int64][]byte // by offset: pages that a failed sync has given up, which are not written again before they change
+	names, saved map[string]*node // nil for a file; the entries of a directory now, and at its last SyncDir
 }
 
 // location is a name in a directory.
@@ -46,7 +48,7 @@ type location struct {
 	name string
 }
 
-// change is a change of names: a node got the name to, lost the name from, or both.
+// change is a change of names: a node has got the name to, has lost the name from, or both.
 type change struct {
 	what     *node
 	from, to location
@@ -54,8 +56,8 @@ type change struct {
 
 var _ disk.FS = (*CrashFS)(nil)
 
-// NewCrashFS returns a CrashFS of the directory root, whose present contents count as synced. Every path that is passed to
-// its methods must be below root; others panic.
+// NewCrashFS returns a CrashFS for the directory root, whose present contents count as synced. Every path that is
+// passed to its methods must be below root; any other path makes them panic.
 func NewCrashFS(root string) (*CrashFS, error) {
 	c := &CrashFS{root: filepath.Clean(root)}
 	var err error
@@ -65,6 +67,7 @@ func NewCrashFS(root string) (*CrashFS, error) {
 	return c, nil
 }
 
+// load returns the node of a directory of the host and of everything below it, as if it had just been synced.
 func load(dir string) (*node, error) {
 	n := &node{names: map[string]*node{}}
 	entries, err := os.ReadDir(dir)
@@ -85,16 +88,18 @@ func load(dir string) (*node, error) {
 	return n, err
 }
 
+// hold returns the node of a file of the host and opens the file, with nothing synced.
 func hold(path string) (*node, error) {
 	f, err := os.Open(path)
 	return &node{file: f}, err
 }
 
+// contents returns the current contents of a file.
 func (n *node) contents() ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(n.file, 0, 1<<62))
 }
 
-// Close closes the descriptors of the CrashFS. The directory stays.
+// Close closes the descriptors of the CrashFS. It does not remove the directory.
 func (c *CrashFS) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,6 +127,7 @@ func (c *CrashFS) Close() error {
 	return nil
 }
 
+// at returns the location of a path, which must be below root. Its dir is nil if a directory above does not exist.
 func (c *CrashFS) at(path string) location {
 	rel, err := filepath.Rel(c.root, path)
 	if err != nil || strings.HasPrefix(rel, "..") {
@@ -137,6 +143,7 @@ func (c *CrashFS) at(path string) location {
 	}
 }
 
+// node returns the node at a location, or nil if there is none.
 func (p location) node() *node {
 	if p.dir == nil || p.name == "." {
 		return p.dir
@@ -144,7 +151,7 @@ func (p location) node() *node {
 	return p.dir.names[p.name]
 }
 
-// record records a change that was made on the host.
+// record records a change of names that was made on the host.
 func (c *CrashFS) record(what *node, from, to location) {
 	if from.dir != nil {
 		delete(from.dir.names, from.name)
@@ -155,7 +162,7 @@ func (c *CrashFS) record(what *node, from, to location) {
 	c.changes = append(c.changes, change{what, from, to})
 }
 
-// OpenFile is as in disk.FS.
+// OpenFile implements disk.FS. It records the name of a new file.
 func (c *CrashFS) OpenFile(path string, flag int, perm os.FileMode) (disk.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +181,7 @@ func (c *CrashFS) OpenFile(path string, flag int, perm os.FileMode) (disk.File, 
 	return crashFile{f, c, n}, nil
 }
 
-// Mkdir is as in disk.FS.
+// Mkdir implements disk.FS and records the new name.
 func (c *CrashFS) Mkdir(path string, perm os.FileMode) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,13 +192,13 @@ func (c *CrashFS) Mkdir(path string, perm os.FileMode) error {
 	return err
 }
 
-// ReadDir is as in disk.FS.
+// ReadDir implements disk.FS.
 func (c *CrashFS) ReadDir(path string) ([]os.DirEntry, error) { return disk.OS.ReadDir(path) }
 
-// Stat is as in disk.FS.
+// Stat implements disk.FS.
 func (c *CrashFS) Stat(path string) (os.FileInfo, error) { return disk.OS.Stat(path) }
 
-// Rename is as in disk.FS.
+// Rename implements disk.FS and records the change of names.
 func (c *CrashFS) Rename(old, new string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +210,7 @@ func (c *CrashFS) Rename(old, new string) error {
 	return err
 }
 
-// Remove is as in disk.FS.
+// Remove implements disk.FS and records the change of names.
 func (c *CrashFS) Remove(path string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,10 +222,10 @@ func (c *CrashFS) Remove(path string) error {
 	return err
 }
 
-// BootID is as in disk.FS.
+// BootID implements disk.FS.
 func (c *CrashFS) BootID() (string, error) { return disk.OS.BootID() }
 
-// SyncDir is as in disk.FS. A rename out of the directory or into it is then on disk on both sides.
+// SyncDir implements disk.FS. A rename into the directory or out of it is then on disk in both directories.
 func (c *CrashFS) SyncDir(path string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +239,7 @@ func (c *CrashFS) SyncDir(path string) error {
 			rest = append(rest, ch)
 			continue
 		}
-		if ch.from.dir != d && ch.from.dir != nil { // moved here from elsewhere: so it has left there
+		if ch.from.dir != d && ch.from.dir != nil { // moved here from another directory, in which the old name is gone too
 			if ch.from.dir.saved[ch.from.name] == ch.what {
 				delete(ch.from.dir.saved, ch.from.name)
 			}
@@ -247,8 +254,8 @@ func (c *CrashFS) SyncDir(path string) error {
 	return nil
 }
 
-// Crash writes to dst, which must not exist, what a power cut at this moment may leave. Equal seeds and histories leave
-// the same.
+// Crash writes a state that a power cut at this moment may leave to dst, which must not exist. The same calls and the
+// same seed result in the same state.
 func (c *CrashFS) Crash(dst string, seed uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,7 +267,7 @@ func (c *CrashFS) Crash(dst string, seed uint64) error {
 		}
 		return left[d]
 	}
-	odds := rnd.Float64() // sometimes nearly all of it is lost, sometimes nearly nothing
+	odds := rnd.Float64() // the share that is lost: sometimes nearly everything, sometimes nearly nothing
 	for _, ch := range c.changes {
 		if rnd.Float64() < odds {
 			continue
@@ -294,7 +301,7 @@ func (c *CrashFS) Crash(dst string, seed uint64) error {
 	return write(c.top, dst)
 }
 
-// cut returns what a power cut leaves of a file.
+// cut returns the bytes that a power cut leaves of a file. odds is the probability that a change is lost.
 func (n *node) cut(rnd *rand.Rand, odds float64) ([]byte, error) {
 	now, err := n.contents()
 	if err != nil {
@@ -315,12 +322,14 @@ func (n *node) cut(rnd *rand.Rand, odds float64) ([]byte, error) {
 	return left, nil
 }
 
+// crashFile is an open file of a CrashFS.
 type crashFile struct {
 	disk.File
 	fs *CrashFS
 	n  *node
 }
 
+// Sync records the contents of the file as synced, except for pages that were given up and have not changed since.
 func (f crashFile) Sync() (err error) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -340,6 +349,7 @@ func (f crashFile) Sync() (err error) {
 	return nil
 }
 
+// WriteAt writes to the file. The pages that it touches are not given up any more.
 func (f crashFile) WriteAt(p []byte, off int64) (int, error) {
 	f.fs.mu.Lock()
 	for at := off / page * page; at < off+int64(len(p)); at += page {
@@ -349,7 +359,8 @@ func (f crashFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// giveUp is what a sync that fails does to the pages that it could not write: they count as clean from now on.
+// giveUp marks the pages that differ from the synced contents as given up, as a failed sync does: they count as clean
+// from now on.
 func (f crashFile) giveUp() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -363,9 +374,10 @@ func (f crashFile) giveUp() error {
 	return err
 }
 
-// pageOf returns the page at an offset, as far as b has it.
+// pageOf returns the part of b that is in the page at offset off, which may be shorter than a page.
 func pageOf(b []byte, off int64) []byte {
 	return b[min(off, int64(len(b))):min(off+page, int64(len(b)))]
 }
 
+// DataSync does the same as Sync.
 func (f crashFile) DataSync() error { return f.Sync() }

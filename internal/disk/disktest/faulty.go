@@ -1,5 +1,5 @@
-// Package disktest has implementations of disk.FS that fail: Faulty returns errors from chosen operations, CrashFS
-// simulates power cuts, and Booted simulates the boot after one.
+// Package disktest has implementations of disk.FS for tests of failures: Faulty returns errors from chosen operations,
+// CrashFS simulates power cuts, and Booted simulates the restart after a power cut.
 package disktest
 
 import (
@@ -12,14 +12,14 @@ import (
 
 // Op is one operation on a Faulty disk.
 type Op struct {
-	N    int    // counted from 1
-	Name string // of the method
-	Path string
+	N    int    // number of the operation, counted from 1
+	Name string // name of the method of disk.FS or disk.File
+	Path string // path of the file or directory
 }
 
-// Faulty returns fs with faults: it calls fail before each operation, and the operation returns the error if there is
-// one. A write that fails has written half of its bytes, a sync that fails has given up its pages (CrashFS). Close and
-// Unmap are always done, also if they return an error. fail may be called concurrently.
+// Faulty returns fs with faults: it calls fail before each operation, and the operation returns the error if fail
+// returns one. A write that fails has written half of its bytes. A sync that fails has given up its pages (see
+// CrashFS). Close and Unmap are always carried out, even if they return an error. fail may be called concurrently.
 func Faulty(fs disk.FS, fail func(Op) error) disk.FS { return &faulty{fs: fs, fail: fail} }
 
 // Nth returns a function for Faulty that fails the n-th operation with err.
@@ -32,12 +32,14 @@ func Nth(n int, err error) func(Op) error {
 	}
 }
 
+// faulty is the FS that Faulty returns.
 type faulty struct {
 	fs   disk.FS
 	fail func(Op) error
-	n    atomic.Int64
+	n    atomic.Int64 // number of operations so far
 }
 
+// op counts an operation and returns its error, or nil if the operation must be carried out.
 func (f *faulty) op(name, path string) error {
 	if err := f.fail(Op{int(f.n.Add(1)), name, path}); err != nil {
 		return &os.PathError{Op: name, Path: path, Err: err}
@@ -100,11 +102,13 @@ func (f *faulty) SyncDir(path string) error {
 
 func (f *faulty) BootID() (string, error) { return f.fs.BootID() }
 
+// faultyFile is an open file of a faulty.
 type faultyFile struct {
 	disk.File
 	fs *faulty
 }
 
+// op counts an operation on the file and returns its error, as faulty.op does.
 func (f faultyFile) op(name string) error { return f.fs.op(name, f.Name()) }
 
 func (f faultyFile) ReadAt(p []byte, off int64) (int, error) {
@@ -180,7 +184,7 @@ func (f faultyFile) Sync() error {
 	return f.File.Sync()
 }
 
-// giveUp makes a simulated disk give up the pages that a failed sync should have written.
+// giveUp makes a CrashFS give up the pages that a failed sync should have written.
 func (f faultyFile) giveUp() error {
 	if d, ok := f.File.(interface{ giveUp() error }); ok {
 		return d.giveUp()

@@ -68,14 +68,14 @@ func (m *File) Load(grown bool) error {
 // Len returns the number of mapped bytes, a multiple of the chunk size.
 func (m *File) Len() int64 { return int64(len(*m.chunks.Load())) << m.bits }
 
-// At returns the n bytes of memory from offset off on. It panics unless they lie in one mapped chunk.
+// At returns the n bytes of memory that begin at offset off of the file. It panics unless they lie in one mapped chunk.
 func (m *File) At(off, n uint64) []byte {
 	in := off & (1<<(m.bits&63) - 1)
 	return (*m.chunks.Load())[off>>(m.bits&63)][in : in+n : in+n]
 }
 
-// Grow maps at least the first size bytes. It reserves their disk space, because a full disk must be an error here and
-// not a SIGBUS when the page is stored to. After an error the chunks that could be mapped stay mapped.
+// Grow maps at least the first size bytes. It reserves their disk space, so that a full disk causes an error here and
+// not a SIGBUS when a page is stored to. After an error the chunks that could be mapped stay mapped.
 func (m *File) Grow(size int64) error {
 	have := *m.chunks.Load()
 	chunks := have[:len(have):len(have)]
@@ -98,8 +98,8 @@ func (m *File) Grow(size int64) error {
 }
 
 // Sync writes all stores into the memory to disk, so that they survive a power cut. The kernel counts a page that was
-// stored to through a shared mapping as dirty, so that fdatasync(2) finds it; msync(2) would have to be called for
-// each chunk. After an error see disk.File.DataSync.
+// stored to through a shared mapping as dirty, so fdatasync(2) finds it; msync(2) would have to be called for each
+// chunk. The effect of an error is described at disk.File.DataSync.
 func (m *File) Sync() error { return m.file.DataSync() }
 
 // Rewrite writes the first size bytes to the file again, so that the next Sync writes them to disk even if an earlier
