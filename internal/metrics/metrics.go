@@ -14,7 +14,7 @@ import (
 )
 
 // bounds are the upper bounds of a histogram's buckets, except the last bucket, which has none. They range from the
-// time of an answer from memory to that of a slow answer from the network.
+// time that an answer from memory takes to the time that a slow answer from the network takes.
 var bounds = [...]time.Duration{
 	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,

@@ -28,7 +28,7 @@ const (
 type Address struct {
 	path string // path of the socket; "" if host and port are the address
 	host string // "localhost", or an IP address of the loopback
-	port string
+	port string // port of a loopback address
 }
 
 // ParseAddress parses unix:PATH or HOST:PORT. It refuses addresses that other hosts could reach.

@@ -28,7 +28,7 @@ type Label struct{ Name, Value string }
 // samples of a family with the same labels.
 type Writer struct {
 	out    *bufio.Writer
-	family string
+	family string // name of the present family
 }
 
 // NewWriter returns a Writer to out. The caller must call Flush at the end.

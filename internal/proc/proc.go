@@ -45,7 +45,8 @@ func PIDs() ([]int, error) {
 	return pids, err
 }
 
-// Threads returns the threads of p by their IDs. If p ends meanwhile, it returns the threads that it could list, or nil.
+// Threads returns the threads of p by their IDs. If p ends during the call, Threads returns the threads that it could
+// list, or nil.
 func (p Process) Threads() map[string]Process {
 	d, err := os.Open(p.file("task"))
 	if err != nil {
