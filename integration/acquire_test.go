@@ -49,7 +49,7 @@ func TestDetachedHead(t *testing.T) {
 	w.git(r.Path, "update-ref", "--no-deref", "HEAD", old)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("storied.git"))
 	if m.Commit != old || m.Ref != "" {
-		t.Errorf("mounted %q at %s, want a nameless one at %s", m.Ref, m.Commit, old)
+		t.Errorf("mounted %q at %s, want no ref name and commit %s", m.Ref, m.Commit, old)
 	}
 	w.compareTrees(m.Dir, w.clone("file://"+r.Path))
 }
@@ -61,13 +61,13 @@ func TestUnbornHead(t *testing.T) {
 			w.repo("empty.git", f)
 			m := w.mount(w.serve(gittest.ServerOptions{}).URL("empty.git"), "--wait", "all")
 			if entries, err := os.ReadDir(m.Dir); err != nil || len(entries) != 1 || entries[0].Name() != ".git" {
-				t.Errorf("%v, %v in a repository without commits", entries, err)
+				t.Errorf("entries of a mount of an empty repository: got %v, %v", entries, err)
 			}
 			if m.Commit != "" || m.Ref != "main" {
-				t.Errorf("mounted %q at %q, want main at nothing", m.Ref, m.Commit)
+				t.Errorf("mounted %q at %q, want main without a commit", m.Ref, m.Commit)
 			}
 			if st := m.status(); st.State != control.StateMounted {
-				t.Errorf("status %+v", st)
+				t.Errorf("status of a mount of an empty repository: %+v", st)
 			}
 		})
 	}
@@ -82,15 +82,15 @@ func TestUnknownRef(t *testing.T) {
 		r := w.afs("mount", url, dir, "--ref", ref)
 		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 		if r.code != control.ExitRemote || len(lines) != 2 || !strings.HasPrefix(lines[1], "hint: ") || !strings.Contains(lines[0], ref) {
-			t.Errorf("want exit code %d, the ref and a hint: %s", control.ExitRemote, r)
+			t.Errorf("mount of a missing ref: want exit code %d, the ref and a hint: %s", control.ExitRemote, r)
 		}
 		if exists(dir) {
-			t.Errorf("%s was left behind", dir)
+			t.Errorf("directory %s still exists after the failed mount", dir)
 		}
 	}
 }
 
-// Servers that can do less are said to, and read right all the same.
+// Mount names the protocol features that a server lacks, and reads the files of such a server correctly.
 func TestLesserServers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -121,7 +121,7 @@ func TestLesserServers(t *testing.T) {
 					t.Fatal(res)
 				}
 				if !strings.Contains(res.stderr, c.says) {
-					t.Errorf("nothing of %q is said: %s", c.says, res)
+					t.Errorf("mount does not print %q: %s", c.says, res)
 				}
 				w.compareTrees(dir, w.clone("file://"+r.Path))
 				m := mounted{w: w}
@@ -134,7 +134,7 @@ func TestLesserServers(t *testing.T) {
 	}
 }
 
-// A source that is shallow itself has no more to give than it has.
+// A mount of a shallow repository has the commits of that repository, and its git directory is marked shallow as well.
 func TestShallowSource(t *testing.T) {
 	w := newWorld(t)
 	full := w.storied(object.SHA1)
@@ -142,12 +142,12 @@ func TestShallowSource(t *testing.T) {
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("shallow.git"), "--history", "full")
 	w.compareTrees(m.Dir, w.clone("file://"+full.Path))
 	if n := w.git(m.gitDir(), "--git-dir", m.gitDir(), "rev-list", "--count", "HEAD"); n != "5" {
-		t.Errorf("%s commits, the source has 5", n)
+		t.Errorf("commits in the mount: got %s, want the 5 of the remote", n)
 	}
 	if out := w.git(m.gitDir(), "--git-dir", m.gitDir(), "fsck", "--no-progress"); out != "" {
-		t.Errorf("git fsck: %s", out)
+		t.Errorf("git fsck failed: %s", out)
 	}
 	if !exists(filepath.Join(m.gitDir(), "shallow")) {
-		t.Error("git is not told where history ends")
+		t.Error("the git directory has no file shallow")
 	}
 }

@@ -46,7 +46,7 @@ func alone(seed string, n int) map[string]gittest.File {
 	return files
 }
 
-// A read waits for a remote that is away, as long as --timeout says, and goes on when it is back.
+// A read waits for an unreachable remote for at most the duration --timeout, and continues when the remote is reachable again.
 func TestReadsWaitForRemote(t *testing.T) {
 	const (
 		outage  = 4 * time.Second  // longer than all attempts of a request
@@ -87,10 +87,10 @@ func TestReadsWaitForRemote(t *testing.T) {
 			if err := interrupted.Start(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Until(began.Add(outage))) // an outage lasts; nothing else can show that readers wait for its end
+			time.Sleep(time.Until(began.Add(outage))) // only an outage that lasts shows that readers wait for its end
 			interrupted.Process.Signal(syscall.SIGINT)
 			if err := within(patience, interrupted.Wait); err == nil {
-				t.Error("a reader that was interrupted ended well, while the remote was away")
+				t.Error("an interrupted reader succeeded while the remote was unreachable")
 			}
 			mu.Lock()
 			over = true
@@ -100,7 +100,7 @@ func TestReadsWaitForRemote(t *testing.T) {
 			back := time.Now()
 			readers.Wait()
 			if took := time.Since(back); took > outage {
-				t.Errorf("readers went on %v after the remote was back", took)
+				t.Errorf("readers continued %v after the remote was back", took)
 			} else {
 				t.Logf("readers went on within %v", took)
 			}
@@ -115,7 +115,7 @@ func TestReadsWaitForRemote(t *testing.T) {
 	}
 }
 
-// A read that waits for longer than --timeout fails, whatever the outage. The remote is found again without a reader.
+// A read that waits for longer than --timeout fails in every kind of outage. The daemon finds the remote again without a reader.
 func TestReadsWaitNoLongerThanTimeout(t *testing.T) {
 	const timeout = 3 * time.Second
 	for name, begin := range outages() {
@@ -143,7 +143,7 @@ func TestReadsWaitNoLongerThanTimeout(t *testing.T) {
 	}
 }
 
-// What goes on behind a mount goes on when the remote is back.
+// Background fetches of a mount continue when the remote is back.
 func TestHistoryAndPrefetchOutlastOutage(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -154,7 +154,7 @@ func TestHistoryAndPrefetchOutlastOutage(t *testing.T) {
 	s := w.serve(gittest.ServerOptions{})
 	held := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 1}) // all but the trees
 	m := w.mount(s.URL("r.git"), "--timeout", "20s", "--prefetch", "all")
-	w.until("something is asked for behind the mount", func() bool { return held.Hits() > 0 })
+	w.until("a background request is sent", func() bool { return held.Hits() > 0 })
 	s.Down()
 	held.Remove()
 	m.await("status says degraded", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
@@ -164,8 +164,8 @@ func TestHistoryAndPrefetchOutlastOutage(t *testing.T) {
 	})
 }
 
-// An answer that cannot be used is not asked for again and again: the object is found, named in the status, and refused. All
-// others are read.
+// An object whose answers are invalid is not requested without end: the daemon names it in the status and refuses it. All other
+// objects are read.
 func TestUnusableAnswer(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -222,28 +222,28 @@ func TestUnusableAnswer(t *testing.T) {
 	}
 	text := w.ok("status", m.Dir)
 	if !strings.Contains(text, "refused   object "+bad.String()+" (d0/f07): ") {
-		t.Errorf("status says nothing of the object:\n%s", text)
+		t.Errorf("status does not name the object:\n%s", text)
 	}
 	for range 50 {
 		if err := readOne(m.path("d0/f07"), files["d0/f07"]); !errors.Is(err, syscall.EIO) {
-			t.Errorf("read again: %v, want EIO", err)
+			t.Errorf("second read of the refused object: %v, want EIO", err)
 		}
 	}
 	mu.Lock()
-	if asked > 14 || most > 2 { // the server may hear of the end of one when the next is there
-		t.Errorf("the object was asked for %d times, %d at once; want at most 14, one after the other", asked, most)
+	if asked > 14 || most > 2 { // the server may notice the end of a request after the next one has arrived
+		t.Errorf("requests for the refused object: got %d, %d at once; want at most 14, one after the other", asked, most)
 	}
 	mu.Unlock()
-	// It is asked for again by itself, after ever longer pauses, and by hand.
+	// The daemon requests the object again after growing pauses, and at once when the user runs prefetch.
 	spoil.Remove()
 	w.ok("prefetch", m.Dir, "d0/f07", "--wait")
 	if err := readOne(m.path("d0/f07"), files["d0/f07"]); err != nil {
-		t.Errorf("read after the server was mended: %v", err)
+		t.Errorf("read after the server was repaired: %v", err)
 	}
 	m.await("the refusal is over", func(st control.MountStatus) bool { return len(st.Refused) == 0 && st.State == control.StateMounted })
 }
 
-// A mount whose directories cannot be used ends with the name of what was refused, after a few requests.
+// A mount whose trees are invalid fails after a few requests, with an error that names the refused object.
 func TestUnusableTrees(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("unusable trees"))

@@ -22,7 +22,7 @@ import (
 
 const nobody = 65534
 
-// refused runs a mount that must fail in good form and leave nothing. The error must hold cause, and a hint if hint is
+// refused runs a mount that must fail with one line of error and leave nothing behind. The error must contain cause, and a hint if hint is
 // not empty.
 func (w *world) refused(code int, cause, hint string, args ...string) {
 	w.Helper()
@@ -130,7 +130,7 @@ func TestBadMountPoint(t *testing.T) {
 	}
 	w.refused(control.ExitFailed, "already", m.Dir, url, link)
 	if got, err := os.ReadFile(m.path("file")); err != nil || string(got) != "x\n" {
-		t.Errorf("the mount has suffered: %q, %v", got, err)
+		t.Errorf("read from the earlier mount: got %q, %v", got, err)
 	}
 
 	other := w.place("tmpfs")
@@ -142,14 +142,14 @@ func TestBadMountPoint(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A missing parent is made, and goes with the mount.
+	// Mount creates missing parent directories, and unmount removes them.
 	parent := w.place("parent")
 	w.ok("mount", url, filepath.Join(parent, "a", "b"))
 	w.ok("unmount", filepath.Join(parent, "a", "b"))
 	if exists(parent) {
-		t.Error("directories that mount made are left")
+		t.Error("directories that mount created still exist")
 	}
-	// One that was there stays.
+	// A directory that existed before stays.
 	stays := w.place("stays")
 	if err := os.Mkdir(stays, 0o755); err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestBadMountPoint(t *testing.T) {
 	}
 }
 
-// run runs another program around the binary, which gets the world's state.
+// run runs another program that starts the binary with the world's state directory.
 func (w *world) run(state string, name string, args ...string) result {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
@@ -197,7 +197,7 @@ func TestUnprivilegedUser(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("unprivileged"))
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
-	for dir := w.root; dir != "/"; dir = filepath.Dir(dir) { // on the way to the binary and to the user's own
+	for dir := w.root; dir != "/"; dir = filepath.Dir(dir) { // all directories above the binary and the user's files
 		if info, err := os.Stat(dir); err == nil && info.Mode()&0o001 == 0 {
 			os.Chmod(dir, info.Mode()|0o011)
 		}
@@ -211,19 +211,19 @@ func TestUnprivilegedUser(t *testing.T) {
 		return w.run(state, "setpriv", append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", binary}, args...)...)
 	}
 	state := filepath.Join(own, "state")
-	// Where the user may not write.
+	// A directory that the user may not write to.
 	w.refusal(as(filepath.Join(w.root, "denied"), "mount", url, filepath.Join(own, "m")), control.ExitFailed, "permission denied", "")
 	w.refusal(as(state, "mount", url, filepath.Join(w.root, "denied")), control.ExitFailed, "permission denied", "")
-	// Where the daemon of another user is.
+	// The state directory of another user's daemon.
 	w.ok("mount", url, w.place("root"))
 	w.refusal(as(w.state, "mount", url, filepath.Join(own, "m")), control.ExitFailed, "permission denied", "")
-	// His own: either it works by fusermount3, or the error says what is needed.
+	// The user's own directories: either fusermount3 mounts, or the error states what is missing.
 	dir := filepath.Join(own, "m")
 	r := as(state, "mount", url, dir)
 	if r.code != 0 {
 		w.refusal(r, control.ExitFailed, "", "fusermount3")
 		if exists(dir) {
-			t.Errorf("%s is left", dir)
+			t.Errorf("directory %s still exists", dir)
 		}
 	} else if r := as(state, "unmount", dir); r.code != 0 {
 		t.Error(r)
@@ -264,7 +264,7 @@ func TestBadStateDirectory(t *testing.T) {
 	}
 }
 
-// On a full disk what was there before is read on, and the rest is right or an error.
+// On a full disk, contents that were fetched before are read, and a read of others is correct or an error.
 func TestFullDisk(t *testing.T) {
 	small := t.TempDir()
 	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=5m"); err != nil {
@@ -279,7 +279,7 @@ func TestFullDisk(t *testing.T) {
 	m := w.bare(url, "--wait", "git")
 	known := subtree(files, "known")
 	if n := readAll(t, m.Dir, known); n > 0 {
-		t.Fatalf("%d errors before the disk is full", n)
+		t.Fatalf("%d reads failed before the disk was full", n)
 	}
 	filler := filepath.Join(w.state, "filler")
 	fill := func() {
@@ -294,24 +294,24 @@ func TestFullDisk(t *testing.T) {
 	fill()
 	failed := readAll(t, m.Dir, files, syscall.ENOSPC, syscall.EIO)
 	if n := readAll(t, m.Dir, known); n > 0 {
-		t.Errorf("%d errors reading what was there", n)
+		t.Errorf("%d reads of fetched contents failed on the full disk", n)
 	}
 	t.Logf("%d of %d reads failed", failed, len(files))
 	other := w.place("m")
 	w.refused(control.ExitFailed, "no space left", "free some space", url, other)
 	if exists(other) {
-		t.Errorf("%s is left", other)
+		t.Errorf("directory %s still exists after the failed mount", other)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	if n := readAll(t, m.Dir, files); n > 0 {
-		t.Errorf("%d errors when there is space again", n)
+		t.Errorf("%d reads failed after space was freed", n)
 	}
 	m.await("it is healed", func(st control.MountStatus) bool { return st.State == control.StateMounted })
 	w.ok("unmount", "--all")
 	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
-	fill() // and a daemon that begins on a full disk
+	fill() // and a daemon that starts on a full disk
 	os.WriteFile(filler+"2", make([]byte, 1<<20), 0o600)
 	if r := w.afs("mount", url, other); r.code == 0 {
 		readAll(t, other, files, syscall.ENOSPC, syscall.EIO)
@@ -323,7 +323,7 @@ func TestFullDisk(t *testing.T) {
 	os.Remove(filler + "2")
 }
 
-// Nothing that others can see holds a secret: command lines of the daemon and its children, tables, logs.
+// No place that other users can read contains a secret: command lines of the daemon and its children, mount tables, logs.
 func TestSecretsStaySecret(t *testing.T) {
 	w := newWorld(t)
 	files := sample("secrets")
@@ -334,7 +334,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
 	watch := w.watchCommandLines()
 	m := w.mount(withSecret(s.URL("r.git")), "--wait", "all", "--prefetch", "all", "--history", "full")
-	// Stock git as a child: what speaks no protocol v2 is fetched by it.
+	// A server without protocol v2 is fetched from by stock git, a child process.
 	old := w.serve(gittest.ServerOptions{})
 	old.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
 	old.Inject(gittest.Fault{Kind: gittest.NoV2})
@@ -356,7 +356,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	w.noSecret()
 }
 
-// watchCommandLines collects the command lines of all processes, and the environment of gits, until the returned function is
+// watchCommandLines collects the command lines of all processes, and the environments of git processes, until the returned function is
 // called.
 func (w *world) watchCommandLines() (stop func() string) {
 	seen := map[string]bool{}
@@ -388,7 +388,7 @@ func (w *world) watchCommandLines() (stop func() string) {
 		<-done
 		var all strings.Builder
 		for args := range seen {
-			// The mount command was given the URL: what a user types is not ours to hide. Its children are.
+			// The mount command itself has the URL in its command line, because the user typed it there. Its children must not have it.
 			if !strings.HasPrefix(args, binary+" ") || !strings.Contains(args, " mount ") {
 				fmt.Fprintln(&all, args)
 			}

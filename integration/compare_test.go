@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// differencesShown is how many differences of two trees are told.
+// differencesShown is the number of differences of two trees that are reported.
 const differencesShown = 20
 
 // compareTrees compares a mount with what stock git checked out: names, types, modes, sizes, targets of links, and
@@ -116,7 +116,7 @@ func compareFile(path string, want []byte, way int) error {
 		if err != nil {
 			return err
 		}
-		// Not from the pages that the way before left.
+		// Drop the pages that the previous way left in the kernel's cache.
 		unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 		got, err := v.read(f, len(want))
 		f.Close()
@@ -130,7 +130,7 @@ func compareFile(path string, want []byte, way int) error {
 	return nil
 }
 
-// where returns lengths and the first difference.
+// where describes the first difference of two texts and their lengths.
 func where(got, want []byte) string {
 	n := 0
 	for n < len(got) && n < len(want) && got[n] == want[n] {
@@ -139,7 +139,7 @@ func where(got, want []byte) string {
 	return ": " + strconv.Itoa(len(got)) + " bytes of " + strconv.Itoa(len(want)) + ", the first " + strconv.Itoa(n) + " agree"
 }
 
-// readPieces reads until the end. A read that is short before it is an error: regular files have none.
+// readPieces reads until the end of the file. A short read before the end is an error, because regular files have none.
 func readPieces(f *os.File, size int) ([]byte, error) {
 	var all []byte
 	buf := make([]byte, size)
@@ -175,7 +175,7 @@ func readMapped(f *os.File, size int) ([]byte, error) {
 	defer unix.Munmap(m)
 	page := os.Getpagesize()
 	all := make([]byte, size)
-	for at := (size - 1) / page * page; at >= 0; at -= page { // against the kernel's own reading ahead
+	for at := (size - 1) / page * page; at >= 0; at -= page { // backwards, so that the kernel does not read ahead
 		copy(all[at:min(at+page, size)], m[at:])
 	}
 	return all, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// box runs a script where there is nothing but the system's programs and one directory, at /work: no network, no other
+// box runs a script in a container that has nothing but the system's programs and one directory, at /work: no network, no other
 // process, nothing else of the file system.
 const box = `
 exec unshare --mount --pid --ipc --uts --net --fork --kill-child --propagation private sh -euc '
@@ -44,7 +44,7 @@ func (w *world) inBox(dir, script string) result {
 	return w.script(box, dir, file)
 }
 
-// history makes a repository with commits to look at, and to merge.
+// history makes a repository with commits to show and branches to merge.
 func (w *world) history(name string) *gittest.Repo {
 	w.Helper()
 	r := w.repo(name, object.SHA1)
@@ -57,7 +57,7 @@ func (w *world) history(name string) *gittest.Repo {
 	return r
 }
 
-// What stock git does and says in a container that sees nothing but the mount is what it does and says there in a clone.
+// Stock git has the same effects and the same output in a container that sees nothing but the mount as in one that sees a clone.
 func TestGitInsideAContainer(t *testing.T) {
 	w := newWorld(t)
 	w.history("app.git")
@@ -78,22 +78,22 @@ func TestGitInsideAContainer(t *testing.T) {
 		`git rev-parse HEAD HEAD^{tree}; git ls-files -s; git config core.bare; git rev-parse --git-dir --show-toplevel`,
 	} {
 		got, want := w.inBox(m.Dir, script), w.inBox(clone, script)
-		// One has all branches of its remote from the start, the other after a moment.
+		// A clone has all branches of its remote from the start, a mount after a moment.
 		if got.code != want.code || got.stdout != want.stdout {
 			t.Errorf("%s\n got (%d):\n%s\nwant (%d):\n%s\n%s", script, got.code, got.stdout, want.code, want.stdout, got.stderr)
 		}
 	}
 	r := w.inBox(m.Dir, `touch .git/artifactfs/objects/x`)
 	if r.code == 0 || !strings.Contains(r.stdout, "Read-only file system") {
-		t.Errorf("a container can change what mounts share: %s", r)
+		t.Errorf("a container could change the store that mounts share: %s", r)
 	}
 	out := w.git(m.Dir, "log", "--oneline")
 	if want := w.git(clone, "log", "--oneline"); out != want {
-		t.Errorf("outside\n%s\nwant\n%s", out, want)
+		t.Errorf("git outside of the container printed\n%s\nwant\n%s", out, want)
 	}
 }
 
-// The directory inside comes and goes with the mount, and with the wish for it; work and nodes stay.
+// The directory .git inside of the mount exists only while a mount has --git-dir inside; changes and inodes stay.
 func TestGitInsideComesAndGoes(t *testing.T) {
 	w := newWorld(t)
 	w.history("app.git")
@@ -111,21 +111,21 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 		t.Helper()
 		info := must[os.FileInfo](w)(os.Lstat(filepath.Join(dir, ".git")))
 		if info.IsDir() != inside {
-			t.Errorf("%s: .git is %v", what, info.Mode())
+			t.Errorf("%s: .git has the mode %v", what, info.Mode())
 		}
 		if got := w.git(dir, "rev-parse", "HEAD"); got != head {
 			t.Errorf("%s: HEAD is %s", what, got)
 		}
 		if got := w.git(dir, "status", "--porcelain"); got != "" {
-			t.Errorf("%s: %q is changed", what, got)
+			t.Errorf("%s: git status prints %q", what, got)
 		}
 	}
 	check("new", true)
-	for i := range 3 { // the successor finds it bound
+	for i := range 3 { // each successor finds the directory bound
 		syscall.Kill(w.serving(), syscall.SIGKILL)
 		check(fmt.Sprintf("killed %d", i), true)
 	}
-	// In use, it stays as it is.
+	// While a process uses the directory, unmount fails and the directory stays.
 	in := must[*os.File](w)(os.Open(filepath.Join(dir, ".git", "artifactfs", "objects")))
 	r := w.afs("unmount", dir)
 	w.refusal(r, 1, "in use", "")
@@ -138,11 +138,11 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 	m = mount("--git-dir=inside")
 	check("inside again", true)
 	if mounts := mountsBelow(dir); len(mounts) != 4 {
-		t.Errorf("mounted inside: %q", mounts)
+		t.Errorf("mounts inside of the mount: %q", mounts)
 	}
 	w.unmount(m)
 	if mounts := mountsBelow(w.root); len(mounts) > 0 {
-		t.Errorf("left mounted: %q", mounts)
+		t.Errorf("still mounted: %q", mounts)
 	}
 	home := w.place("nobody")
 	w.check(os.Mkdir(home, 0o755))
@@ -151,11 +151,11 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 	r = w.script(`export HOME=$1 ARTIFACTFS_STATE=$1/state; nobody="setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs"
 		code=0; $nobody mount "$2" "$1/m" --git-dir inside || code=$?; $nobody unmount --all; exit $code`, home, url)
 	w.refusal(r, 1, "only root may make", "unshare --user --map-root-user --mount")
-	// A daemon of its own: the other one's mounts are not to be seen there.
+	// The user namespace has a daemon of its own, because the mounts of the host's daemon are not visible in it.
 	r = w.script(`export ARTIFACTFS_STATE=$2.state; exec unshare --user --map-root-user --mount sh -euc '
 		artifactfs mount "$1" "$2" --git-dir inside >&2; git -C "$2" log --oneline | wc -l; git -C "$2" status -s; artifactfs unmount --all >&2' sh "$@"`, url, w.place("m"))
 	if r.code != 0 || strings.TrimSpace(r.stdout) != "5" {
-		t.Errorf("as root of a user namespace: %s", r)
+		t.Errorf("run as root of a user namespace: %s", r)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestContainerHook(t *testing.T) {
 	w.check(os.Chmod(w.root, 0o755))
 	w.check(os.Chmod(base, 0o755))
 	const drop = `setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --no-new-privs`
-	// own gives a directory to the user, for state and everything.
+	// own makes the user the owner of a directory.
 	const own = `mkdir -p $ARTIFACTFS_STATE $ARTIFACTFS_DIR; chown 65534:65534 $ARTIFACTFS_STATE $ARTIFACTFS_DIR; export HOME=$ARTIFACTFS_STATE TMPDIR=$ARTIFACTFS_STATE; `
 	for name, c := range map[string]struct{ run, redirected string }{
 		"root":                     {`exec artifactfs-hook "$@"`, "directory"},
@@ -188,7 +188,7 @@ func TestContainerHook(t *testing.T) {
 		dir, state := w.place("work"), w.place("state")
 		t.Run(name, func(t *testing.T) {
 			w := w.in(t)
-			defer func() { // a user's daemon is not the world's
+			defer func() { // the world's end does not stop a user's daemon
 				w.script(`exec artifactfs --state "$1" unmount --all`, state)
 				exec.Command("umount", "-l", dir).Run()
 			}()
@@ -198,11 +198,11 @@ func TestContainerHook(t *testing.T) {
 				git status --porcelain new; env | grep ^ARTIFACTFS_ | sed s/=.*//; ls -l /proc/self/fd | grep -c /dev/fuse || :; read line; echo "$line"; exit 7`)
 			want := "5\none\ntwo 0\nthree\n" + c.redirected + "\n?? new\nARTIFACTFS_STATE\n0\n"
 			_, got, _ := strings.Cut(r.stdout, "\n")
-			if r.code != 1 || got != want { // read finds the input at its end, which ends it
+			if r.code != 1 || got != want { // read fails at the end of the input, which ends the script
 				t.Errorf("%s\nwant %q", r, want)
 			}
 			if strings.Contains(r.stdout+r.stderr, "hunter2") || strings.Contains(r.stderr, "kept") {
-				t.Errorf("output of the hook: got %s, want neither the password nor a report of kept work", r)
+				t.Errorf("output of the hook: got %s, want neither the password nor a report of kept changes", r)
 			}
 		})
 	}

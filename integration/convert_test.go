@@ -78,7 +78,7 @@ func (x *filtered) checkout(remote string) string {
 	return dir
 }
 
-// files need every conversion that there is.
+// files need each kind of conversion.
 func (x *filtered) files() map[string]gittest.File {
 	text := strings.Repeat("a line of text, $Id$, h\u00e9llo \u65e5\u672c\u8a9e\n", 40)
 	plain := strings.Repeat("only ascii letters\n", 30)
@@ -103,7 +103,7 @@ func (x *filtered) files() map[string]gittest.File {
 	return files
 }
 
-// oneWay are files that git checks out, but would not take back as they are.
+// oneWay are files that git checks out with contents that it would convert to another blob when they are added.
 func (x *filtered) oneWay() map[string]gittest.File {
 	return map[string]gittest.File{
 		"no.sj": {Data: []byte("h\u00e9\n")}, "no.l1": {Data: []byte("\u65e5\n")}, "no.u16": {Data: []byte("\xff\n")}, "no.bin": {Data: []byte("no pointer\n")},
@@ -131,7 +131,7 @@ func TestConvertedLikeCheckout(t *testing.T) {
 			m := x.mount(url, "--wait", "all", "--prefetch", "all")
 			x.clean(m)
 			if st := x.lfs.Stats(); st != (gittest.LFSStats{}) {
-				t.Errorf("before anybody reads: %+v", st)
+				t.Errorf("requests of git-lfs before the first read: got %+v, want none", st)
 			}
 			x.compareTrees(m.Dir, clone)
 			x.clean(m)
@@ -154,7 +154,7 @@ func TestOneWayLikeCheckout(t *testing.T) {
 	x.commit(r, x.files())
 	x.commit(r, x.oneWay())
 	url := x.serve(gittest.ServerOptions{}).URL("oneway.git")
-	m := x.mount(url, "--wait", "tree", "--prefetch", "none") // what needs the git directory waits for it
+	m := x.mount(url, "--wait", "tree", "--prefetch", "none") // a command that needs the git directory waits for it
 	x.compareTrees(m.Dir, x.checkout(url))
 	x.clean(m)
 }
@@ -181,11 +181,11 @@ func (x *filtered) sameCommit(m mounted, clone string) {
 	}
 	x.git(m.Dir, "lfs", "push", "origin", "main")
 	if !x.lfs.Has(fresh) {
-		x.Error("git lfs push from the mount has brought nothing")
+		x.Error("git lfs push from the mount sent nothing")
 	}
 }
 
-// TestFiltersAreLazy: nothing is smudged before it is read, once for all mounts, and together where that is possible.
+// TestFiltersAreLazy: a file is smudged when it is first read, once for all mounts, and in a batch with others where that is possible.
 func TestFiltersAreLazy(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("lazy.git", object.SHA1)
@@ -202,10 +202,10 @@ func TestFiltersAreLazy(t *testing.T) {
 	x.clean(m)
 	x.git(m.Dir, "log", "-p")
 	if entries, err := os.ReadDir(m.Dir); err != nil || len(entries) != len(files)+1 {
-		t.Errorf("%d entries, %v", len(entries), err)
+		t.Errorf("read the root directory: got %d entries, %v", len(entries), err)
 	}
 	if st := x.lfs.Stats(); st != (gittest.LFSStats{}) || exists(x.trace) {
-		t.Errorf("smudged before anybody reads: %+v", st)
+		t.Errorf("requests of git-lfs before the first read: got %+v, want none", st)
 	}
 	var wg sync.WaitGroup
 	readAll := func(dir string) {
@@ -221,13 +221,13 @@ func TestFiltersAreLazy(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	for i := range 2 { // the beginning of a walk is none yet
+	for i := range 2 { // two calls are not yet a walk through the tree
 		if _, err := os.Stat(m.path(fmt.Sprintf("%d.bin", 10+i))); err != nil {
 			t.Error(err)
 		}
 	}
 	if st := x.lfs.Stats(); st.Downloads != 2 {
-		t.Errorf("two files were looked at: %+v", st)
+		t.Errorf("requests of git-lfs after two files were looked up: got %+v, want 2 downloads", st)
 	}
 	start := time.Now()
 	readAll(m.Dir)
@@ -237,19 +237,19 @@ func TestFiltersAreLazy(t *testing.T) {
 		t.Errorf("requests of git-lfs: got %+v, want %d downloads in at most %d batches", st, n, n/2)
 	}
 	trace, _ := os.ReadFile(x.trace)
-	if got := bytes.Count(trace, []byte("smudge ")); got < n || got > 2*n+4 { // a delayed one is asked for twice
-		t.Errorf("%d contents filtered", got)
+	if got := bytes.Count(trace, []byte("smudge ")); got < n || got > 2*n+4 { // git asks twice for a delayed file
+		t.Errorf("smudged contents: got %d", got)
 	}
 	again := x.mount(url, "--wait", "git")
 	readAll(again.Dir)
 	if now, _ := os.ReadFile(x.trace); x.lfs.Stats() != st || len(now) != len(trace) {
-		t.Errorf("filtered again for another mount: %+v, %s", x.lfs.Stats(), now[len(trace):])
+		t.Errorf("second mount: got git-lfs requests %+v and smudged %s, want none", x.lfs.Stats(), now[len(trace):])
 	}
 	x.unmount(again)
 	x.unmount(m)
 }
 
-// TestWalkThroughFilters: who reads one file after the other does not have each downloaded by itself.
+// TestWalkThroughFilters: when a process reads one file after the other, the next files are downloaded in the same batch.
 func TestWalkThroughFilters(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("walk.git", object.SHA1)
@@ -273,7 +273,7 @@ func TestWalkThroughFilters(t *testing.T) {
 	}
 }
 
-// TestFiltersThatFail: a content that has to be filtered and cannot be is an error, now, and is there when it can be.
+// TestFiltersThatFail: a read of a file whose required filter fails is an error, and succeeds once the filter succeeds.
 func TestFiltersThatFail(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("fail.git", object.SHA1)
@@ -297,11 +297,11 @@ func TestFiltersThatFail(t *testing.T) {
 	}
 	x.lfs.Down(false)
 	if got, err := os.ReadFile(m.path("a.bin")); err != nil || !bytes.Equal(got, content) {
-		t.Errorf("the server is back: %q, %v", got, err)
+		t.Errorf("read after the server is back: got %q, %v", got, err)
 	}
 	log, err := os.ReadFile(x.logFile())
 	if n := strings.Count(string(log), "a.fails"); err != nil || n != 1 {
-		t.Errorf("%d lines of the log tell of a content that stays unfiltered, %v", n, err)
+		t.Errorf("log lines about contents that stay unfiltered: got %d, %v", n, err)
 	}
 }
 
@@ -322,7 +322,7 @@ func TestOneLostObject(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if got, err := os.ReadFile(m.path("lost.bin")); !isErrno(err, unix.EIO) {
-			t.Errorf("the lost one: %q, %v", got, err)
+			t.Errorf("read the file whose object is lost: got %q, %v, want EIO", got, err)
 		}
 	})
 	for i := range n {
@@ -341,7 +341,7 @@ func isErrno(err error, want syscall.Errno) bool {
 	return ok && pathErr.Err == want
 }
 
-// TestFiltersReadTheirMount has many programs at a time read a file of the mount whose readers wait for them.
+// TestFiltersReadTheirMount: many filter processes at a time read a file of the mount that waits for these filters.
 func TestFiltersReadTheirMount(t *testing.T) {
 	x := newFiltered(t)
 	r := x.repo("reads.git", object.SHA1)
@@ -357,14 +357,14 @@ func TestFiltersReadTheirMount(t *testing.T) {
 		wg.Go(func() {
 			want := fmt.Appendf(bytes.Clone(files["a-header"].Data), "%d\n", i)
 			if got, err := os.ReadFile(m.path(fmt.Sprintf("%d.head", i))); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%d: %d bytes, %v", i, len(got), err)
+				t.Errorf("read file %d: got %d bytes, %v", i, len(got), err)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// TestHungFilterDoesNotHoldTheMount: a reader can be interrupted, others are served, and the mount ends.
+// TestHungFilterDoesNotHoldTheMount: while a filter hangs, its reader can be interrupted, other readers are served, and unmount succeeds.
 func TestHungFilterDoesNotHoldTheMount(t *testing.T) {
 	x := newFiltered(t)
 	x.git(x.root, "config", "--file", filepath.Join(x.root, "gitconfig"), "filter.hangs.smudge", "echo $$ >>"+x.root+"/pids; sleep 1000")
@@ -383,7 +383,7 @@ func TestHungFilterDoesNotHoldTheMount(t *testing.T) {
 		t.Errorf("read a.txt: got %q (%v), want \"x\\n\"", got, err)
 	}
 	if r := x.afs("unmount", m.Dir); r.code == 0 {
-		t.Error("unmounted under a reader")
+		t.Error("unmount succeeded although a process reads")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

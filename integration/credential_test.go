@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// private serves a repository that takes pushes, to those alone who log in as user with the password.
+// private serves a repository that accepts fetches and pushes only with the name user and the password.
 func (w *world) private(name string) (s served, r *gittest.Receiver, locked *gittest.Injection) {
 	w.Helper()
 	r = must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.repos, name), gittest.RepoOptions{Format: object.SHA1}))
@@ -25,7 +25,7 @@ func (w *world) private(name string) (s served, r *gittest.Receiver, locked *git
 	return s, r, s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
 }
 
-// asUser is a URL with the user's name.
+// asUser returns the URL with the user's name.
 func asUser(url string) string { return strings.Replace(url, "://", "://user@", 1) }
 
 // gitIn runs a script with stock git in dir, with nothing of the user's configuration.
@@ -38,7 +38,7 @@ func (w *world) gitIn(dir, script string, env ...string) (string, error) {
 	return string(out), err
 }
 
-// fetchAndPush is what must work in the mount of a private repository; $1 names the branch.
+// fetchAndPush is a script that must work in the mount of a private repository; $1 names the branch.
 const fetchAndPush = `git fetch -q origin
 git checkout -q -b "$1"
 git commit -q --allow-empty -m "$1"
@@ -47,8 +47,8 @@ git ls-remote origin "refs/heads/$1"`
 
 func logsIn(branch string) string { return "set -- " + branch + "\n" + fetchAndPush }
 
-// git in a mount logs in as the mount does, whichever way that was told, also in a container, in a linked worktree and after
-// the daemon has died; and the secret is nowhere.
+// git in a mount uses the credentials of the mount, however they were passed, also in a container, in a linked worktree and after
+// the daemon has died. The password is in no file and in no command line.
 func TestGitLogsInAsTheMount(t *testing.T) {
 	w := newWorld(t)
 	s, r, _ := w.private("r.git")
@@ -83,7 +83,7 @@ func TestGitLogsInAsTheMount(t *testing.T) {
 			t.Errorf("configuration of a mount by %s: %v\n%s", c.name, err, config)
 		}
 		w.unmount(m)
-		if stop := watch; stop != nil { // it takes a processor
+		if stop := watch; stop != nil { // watching takes a whole processor
 			watch = nil
 			if lines := stop(); strings.Contains(lines, password) {
 				t.Errorf("the password is in a command line:\n%s", lines)
@@ -98,7 +98,7 @@ func TestGitLogsInAsTheMount(t *testing.T) {
 	w.noSecret()
 }
 
-// The token goes to the host that it was given for, and to users who may use the mount.
+// The token is sent only to the host that it is for, and returned only to users who may use the mount.
 func TestTokenStaysWithItsHost(t *testing.T) {
 	w := newWorld(t)
 	letIn(t, w.root)
@@ -117,37 +117,37 @@ func TestTokenStaysWithItsHost(t *testing.T) {
 		if out := fill(other); strings.Contains(out, password) {
 			t.Errorf("credential of %s: got the remote's", other)
 		}
-		// Nor is it answered to a program that asks without git.
+		// A program that asks the helper without git does not get the token either.
 		cmd := exec.Command(binary, "credential", "helper", m.gitDir(), "get")
 		scheme, rest, _ := strings.Cut(other, "://")
 		cmd.Stdin = strings.NewReader("protocol=" + scheme + "\nhost=" + strings.TrimSuffix(rest, "/r.git") + "\n\n")
 		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), password) {
-			t.Errorf("the helper asked for %s: %v, %s", other, err, out)
+			t.Errorf("credential helper for %s: got %v, %s, want no credential", other, err, out)
 		}
 	}
 	socket := filepath.Join(m.gitDir(), "artifactfs-credential")
 	letIn(t, m.gitDir())
-	w.check(os.Chmod(socket, 0o777)) // the daemon asks who it is all the same
+	w.check(os.Chmod(socket, 0o777)) // the daemon checks the user of the connection anyway
 	cmd := exec.Command(binary, "credential", "helper", m.gitDir(), "get")
 	cmd.Stdin = strings.NewReader("protocol=http\nhost=" + strings.TrimPrefix(strings.TrimSuffix(s.URL("r.git"), "/r.git"), "http://") + "\n\n")
 	if out, err := runAsNobody(cmd); err == nil || strings.Contains(out, password) {
-		t.Errorf("another user asked the helper: %v, %q", err, out)
+		t.Errorf("credential helper run by another user: got %v, %q, want no credential", err, out)
 	}
 }
 
-// rotate has the server refuse what it took and take another password.
+// rotate makes the server refuse the previous password and accept another.
 func (w *world) rotate(s served, locked *gittest.Injection, to string) *gittest.Injection {
 	locked.Remove()
 	return s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: to})
 }
 
-// setToken hands in a token by stdin.
+// setToken replaces the token of a mount; the command reads the new one from stdin.
 func (w *world) setToken(token string, args ...string) result {
 	w.Helper()
 	return w.script(`t=$1; shift; printf '%s\n' "$t" | artifactfs credential set "$@"`, append([]string{token}, args...)...)
 }
 
-// A new token counts at once for all that had the old one, and after the daemon has died; one that is refused changes nothing.
+// A new token takes effect at once for all mounts that had the old one, and after the daemon has died. A refused token changes nothing.
 func TestRotatedToken(t *testing.T) {
 	w := newWorld(t)
 	s, r, locked := w.private("r.git")
@@ -185,7 +185,7 @@ func TestRotatedToken(t *testing.T) {
 	}
 	w.ok("sync", m.Dir)
 
-	// A file is read again when what it held is refused, and named when it is empty.
+	// A token file is read again when its token is refused, and the error names the file when it is empty.
 	file := filepath.Join(w.root, "token")
 	w.check(os.WriteFile(file, []byte("second-"+password+"\n"), 0o600))
 	w.ok("credential", "set", m.Dir, "--token-file", file)
@@ -206,7 +206,7 @@ func TestRotatedToken(t *testing.T) {
 	w.noSecret()
 }
 
-// A session remote on another host has a token of its own, which neither host gets of the other, and which can be replaced.
+// A session remote on another host has its own token, which can be replaced. Neither host receives the token of the other.
 func TestTokenOfTheSessionRemote(t *testing.T) {
 	w := newWorld(t)
 	s, _, _ := w.private("r.git")
@@ -241,8 +241,8 @@ func TestTokenOfTheSessionRemote(t *testing.T) {
 	w.noSecret()
 }
 
-// What the user's environment says of logins counts for that user's mount, though a daemon runs already that knows nothing of
-// it, and git in the mount needs none of it; it is on no disk and not in the environment of the daemon.
+// Credentials in the environment of the mount command are used for that mount, although a daemon without them already runs, and
+// git in the mount needs no such environment. They are on no disk and not in the environment of the daemon.
 func TestCallersEnvironmentCounts(t *testing.T) {
 	w := newWorld(t)
 	s, r, _ := w.private("r.git")
@@ -259,8 +259,8 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 	header := "GIT_CONFIG_VALUE_0=Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+password))
 	for i, c := range []struct {
 		name, url string
-		env       []string // of the mount alone
-		git       []string // of git in it
+		env       []string // of the mount command alone
+		git       []string // of git in the mount
 	}{
 		{"header", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", header}, nil}, // starts the daemon
 		{"askpass", url, []string{"GIT_ASKPASS=" + askpass, "CI_WORD=" + password}, nil},
@@ -270,7 +270,7 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 		w.env = c.env
 		m := w.mount(c.url, lazy...)
 		w.env = nil
-		syscall.Kill(w.serving(), syscall.SIGKILL) // and the next process knows it, too
+		syscall.Kill(w.serving(), syscall.SIGKILL) // and the next worker has the credentials, too
 		path, want, where := fmt.Sprintf("d%d/sub/f%d", i, i), files, r
 		if c.name == "ssh" {
 			want, where = sample("k.git"), shared
@@ -285,19 +285,19 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 		w.unmount(m)
 		for _, pid := range daemonsBelow(w.root) {
 			if env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); strings.Contains(string(env), password) || strings.Contains(string(env), "Authorization") {
-				t.Errorf("%s: a login is in the environment of process %d", c.name, pid)
+				t.Errorf("%s: the environment of process %d contains a credential", c.name, pid)
 			}
 		}
 	}
 	w.env = []string{"GIT_CONFIG_COUNT=0"}
-	if res := w.afs("mount", url, w.place("m")); res.code != 3 { // what one user's environment says is not another mount's
-		t.Errorf("mount without a login: %s", res)
+	if res := w.afs("mount", url, w.place("m")); res.code != 3 { // the environment of one mount command does not count for another mount
+		t.Errorf("mount without credentials: %s", res)
 	}
 	w.noSecret()
 }
 
-// Submodules on the same host log in as the mount around them does, named by a relative or an absolute URL, and get its new
-// token with it; another host does not hear of it.
+// Submodules on the same host, with a relative or an absolute URL, use the credentials of the mount around them, and its new token
+// when that is replaced. Another host never receives the token.
 func TestSubmodulesLogInAsTheMountAround(t *testing.T) {
 	w, server := nested(t)
 	other, heard := newWorld(t), make(chan string, 64)
@@ -339,11 +339,11 @@ func TestSubmodulesLogInAsTheMountAround(t *testing.T) {
 	n := 0
 	for header := range heard {
 		if n++; header != "" {
-			t.Errorf("another host got the header %q", header)
+			t.Errorf("another host received the header %q", header)
 		}
 	}
 	if n == 0 {
-		t.Error("the submodule on another host was not asked for")
+		t.Error("no request for the submodule on another host arrived")
 	}
 	locked.Remove()
 	w.noSecret()

@@ -14,10 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// fails stands for a reason: the command is shown for the error that it prints.
+// fails is the reason of commands that a page shows because of the error that they print.
 const fails = "fails"
 
-// before has commands that run before those of a page: what the reader has done by then.
+// before has, by page, the commands that the reader has run before those of the page.
 var before = map[string]string{
 	"operating.md": "artifactfs mount https://git.example/monorepo.git --session fix-login --session-remote https://git.example/work.git",
 }
@@ -50,8 +50,8 @@ var documents = map[string]map[string]string{
 	},
 }
 
-// The commands in the documents run: each block of sh of a page, in the order of the page, in one shell. A line that begins
-// with "$ " is a command and the others what it prints; a block without one has commands alone. https://git.example/ is a server
+// The commands in the documents work: each block of sh of a page is run, in the order of the page, in one shell. A line that begins
+// with "$ " is a command and the other lines are its output; a block without such a line has commands alone. https://git.example/ is a server
 // of the test with the repositories app, web, monorepo and new, and
 // with work, which is empty.
 func TestDocumentsRun(t *testing.T) {

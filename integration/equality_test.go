@@ -29,7 +29,7 @@ func TestTrickyTreeEqualsClone(t *testing.T) {
 			w.compareTrees(m.Dir, clone)
 			entries := must[[]os.DirEntry](t)(os.ReadDir(m.path(gittest.TrickyWide)))
 			if len(entries) != gittest.TrickyEntries {
-				t.Errorf("%d entries in %s", len(entries), gittest.TrickyWide)
+				t.Errorf("got %d entries in directory %s", len(entries), gittest.TrickyWide)
 			}
 			if f != object.SHA1 {
 				return
@@ -60,7 +60,7 @@ func odd(n int, rnd *rand.Rand) map[string]gittest.File {
 	return files
 }
 
-// conversions are contents that checkout changes, and such that look as if it did.
+// conversions are contents that a checkout changes, and contents that resemble them but stay unchanged.
 func conversions() map[string]gittest.File {
 	contents := map[string]string{
 		"lf":     "one\ntwo\nthree\n",
@@ -105,13 +105,13 @@ func TestEverySizeEqualsClone(t *testing.T) {
 	w.dropCaches()
 	w.compareTrees(m.Dir, clone)
 
-	// Another mount has what the first one read, and so has one that a new daemon makes.
+	// A second mount, and a mount of a new daemon, use the contents that the first mount has fetched.
 	s.forget()
 	w.compareTrees(w.mount(url).Dir, clone)
 	w.ok("unmount", "--all")
 	w.compareTrees(w.mount(url).Dir, clone)
 	if _, n := s.Log().Blobs(); n != 0 {
-		t.Errorf("later mounts brought %d blobs again\n%s", n, s.Log())
+		t.Errorf("later mounts fetched %d blobs again\n%s", n, s.Log())
 	}
 }
 
@@ -158,8 +158,8 @@ func TestTransportsEqualClone(t *testing.T) {
 	}
 }
 
-// open serves the world's repositories by a scheme. args is what git clone needs to get in; the world's commands
-// get in as well.
+// open serves the world's repositories by a scheme. args are the options with which git clone reaches the server; the world's
+// commands reach it by their environment.
 func (w *world) open(scheme, repo string) (url string, args []string) {
 	w.Helper()
 	o := gittest.ServerOptions{Root: w.repos}
@@ -192,7 +192,7 @@ func TestHugeFile(t *testing.T) {
 	plain := filepath.Join(w.root, "huge")
 	f := must[*os.File](t)(os.Create(plain))
 	defer f.Close()
-	for at := int64(0); at < size; at += 1 << 20 { // the same nowhere, and nearly all zeros
+	for at := int64(0); at < size; at += 1 << 20 { // no two blocks are equal, and nearly all bytes are zero
 		must[int](t)(f.WriteAt(fmt.Appendf(nil, "block %d", at), at))
 	}
 	if err := f.Truncate(size); err != nil {
@@ -214,11 +214,11 @@ func TestHugeFile(t *testing.T) {
 		must[int64](t)(f.Seek(int64(at), io.SeekStart))
 		k, _ := io.ReadFull(f, b)
 		if n != k || !bytes.Equal(a[:n], b[:k]) {
-			t.Fatalf("at %d: %d bytes, %v; want %d%s", at, n, err, k, where(a[:n], b[:k]))
+			t.Fatalf("read at offset %d: got %d bytes, %v; want %d%s", at, n, err, k, where(a[:n], b[:k]))
 		}
 	}
 	if n, err := got.Read(a); n != 0 || err != io.EOF {
-		t.Errorf("behind the end: %d bytes, %v", n, err)
+		t.Errorf("read behind the end: got %d bytes, %v", n, err)
 	}
 	peak := peakMemory(t, pid)
 	t.Logf("peak memory of the daemon: %d MiB", peak>>10)
@@ -227,7 +227,7 @@ func TestHugeFile(t *testing.T) {
 	}
 }
 
-// peakMemory is a process's largest resident set so far, in KiB.
+// peakMemory returns the largest resident set of a process so far, in KiB.
 func peakMemory(t *testing.T, pid int) int {
 	t.Helper()
 	status := must[[]byte](t)(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))
@@ -237,7 +237,7 @@ func peakMemory(t *testing.T, pid int) int {
 			return kib
 		}
 	}
-	t.Fatal("no VmHWM")
+	t.Fatal("the status of the process has no line VmHWM")
 	return 0
 }
 
@@ -255,7 +255,7 @@ func TestInodesAndTimesAreStable(t *testing.T) {
 		for path, info := range listTree(w, m.Dir) {
 			inodes[path] = info.Sys().(*syscall.Stat_t).Ino
 			if info.ModTime().Unix() != seconds {
-				t.Fatalf("%s is of %v, the commit of %d", path, info.ModTime(), seconds)
+				t.Fatalf("mtime of %s: got %v, want the time of the commit, %d", path, info.ModTime(), seconds)
 			}
 		}
 		return inodes
@@ -264,14 +264,14 @@ func TestInodesAndTimesAreStable(t *testing.T) {
 	seen := map[uint64]string{}
 	for path, ino := range first {
 		if other, ok := seen[ino]; ok {
-			t.Errorf("%s and %s are both inode %d", path, other, ino)
+			t.Errorf("%s and %s both have inode %d", path, other, ino)
 		}
 		seen[ino] = path
 	}
 	for _, after := range []string{"at once", "after drop_caches"} {
 		for path, ino := range look() {
 			if first[path] != ino {
-				t.Errorf("%s: %s is inode %d, was %d", after, path, ino, first[path])
+				t.Errorf("%s: %s has inode %d, had %d", after, path, ino, first[path])
 			}
 		}
 		w.dropCaches()

@@ -29,21 +29,21 @@ import (
 
 const (
 	password   = "hunter2"                 // in every URL of these tests; nothing may ever show it
-	shortWait  = 2 * time.Second           // what is not under a fault must be done by then, on a busy machine too
-	readWithin = shortWait + 6*time.Second // a read's deadline, and what a busy machine may add
-	faultLanes = 6                         // faults tried at once: they mostly wait
+	shortWait  = 2 * time.Second           // the longest time for an operation without a fault, on a busy machine too
+	readWithin = shortWait + 6*time.Second // the deadline of a read, and the delay of a busy machine
+	faultLanes = 6                         // faults that are tested at once: the tests mostly wait
 )
 
 // fault is a way in which a server fails until end is called.
 type fault struct {
 	name   string
 	begin  func(s served) (end func())
-	denied bool // it is about authorisation: EACCES
-	sure   bool // no acquisition can succeed under it
-	polite bool // the server asks not to be asked: only a read finds out that it is over
+	denied bool // the fault concerns authorisation: reads fail with EACCES
+	sure   bool // no mount can succeed under the fault
+	polite bool // the server asks the client to wait: only a read notices that the fault is over
 }
 
-// injected makes a fault that the server's handler does.
+// injected returns a fault that the server's handler causes.
 func injected(name string, f gittest.Fault) fault {
 	return fault{name: name, begin: func(s served) func() { return s.Inject(f).Remove }}
 }
@@ -77,7 +77,7 @@ func faults() []fault {
 			return func() { s.up() }
 		}},
 		{name: "death in the pack", begin: func(s served) func() {
-			// It dies when the first answer has come that far, not before.
+			// The server dies when the first answer has reached that size, not before.
 			stalled := s.Inject(gittest.Fault{Kind: gittest.Stall, On: fetch, After: 1500})
 			var dying sync.WaitGroup
 			given := make(chan struct{})
@@ -114,7 +114,7 @@ func withSecret(url string) string {
 	return strings.Replace(url, "://", "://user:"+password+"@", 1)
 }
 
-// eachFault runs a test under every fault, several at once, each in a world of its own.
+// eachFault runs a test under every fault, several at once, each in its own world.
 func eachFault(t *testing.T, test func(w *world, f fault)) {
 	var running sync.WaitGroup
 	lanes := make(chan struct{}, faultLanes)
@@ -132,7 +132,7 @@ func eachFault(t *testing.T, test func(w *world, f fault)) {
 	running.Wait()
 }
 
-// noSecret looks for the password in everything the daemon has written.
+// noSecret looks for the password in all files that the daemon has written.
 func (w *world) noSecret() {
 	w.Helper()
 	filepath.WalkDir(w.state, func(path string, d fs.DirEntry, err error) error {
@@ -146,7 +146,7 @@ func (w *world) noSecret() {
 	})
 }
 
-// sample is a tree whose contents no other test has: all mounts of a host share what they hydrate.
+// sample is a tree whose contents no other test has, because all mounts of a host share the contents that they fetch.
 func sample(seed string) map[string]gittest.File {
 	h := fnv.New64a()
 	io.WriteString(h, seed)
@@ -170,7 +170,7 @@ func sample(seed string) map[string]gittest.File {
 	return files
 }
 
-// readAll reads every file with several readers at once. Each read must give what was committed or one of the errors,
+// readAll reads every file with several readers at once. Each read must return the committed contents or one of the errors,
 // in time. It returns the number of errors.
 func readAll(t testing.TB, dir string, files map[string]gittest.File, allowed ...syscall.Errno) (failed int) {
 	t.Helper()
@@ -207,7 +207,7 @@ func readAll(t testing.TB, dir string, files map[string]gittest.File, allowed ..
 	return failed
 }
 
-// readOne reads a path, not from pages that the kernel has kept.
+// readOne reads a path after it has dropped the pages that the kernel has cached.
 func readOne(path string, want gittest.File) error {
 	if want.Mode == "120000" {
 		target, err := os.Readlink(path)
@@ -244,7 +244,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 		s := w.serve(gittest.ServerOptions{})
 		m := w.bare(withSecret(s.URL("r.git")), "--timeout", shortWait.String(), "--wait", "git")
 		known := subtree(files, "known")
-		w.until("what is known is here", func() bool { return readAll(w, m.Dir, known, syscall.EIO) == 0 })
+		w.until("the known files are fetched", func() bool { return readAll(w, m.Dir, known, syscall.EIO) == 0 })
 		end := sync.OnceFunc(f.begin(s))
 		defer end()
 		allowed := []syscall.Errno{syscall.EIO}
@@ -258,7 +258,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 			both.Wait()
 		})
 		defer stop()
-		both.Go(func() { // what is here is read on meanwhile, and status answers
+		both.Go(func() { // at the same time fetched contents are read, and status answers
 			for over := false; !over; {
 				select {
 				case <-done:
@@ -267,7 +267,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 				}
 				start := now()
 				if n := readAll(w, m.Dir, known); n > 0 || start.elapsed() > shortWait {
-					w.Errorf("reading what is here: %d errors in %v", n, start.elapsed())
+					w.Errorf("reads of fetched contents: %d errors in %v", n, start.elapsed())
 				}
 			}
 		})
@@ -288,7 +288,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 		if !f.polite {
 			m.await("it is healed", healed)
 		}
-		// A machine that is very busy may need several tries: a read has no more than shortWait.
+		// A very busy machine may need several tries, because the timeout of a read is shortWait.
 		w.until("everything can be read after the fault", func() bool { return readAll(w, m.Dir, files, syscall.EIO) == 0 })
 		m.await("it is healed", healed)
 	})
@@ -311,17 +311,17 @@ func TestFaultDuringAcquisition(t *testing.T) {
 			w.Error("the password is shown")
 		}
 		switch {
-		case r.code == 0 && !f.sure: // the root came before the fault
+		case r.code == 0 && !f.sure: // the root tree was fetched before the fault
 			denied := map[string]gittest.File{}
 			maps.Copy(denied, files)
 			readAll(w, dir, denied, syscall.EIO)
 		case r.code != control.ExitRemote:
-			w.Errorf("exit code %d, want %d", r.code, control.ExitRemote)
+			w.Errorf("exit code of mount: got %d, want %d", r.code, control.ExitRemote)
 		default:
 			w.oneLineAndHint(r)
 			w.nothingLeft(parent)
 			if took := time.Since(start); took > 4*readWithin {
-				w.Errorf("it took %v", took)
+				w.Errorf("mount took %v", took)
 			}
 		}
 		end()
@@ -331,7 +331,7 @@ func TestFaultDuringAcquisition(t *testing.T) {
 		m := mounted{control.MountReply{Dir: dir}, w}
 		m.await("all trees are here", func(st control.MountStatus) bool { return st.Tree.Complete && st.GitReady })
 		healed := func(st control.MountStatus) bool { return st.State == control.StateMounted }
-		if r.code == 0 { // contents all answers for which broke off are refused until they have been asked for again
+		if r.code == 0 { // contents whose answers all ended early are refused until they are requested again
 			m.await("it is healed", healed)
 		}
 		if n := readAll(w, dir, files); n > 0 {
@@ -348,15 +348,15 @@ func (w *world) oneLineAndHint(r result) {
 	w.Helper()
 	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
 	if len(lines) > 2 || !strings.HasPrefix(lines[0], "artifactfs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ") || r.stdout != "" {
-		w.Errorf("not one line and a hint: %s", r)
+		w.Errorf("error is not one line, with at most one hint: %s", r)
 	}
 }
 
-// nothingLeft checks that no mount, no directory at path, nothing below mounts/ and no process but the daemon is there.
+// nothingLeft checks that no mount, no directory at path, nothing below mounts/ and no process but the daemon is left.
 func (w *world) nothingLeft(path string) {
 	w.Helper()
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		w.Errorf("%s is left (%v)", path, err)
+		w.Errorf("%s still exists (%v)", path, err)
 	}
 	if at := mountsBelow(w.root); len(at) > 0 {
 		w.Errorf("still mounted: %s", at)
@@ -367,7 +367,7 @@ func (w *world) nothingLeft(path string) {
 	w.until("no more than one daemon is left", func() bool { return len(slices.DeleteFunc(daemonsBelow(w.root), isWorker)) <= 1 })
 }
 
-// waiting is a process that waits for content.
+// waiting is a process that waits for contents.
 type waiting struct {
 	*exec.Cmd
 	out bytes.Buffer
@@ -383,7 +383,7 @@ func (w *world) start(name string, args ...string) *waiting {
 	return p
 }
 
-// interrupt ends a process as Ctrl-C does, which must be a matter of a moment.
+// interrupt ends a process as Ctrl-C does. The process must end within shortWait.
 func (w *world) interrupt(p *waiting) {
 	w.Helper()
 	start := time.Now()
@@ -397,8 +397,8 @@ func (w *world) interrupt(p *waiting) {
 	}
 }
 
-// A waiting lookup holds the name against all others who look it up, and the kernel lets no process interrupt that: so
-// the readers that wait for the same content do so by different names.
+// While a lookup waits, the kernel blocks all other lookups of the same name uninterruptibly, so the readers that wait for the
+// same contents open them by different names.
 func TestInterruptOfAReaderThatWaits(t *testing.T) {
 	for name, c := range map[string]struct{ plain, stall gittest.Fault }{
 		"for contents":                 {gittest.Fault{Kind: gittest.NoObjectInfo}, gittest.Fault{Kind: gittest.Stall}},
@@ -414,7 +414,7 @@ func TestInterruptOfAReaderThatWaits(t *testing.T) {
 			s.Inject(c.plain)
 			m := w.bare(s.URL("r.git"), "--wait", "git")
 			stall := s.Inject(c.stall)
-			// Of all kinds: the same content, a neighbour, another directory, a link.
+			// One reader of each kind: of the same contents, a neighbour, another directory, a symbolic link.
 			leave := []*waiting{w.start("cat", m.path("twin/a")), w.start("cat", m.path("big/2")), w.start("cat", m.path("d1/sub/f1"))}
 			stays := w.start("cat", m.path("twin/b"))
 			w.until("all wait", func() bool { return stall.Hits() > 0 && w.requestsWaiting(m.Dir) >= len(leave)+1 })
@@ -423,7 +423,7 @@ func TestInterruptOfAReaderThatWaits(t *testing.T) {
 			}
 			stall.Remove()
 			if err := stays.Wait(); err != nil || !bytes.Equal(stays.out.Bytes(), files["twin/b"].Data) {
-				t.Errorf("the reader that stayed: %v, %d bytes", err, stays.out.Len())
+				t.Errorf("the reader that was not interrupted: got %v, %d bytes", err, stays.out.Len())
 			}
 		})
 	}
@@ -438,7 +438,7 @@ func (w *world) requestsWaiting(dir string) int {
 	}
 	text, err := os.ReadFile(fmt.Sprintf("%s/%d/waiting", connections, unix.Minor(st.Dev)))
 	if err != nil {
-		w.Fatalf("see requests: %v", err)
+		w.Fatalf("read the number of waiting requests: %v", err)
 	}
 	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return n
@@ -449,13 +449,13 @@ func TestInterruptWhileTreesStream(t *testing.T) {
 	files := sample("interrupted while trees stream")
 	w.commit(w.repo("r.git", object.SHA1), files)
 	s := w.serve(gittest.ServerOptions{})
-	// Commit and root tree come, the rest does not.
+	// The commit and the root tree are fetched, the other trees are not.
 	stall := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 700})
 	dir := w.place("m")
 	w.ok("mount", s.URL("r.git"), dir, "--history", "none", "--prefetch", "none")
 	m := mounted{control.MountReply{Dir: dir}, w}
 	if st := m.status(); st.Tree.Complete || st.GitReady {
-		t.Errorf("status of a tree that is on its way: %+v", st)
+		t.Errorf("status while trees are fetched: %+v", st)
 	}
 	p := w.start("find", dir)
 	w.until("find waits", func() bool { return w.requestsWaiting(dir) > 0 })
@@ -463,11 +463,11 @@ func TestInterruptWhileTreesStream(t *testing.T) {
 	stall.Remove()
 	m.await("all trees are here", func(st control.MountStatus) bool { return st.Tree.Complete && st.GitReady })
 	if n := readAll(w, dir, files); n > 0 {
-		t.Errorf("%d errors afterwards", n)
+		t.Errorf("%d reads failed after the server answered again", n)
 	}
 }
 
-// A server that asks to be left alone for a moment is asked again, without an error for anybody.
+// A server that asks the client to retry later (Retry-After) receives the request again, and no reader gets an error.
 func TestRetryAfterIsHeeded(t *testing.T) {
 	w := newWorld(t)
 	files := sample("retry after")
@@ -477,9 +477,9 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	busy := s.Inject(gittest.Fault{Kind: gittest.Status, Status: 429, RetryAfter: time.Second, On: gittest.Fetch, Times: 2})
 	start := time.Now()
 	if n := readAll(w, m.Dir, subtree(files, "d0")); n > 0 {
-		t.Errorf("%d errors", n)
+		t.Errorf("%d reads failed", n)
 	}
 	if took := time.Since(start); busy.Hits() == 0 || took < time.Second {
-		t.Errorf("%d refusals, done after %v", busy.Hits(), took)
+		t.Errorf("the server refused %d requests, and all files were read after %v", busy.Hits(), took)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// upstream is a repository whose branch moves.
+// upstream is a repository whose branch is moved by the test.
 type upstream struct {
 	w    *world
 	repo *gittest.Repo
@@ -46,14 +46,14 @@ func (u *upstream) push() object.ID {
 	})
 }
 
-// rewind takes the newest commit upstream away.
+// rewind moves the branch of the upstream repository back by one commit.
 func (u *upstream) rewind() object.ID {
 	u.w.Helper()
 	u.w.git(u.repo.Path, "update-ref", "refs/heads/main", "main~1")
 	return must[object.ID](u.w)(object.ParseID(u.w.git(u.repo.Path, "rev-parse", "main")))
 }
 
-// refresh runs artifactfs refresh and returns what it cost.
+// refresh runs artifactfs refresh and returns the number of requests and contents that it fetched.
 func (m mounted) refresh(s served) (reply control.RefreshReply, requests, blobs int) {
 	m.w.Helper()
 	s.forget()
@@ -74,14 +74,14 @@ func (m mounted) isAt(u *upstream, commit object.ID) {
 		}
 	}
 	if out := m.w.git(m.Dir, "status", "--porcelain"); out != "" {
-		m.w.Errorf("git status after a move:\n%s", out)
+		m.w.Errorf("git status after the mount followed the branch:\n%s", out)
 	}
 	if out, err := exec.Command("diff", "-r", "--exclude=.git", m.Dir, m.w.clone(u.URL("r.git"))).CombinedOutput(); err != nil {
 		m.w.Errorf("mount and clone differ: %v\n%s", err, out)
 	}
 }
 
-// A mount that follows goes with the branch: one request to look, one to fetch, no content.
+// A mount with --follow moves with the branch: one request for the refs, one fetch, no contents.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"read-only", "writable"} {
@@ -94,7 +94,7 @@ func TestFollow(t *testing.T) {
 			}
 			m := w.mount(u.URL("r.git"), args...)
 			m.await("the remote was asked once", func(st control.MountStatus) bool { return st.Follow != nil && st.Follow.Commit != "" })
-			w.wantFile(m.path("README"), "round 0\n") // the kernel has it
+			w.wantFile(m.path("README"), "round 0\n") // now the kernel has cached it
 			w.wantFile(m.path("gone"), "gone\n")
 			if _, requests, blobs := m.refresh(u.served); requests != 1 || blobs != 0 {
 				t.Errorf("refresh without news: %d requests, %d contents; want 1, 0", requests, blobs)
@@ -130,7 +130,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A writable mount waits while something in it is the user's, and says what.
+// A writable mount does not follow while it contains changes of the user, and reports which.
 func TestFollowWaitsForWork(t *testing.T) {
 	w := newWorld(t)
 	u := w.upstream()
@@ -144,7 +144,7 @@ func TestFollowWaitsForWork(t *testing.T) {
 			t.Errorf("refresh: %+v, want no move, because of %q", reply, why)
 		}
 		if st := m.status(); st.Follow.Why != reply.Why || st.Follow.Commit != reply.To {
-			t.Errorf("status: %+v, want what refresh said: %+v", st.Follow, reply)
+			t.Errorf("status: %+v, want the reply of refresh: %+v", st.Follow, reply)
 		}
 	}
 	moves := func(tip object.ID) {
@@ -176,7 +176,7 @@ func TestFollowWaitsForWork(t *testing.T) {
 	moves(tip)
 }
 
-// The remote is asked again and again, also by the process that takes a mount over.
+// The daemon polls the remote, and continues after a takeover.
 func TestFollowByItself(t *testing.T) {
 	w := newWorld(t)
 	u := w.upstream()
@@ -217,7 +217,7 @@ func TestFollowByItself(t *testing.T) {
 	m.isAt(u, must[object.ID](t)(object.ParseID(w.git(u.repo.Path, "rev-parse", "main"))))
 }
 
-// On a mount that does not follow, refresh fetches, and says how to go there.
+// In a mount without --follow, refresh fetches and prints the command that moves to the new commit.
 func TestRefreshWithoutFollowing(t *testing.T) {
 	w := newWorld(t)
 	u := w.upstream()

@@ -24,8 +24,8 @@ func (u *upstream) rounds(n int) object.ID {
 	return u.w.commit(u.repo, files)
 }
 
-// A move that is killed in its middle leaves the old tree or the new one, whole, to the process that goes on, and that
-// process goes on following.
+// If the worker is killed while the mount follows the branch, its successor shows the old tree or the new one completely, and
+// continues to follow.
 func TestFollowKilled(t *testing.T) {
 	const files = 600
 	for _, kind := range []string{"read-only", "writable"} {

@@ -12,7 +12,7 @@ import (
 )
 
 // helpers puts the helpers where mount(8) looks for them, and a file over /etc/fstab, in a mount namespace that ends with
-// the script. What is given is run there.
+// the script. The script runs in that namespace.
 const helpers = `
 exec unshare --mount --propagation private sh -euc '
 root=$1 AFS=$2 URL=$3; shift 3
@@ -92,7 +92,7 @@ func TestMountHelper(t *testing.T) {
 	}
 }
 
-// in is the world with another test.
+// in returns the world with another test, that of a subtest.
 func (w *world) in(t testing.TB) *world {
 	c := *w
 	c.TB = t

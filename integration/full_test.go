@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// stateOn puts the world's state on a tmpfs with these options.
+// stateOn mounts a tmpfs with these options at the world's state directory.
 func (w *world) stateOn(options string) {
 	w.Helper()
 	if err := errors.Join(os.Mkdir(w.state, 0o700), unix.Mount("tmpfs", w.state, "tmpfs", 0, options)); err != nil {
@@ -28,13 +28,13 @@ func (w *world) stateOn(options string) {
 	}
 }
 
-// newWorldOnSmallDisk is a world whose state lies on a small disk, which ends with the world.
+// newWorldOnSmallDisk returns a world whose state directory is on a small tmpfs, which is unmounted when the world ends.
 func newWorldOnSmallDisk(t testing.TB, size int) *world {
 	t.Helper()
 	return newWorldOnDisk(t, fmt.Sprintf("size=%d,mode=700", size))
 }
 
-// newWorldOnDisk is a world whose state lies on a tmpfs with these options, which ends with the world.
+// newWorldOnDisk returns a world whose state directory is on a tmpfs with these options, which is unmounted when the world ends.
 func newWorldOnDisk(t testing.TB, options string) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -47,7 +47,7 @@ func newWorldOnDisk(t testing.TB, options string) *world {
 	return w
 }
 
-// fill leaves no byte of the small disk, and returns a function that frees it again.
+// fill writes files until the small disk is full, and returns a function that removes them.
 func (w *world) fill() (free func()) {
 	w.Helper()
 	path := filepath.Join(w.state, "filler")
@@ -67,7 +67,7 @@ func (w *world) fill() (free func()) {
 	}
 }
 
-// writeFile is os.WriteFile with an fsync: the error of a full disk must come at the latest then.
+// writeFile is os.WriteFile with an fsync, which must return the error of a full disk if no write has.
 func writeFile(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
@@ -78,7 +78,7 @@ func writeFile(path string, data []byte) error {
 }
 
 // appendAlone appends to a file, with no fsync and no fork of this process meanwhile. A child, such as a git that the server
-// starts, closes its copy of the descriptor when its program starts, and what could not be written back is reported by one
+// starts, closes its copy of the descriptor when its program starts, and a failed writeback is reported by one
 // close(2) only (fs/fuse/file.c, fuse_flush), which may be that one.
 func appendAlone(path string, data []byte) error {
 	syscall.ForkLock.RLock()
@@ -101,10 +101,10 @@ func TestDiskFull(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"large": {Data: noise}, "small": {Data: []byte("small\n")}, "dir/f": {Data: []byte("f\n")}})
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	m := w.bare(url)
-	// All is here: what fails from now on fails for want of room.
+	// All contents are fetched: errors from now on are caused by the full disk.
 	for name, want := range map[string][]byte{"large": noise, "small": []byte("small\n"), "dir/f": []byte("f\n")} {
 		if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%s: %d bytes, %v", name, len(got), err)
+			t.Fatalf("read %s before the disk is full: got %d bytes, %v", name, len(got), err)
 		}
 	}
 	if err := writeFile(m.path("before"), []byte("before\n")); err != nil {
@@ -116,7 +116,7 @@ func TestDiskFull(t *testing.T) {
 		wants(t, "writing a large file", writeFile(m.path("big"), noise), unix.ENOSPC)
 		wants(t, "appending much", appendAlone(m.path("before"), noise), unix.ENOSPC)
 		if got, err := os.ReadFile(m.path("small")); err != nil || string(got) != "small\n" {
-			t.Errorf("reading: %q, %v", got, err)
+			t.Errorf("read the directory on the full disk: got %q, %v", got, err)
 		}
 	})
 	t.Run("room again", func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestDiskFull(t *testing.T) {
 		}
 		check(t, os.Remove(m.path("big")))
 	})
-	w.until("what was deleted takes no room", func() bool { // or the next one would be given it
+	w.until("deleted files have freed their blocks", func() bool { // otherwise the next write would get these blocks
 		contents := filepath.Join(w.state, "mounts", m.ID, "overlay", "contents")
 		room := int64(0)
 		check(t, filepath.WalkDir(contents, func(_ string, d fs.DirEntry, err error) error {
@@ -148,10 +148,10 @@ func TestDiskFull(t *testing.T) {
 		f := must[*os.File](t)(os.OpenFile(m.path("large"), os.O_RDWR, 0))
 		_, err := f.WriteAt([]byte("changed"), large/2)
 		wants(t, "changing an untouched file", errors.Join(err, f.Sync()), unix.ENOSPC)
-		f.Close() // may tell of it too
+		f.Close() // close may return the error, too
 		w.dropCaches()
 		if got, err := os.ReadFile(m.path("large")); err != nil || !bytes.Equal(got, noise) {
-			t.Errorf("after the failure: %v%s", err, where(got, noise))
+			t.Errorf("read after the failed write: %v%s", err, where(got, noise))
 		}
 		free()
 		f = must[*os.File](t)(os.OpenFile(m.path("large"), os.O_RDWR, 0))
@@ -162,7 +162,7 @@ func TestDiskFull(t *testing.T) {
 		}
 		check(t, f.Sync())
 		if got, err := os.ReadFile(m.path("large")); err != nil || !bytes.Equal(got, noise) {
-			t.Errorf("with room: %v%s", err, where(got, noise))
+			t.Errorf("read after space was freed: %v%s", err, where(got, noise))
 		}
 	})
 	names := map[string]bool{}
@@ -186,7 +186,7 @@ func TestDiskFull(t *testing.T) {
 				wants(t, name, err, unix.ENOSPC)
 				failed = true
 			} else if i > 1_000_000 {
-				t.Fatal("there is room for everything")
+				t.Fatal("all files could be created on the small disk")
 			}
 		}
 		t.Logf("%d names until the disk was full", len(names))
@@ -223,7 +223,7 @@ func TestDiskFull(t *testing.T) {
 	})
 	closed("after unmounting on a full disk")
 	if st := m.status(); st.State != control.StateMounted {
-		t.Errorf("state %s: %s", st.State, st.Error)
+		t.Errorf("status after space was freed: state %s, error %s", st.State, st.Error)
 	}
 }
 
@@ -241,12 +241,12 @@ func (w *world) sameNames(dir string, want map[string]bool) {
 	}
 	for name := range got {
 		if !want[name] {
-			w.Errorf("%s should not be there", name)
+			w.Errorf("%s exists, but should not", name)
 		}
 	}
 }
 
-// contents are all files below a directory by their paths.
+// contents returns the contents of all files below a directory by their paths.
 func (w *world) contents(dir string) map[string]string {
 	w.Helper()
 	all := map[string]string{}
@@ -264,7 +264,7 @@ func (w *world) contents(dir string) map[string]string {
 	return all
 }
 
-// damaged is a session with some work, unmounted, whose files a test damages.
+// damaged is an unmounted session with some changes, whose files a test damages.
 type damaged struct {
 	*world
 	m       mounted
@@ -286,7 +286,7 @@ func newDamaged(t *testing.T) *damaged {
 	d.overlay = filepath.Join(d.home, "overlay")
 	w.unmount(d.m)
 	if !exists(filepath.Join(d.overlay, "log")) {
-		t.Fatalf("no log in %s", d.overlay)
+		t.Fatalf("no log file in %s", d.overlay)
 	}
 	return d
 }
@@ -296,21 +296,21 @@ func (d *damaged) mountAgain(args ...string) result {
 	return d.afs(append([]string{"mount", d.url, d.m.Dir, "--history", "none", "--prefetch", "none"}, args...)...)
 }
 
-// refusedUntouched wants mount to name what is wrong, every file of the overlay to stay as it is, and no file to go.
+// refusedUntouched checks that mount fails with an error that contains the names, and that all files of the overlay are unchanged.
 func (d *damaged) refusedUntouched(names ...string) {
 	d.Helper()
 	before := d.contents(d.home)
 	r := d.mountAgain()
 	if r.code == 0 {
-		d.Fatalf("mounted in spite of it: %s", r)
+		d.Fatalf("mount of a damaged session succeeded: %s", r)
 	}
 	for _, n := range names {
 		if !strings.Contains(r.stderr, n) {
-			d.Errorf("%q is not named: %s", n, r)
+			d.Errorf("mount does not name %q: %s", n, r)
 		}
 	}
 	if lines := strings.Split(strings.TrimSpace(r.stderr), "\n"); len(lines) > 2 || !strings.HasPrefix(lines[0], "artifactfs: ") {
-		d.Errorf("not one line and a hint: %s", r)
+		d.Errorf("error is not one line with a hint: %s", r)
 	}
 	after := d.contents(d.home)
 	for path, data := range before {
@@ -319,7 +319,7 @@ func (d *damaged) refusedUntouched(names ...string) {
 		}
 	}
 	if at := mountsBelow(d.root); len(at) > 0 {
-		d.Errorf("mounted: %s", at)
+		d.Errorf("still mounted: %s", at)
 	}
 }
 
@@ -328,14 +328,14 @@ func TestDamagedLog(t *testing.T) {
 	log := filepath.Join(d.overlay, "log")
 	data := must[[]byte](t)(os.ReadFile(log))
 	used := len(bytes.TrimRight(data, "\x00"))
-	at := bytes.Index(data, []byte("new25")) // in a record, and many lie behind it
+	at := bytes.Index(data, []byte("new25")) // in a record before many others
 	if at < 0 {
-		t.Fatal("the log does not say the name of a new file")
+		t.Fatal("the log does not contain the name of a new file")
 	}
 	data[at] ^= 0x55
 	check(t, os.WriteFile(log, data, 0o600))
 	d.refusedUntouched(log, "hint: ")
-	// It can be looked at.
+	// A read-only mount of the damaged session works.
 	if r := d.mountAgain("--read-only"); r.code != 0 {
 		t.Error(r)
 	} else {
@@ -346,7 +346,7 @@ func TestDamagedLog(t *testing.T) {
 		d.ok("unmount", d.m.Dir)
 	}
 	if r := d.afs("doctor"); r.code != control.ExitFailed || !strings.Contains(r.stdout+r.stderr, log) {
-		t.Errorf("doctor: %s", r)
+		t.Errorf("doctor of the damaged session: %s", r)
 	}
 	r := d.afs("doctor", "--repair")
 	t.Logf("%s", r)
@@ -375,11 +375,11 @@ func TestMissingContent(t *testing.T) {
 		}
 	}
 	if gone == "" {
-		t.Fatal("the content of a file is not in a file of its own")
+		t.Fatal("no contents file of the overlay has the contents of the file")
 	}
 	check(t, os.Remove(gone))
 	if r := d.afs("doctor"); r.code != control.ExitFailed || !strings.Contains(r.stdout+r.stderr, "new07") && !strings.Contains(r.stdout+r.stderr, filepath.Base(gone)) {
-		t.Errorf("doctor: %s", r)
+		t.Errorf("doctor of the damaged session: %s", r)
 	}
 	if r := d.mountAgain(); r.code != 0 {
 		t.Fatal(r)
@@ -392,9 +392,9 @@ func TestMissingContent(t *testing.T) {
 		}
 	}
 	if err := os.WriteFile(d.m.path("new07"), []byte("anew\n"), 0o644); err != nil {
-		t.Errorf("writing it anew: %v", err)
+		t.Errorf("write the damaged file again: %v", err)
 	} else if got, err := os.ReadFile(d.m.path("new07")); err != nil || string(got) != "anew\n" {
-		t.Errorf("written anew: %q, %v", got, err)
+		t.Errorf("read the file that was written again: got %q, %v", got, err)
 	}
 }
 
@@ -403,7 +403,7 @@ func TestNewerVersion(t *testing.T) {
 		d := newDamaged(t)
 		log := filepath.Join(d.overlay, "log")
 		data := must[[]byte](t)(os.ReadFile(log))
-		data[8] = 200 // behind the magic
+		data[8] = 200 // the version follows the magic number
 		check(t, os.WriteFile(log, data, 0o600))
 		d.refusedUntouched("200")
 	})
@@ -416,7 +416,7 @@ func TestNewerVersion(t *testing.T) {
 		check(t, os.WriteFile(file, must[[]byte](t)(json.Marshal(fields)), 0o600))
 		d.refusedUntouched("4711")
 		if r := d.afs("unmount", "--discard", "--yes", d.m.Dir); r.code == 0 && !exists(d.overlay) {
-			t.Errorf("what a newer version wrote was thrown away: %s", r)
+			t.Errorf("unmount --discard removed the overlay of a newer version: %s", r)
 		}
 	})
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A takeover needs no new room: with the disk of the state directory full, to the last block or to the last inode, each
-// successor of a killed worker serves the mounts, and all works again when there is room.
+// A takeover needs no free disk space: while the disk of the state directory has no free block or no free inode, each
+// successor of a killed worker serves the mounts, and writes work again once there is space.
 func TestTakeoverOnFullDisk(t *testing.T) {
-	const kills = 12 // more than workers that may fail one after the other
+	const kills = 12 // more than the number of workers that may fail one after the other
 	for _, c := range []struct {
 		name, disk string
 		fill       func(w *world, m mounted) (free func())
@@ -53,7 +53,7 @@ func TestTakeoverOnFullDisk(t *testing.T) {
 			}
 			big := bytes.Repeat([]byte("big"), 20_000)
 			var err error
-			for i := 0; err == nil && i < 500; i++ { // a process that was killed may have left some room
+			for i := 0; err == nil && i < 500; i++ { // a killed process may have freed some space
 				err = writeFile(m.path(fmt.Sprint("more-", i)), big)
 			}
 			wants(t, "writing files after the kills", err, unix.ENOSPC)
@@ -64,13 +64,13 @@ func TestTakeoverOnFullDisk(t *testing.T) {
 			check2(t, syscall.Kill(pid, syscall.SIGKILL))
 			reads("a mount with room again")
 			if st := m.status(); st.Error != "" {
-				t.Errorf("status with room again: got error %q, want none", st.Error)
+				t.Errorf("status after space was freed: got error %q, want none", st.Error)
 			}
 		})
 	}
 }
 
-// fillBlocks takes all blocks, those too that the mount has reserved for changes of names.
+// fillBlocks allocates all blocks, including those that the mount has reserved for changes of names.
 func (w *world) fillBlocks(m mounted) (free func()) {
 	w.Helper()
 	free = w.fill()
@@ -83,7 +83,7 @@ func (w *world) fillBlocks(m mounted) (free func()) {
 	}
 }
 
-// fillInodes takes all inodes, among them those of the log file, which was removed to make room.
+// fillInodes allocates all inodes, including that of the log file, which was removed to make space.
 func (w *world) fillInodes(mounted) (free func()) {
 	w.Helper()
 	check2(w, os.RemoveAll(filepath.Dir(w.logFile())))

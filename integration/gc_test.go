@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// mostPacks is how many packs there may be in one directory at any time.
+// mostPacks is the largest number of packs in one directory at any time.
 const mostPacks = 30
 
 // packsOf lists the packs of a git directory with their sizes.
@@ -32,7 +32,7 @@ func (w *world) packsOf(gitDir string) (packs []string) {
 	return packs
 }
 
-// workIn makes a mount of a repository with all that a user can have in git: commits on branches that exist nowhere else,
+// workIn makes a mount of a repository with all kinds of local git data: commits on branches that exist nowhere else,
 // a tag, a stash, staged and other changes.
 func (w *world) workIn(m mounted) {
 	w.Helper()
@@ -60,7 +60,7 @@ func (w *world) workIn(m mounted) {
 	write("new.txt", "new\n")
 }
 
-// inGit describes what must stay as it is: refs, the objects of the user's own, the state of the working tree.
+// inGit describes the data that maintenance must not change: refs, owned objects, the state of the working tree.
 func (m mounted) inGit() string {
 	m.w.Helper()
 	own := strings.Split(m.w.git(m.Dir, "rev-list", "--objects", "--all", "--reflog", "--indexed-objects", "--not", "--remotes"), "\n")
@@ -69,8 +69,8 @@ func (m mounted) inGit() string {
 		m.w.git(m.Dir, "status", "--porcelain=v2") + "\n" + m.w.git(m.Dir, "log", "--all", "--format=%H %T %s")
 }
 
-// Whatever git does to tidy up in a mount, nothing of the user's is lost, the store stays as it is, and git finds
-// nothing wrong afterwards.
+// Every maintenance command of git in a mount keeps the user's data, leaves the store unchanged, and git fsck finds
+// no error afterwards.
 func TestTidyingUpLosesNothing(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestTidyingUpLosesNothing(t *testing.T) {
 					args = append(args, "--no-progress", "--no-dangling")
 				}
 				if out := w.git(m.Dir, args...); args[0] == "fsck" && out != "" {
-					t.Errorf("git %s: %s", command, out)
+					t.Errorf("git %s printed %s", command, out)
 				}
 				if after := m.inGit(); after != before {
 					t.Fatalf("after git %s: %s\nbefore: %s", command, after, before)
@@ -101,17 +101,17 @@ func TestTidyingUpLosesNothing(t *testing.T) {
 					t.Errorf("after git %s the store has %q, before %q", command, after, store)
 				}
 				if n := len(w.packsOf(m.gitDir())); n >= mostPacks {
-					t.Errorf("%d packs after git %s", n, command)
+					t.Errorf("got %d packs after git %s", n, command)
 				}
 			}
 			if after := w.treeSum(m.Dir); after != files {
-				t.Error("files are others than before")
+				t.Error("contents of files changed")
 			}
 			w.git(m.Dir, "reset", "--quiet", "--hard")
 			w.git(m.Dir, "clean", "--quiet", "--force")
 			w.git(m.Dir, "stash", "pop", "--quiet")
 			if got := must[[]byte](w)(os.ReadFile(m.path("mine.txt"))); string(got) != "stashed\n" {
-				t.Errorf("the stash holds %q", got)
+				t.Errorf("the stash contains %q", got)
 			}
 		})
 	}
@@ -162,7 +162,7 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("faults.git"), "--history", "full", "--prefetch", "none")
 	most := 0
 	for i := range n {
-		// As others' tools do, which say nothing of what they will ask for next.
+		// Like a tool that does not announce which objects it will read next.
 		name := fmt.Sprintf("d%d/f%d.txt", i%7, i)
 		id := w.git(r.Path, "rev-parse", first.String()+":"+name)
 		if got, want := w.git(m.Dir, "cat-file", "-p", id), strings.TrimSpace(string(old[name].Data)); got != want {
@@ -172,8 +172,8 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 			most = max(most, len(w.packsOf(dir)))
 		}
 	}
-	if most > mostPacks+12 { // who asks faster than packs are joined is made to wait
-		t.Errorf("%d packs in one directory", most)
+	if most > mostPacks+12 { // a client that fetches faster than packs are joined has to wait
+		t.Errorf("got %d packs in one directory", most)
 	}
 	t.Logf("at most %d packs in one directory", most)
 	w.until("packs are joined", func() bool { return len(w.packsOf(w.storeGit())) <= 12 && len(w.packsOf(m.gitDir())) <= 12 })
@@ -181,16 +181,16 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 		t.Errorf("git fsck: %s", out)
 	}
 	if got, want := w.objectsIn(m.Dir), w.objectsIn(r.Path); !slices.Equal(got, want) {
-		t.Errorf("git knows of %d objects, the source has %d", len(got), len(want))
+		t.Errorf("git lists %d objects, the remote has %d", len(got), len(want))
 	}
-	for name, f := range old { // all of them are still there
+	for name, f := range old { // all old versions can still be read
 		if got := w.git(m.Dir, "-c", "remote.artifactfs.promisor=false", "cat-file", "-p", first.String()+":"+name); got != strings.TrimSpace(string(f.Data)) {
 			t.Errorf("%s is %q", name, got)
 		}
 	}
 }
 
-// Git's everyday commands start nothing that repacks.
+// Git's everyday commands start no process that repacks.
 func TestNothingRepacksBehindACommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -227,16 +227,16 @@ func TestNothingRepacksBehindACommand(t *testing.T) {
 		started++
 		for _, arg := range e.Argv {
 			if slices.Contains([]string{"gc", "repack", "pack-objects", "maintenance", "prune", "multi-pack-index"}, arg) {
-				t.Errorf("git starts %q", e.Argv)
+				t.Errorf("git started the process %q", e.Argv)
 			}
 		}
 	}
 	if started == 0 {
-		t.Error("no command started anything: the trace is not read")
+		t.Error("the trace has no process: no command was traced")
 	}
 }
 
-// What only the mount's own git directory has is shown without the remote: files of a commit made there, loose or packed.
+// Files of a commit that was made in the mount are shown without a request to the remote, whether the objects are loose or packed.
 func TestLocalCommitIsShownWithoutTheRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -262,14 +262,14 @@ func TestLocalCommitIsShownWithoutTheRemote(t *testing.T) {
 		s.forget()
 		w.ok("switch", "-C", m.Dir, "mine")
 		if got := must[[]byte](w)(os.ReadFile(m.path("own/deep/file.txt"))); string(got) != text {
-			t.Errorf("packed %v: the file holds %q", packed, got)
+			t.Errorf("packed %v: the file contains %q", packed, got)
 		}
 		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
-			t.Errorf("packed %v: status says %q", packed, out)
+			t.Errorf("packed %v: git status prints %q", packed, out)
 		}
 		for _, r := range s.quiet() {
 			if r.Objects > 0 {
-				t.Errorf("packed %v: the remote was asked: %+v", packed, r)
+				t.Errorf("packed %v: got requests to the remote: %+v", packed, r)
 			}
 		}
 	}

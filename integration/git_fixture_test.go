@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// gitFixture is the repository that scenarios work with, the server it comes from, and a clone to be copied.
+// gitFixture is the repository that scenarios use, its server, and a clone that is copied for each pair.
 type gitFixture struct {
 	w        *world
 	server   served
@@ -27,7 +27,7 @@ type gitFixture struct {
 	over map[string]int // requests answered, by repository
 }
 
-// lines are a text of n lines that is like no other.
+// lines returns a text of n lines that differs from all others.
 func lines(n int, about string) string {
 	var b strings.Builder
 	for i := range n {
@@ -179,8 +179,8 @@ func (w *world) gitFixture(r *gittest.Repo) *gitFixture {
 	return x
 }
 
-// userConfig is the global configuration of both sides. A mount never tidies up by itself; a clone that did so in the
-// middle of a test would throw away its reflog, whose dates are old.
+// userConfig is the global configuration of both sides. It turns off automatic maintenance: a mount never runs it, and a clone that
+// did so in the middle of a test would expire its reflog, whose dates are old.
 const userConfig = `[user]
 	name = A U Thor
 	email = author@example.com
@@ -202,7 +202,7 @@ func (x *gitFixture) answered(r gittest.Request) {
 	x.over[r.Repo]++
 }
 
-// asked counts what the server was asked for under one name of a repository, and how much of that is over.
+// asked returns the requests for one name of a repository, and how many of them are finished.
 func (x *gitFixture) asked(repo string) (requests, blobs, over int) {
 	for _, r := range x.server.Log().Requests() {
 		if r.Repo == repo {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// same runs lines on both sides as steps from n on, and compares answers and what is left.
+// same runs lines on both sides as steps from n on, and compares the answers and the states of both sides.
 func (p *pair) same(n int, lines ...string) error {
 	for i, line := range lines {
 		got, err := p.mount.step(n+i, line)
@@ -46,7 +46,7 @@ func (p *pair) killed(t testing.TB) error {
 	return p.again()
 }
 
-// newPair is pair for a test that has one; it ends with the test.
+// newPair returns a pair that ends with the test.
 func (x *gitFixture) newPair(t testing.TB, s scenario) *pair {
 	t.Helper()
 	p, err := x.pair(s)
@@ -64,7 +64,7 @@ func (x *gitFixture) newPair(t testing.TB, s scenario) *pair {
 	return p
 }
 
-// facesOf a working tree are what must stay when git writes no files. Git's own is not part of it.
+// facesOf returns the attributes of all files of a working tree, which must stay when git writes no files. The git directory is left out.
 func facesOf(t testing.TB, g *gitSide) map[string]face {
 	t.Helper()
 	all := (&world{TB: t}).faces(g.top())
@@ -76,8 +76,8 @@ func facesOf(t testing.TB, g *gitSide) map[string]face {
 	return all
 }
 
-// Whatever way HEAD is moved without files being written, no file of the mount changes: not its bytes, nor its times,
-// nor its number; and git prints the truth about what differs now.
+// When a git command moves HEAD without writing files, no file of the mount changes its contents, times or inode number,
+// and git status and diff report the same differences as in a clone.
 func TestMovingHeadChangesNoFile(t *testing.T) {
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestMovingHeadChangesNoFile(t *testing.T) {
 					t.Errorf("compare stashes with the clone after %s: %v", line, err)
 				}
 			}
-			// And where files are written, those are that a clone writes.
+			// A command that writes files writes the same files as in a clone.
 			for i, line := range []string{"git reset -q --hard origin/main", "git checkout -q topic", "git reset -q --hard origin/far", "git checkout -q -B main origin/main"} {
 				contents := fileContents(t, p.mount.top())
 				faces, clone := facesOf(t, p.mount), facesOf(t, p.clone)
@@ -132,9 +132,9 @@ func TestMovingHeadChangesNoFile(t *testing.T) {
 				}
 				now, inClone := facesOf(t, p.mount), facesOf(t, p.clone)
 				for path, content := range fileContents(t, p.mount.top()) {
-					// Git writes a file anew whose contents it did not expect, even if they are right.
+					// Git rewrites a file whose contents it did not expect, even if they are correct.
 					if contents[path] == content && clone[path] == inClone[path] && now[path] != faces[path] {
-						t.Errorf("%s: %q is %+v, was %+v, and has the same contents", line, path, now[path], faces[path])
+						t.Errorf("%s: %q was rewritten with the same contents: it is %+v, was %+v", line, path, now[path], faces[path])
 					}
 				}
 				if i == 1 {

@@ -13,12 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The monitor test edits both sides alike, at random, and asks git status after each step: git believes the daemon on
-// what has changed, so a change that was not told is a file that git shows wrong.
+// The monitor test makes the same random changes on both sides and runs git status after each step. Git relies on the daemon's list of
+// changed paths, so git status is wrong for a file whose change the daemon did not report.
 
 var monitorSteps = envInt("AFS_MONITOR_STEPS", 320)
 
-// edits makes random changes. It knows what is there from the clone.
+// edits makes random changes. It lists the clone to find the existing paths.
 type edits struct {
 	p     *pair
 	rnd   *rand.Rand
@@ -52,13 +52,13 @@ func (e *edits) pick(all []string) string {
 	return all[e.rnd.IntN(len(all))]
 }
 
-// fresh is a name that may be new, in a directory that is there or is made.
+// fresh returns a path that may be new, in a directory that exists or is created.
 func (e *edits) fresh() string {
 	dir := e.pick(append(e.paths(true), ".", "made", "made/deep"))
 	return filepath.Join(dir, []string{"a", "b.c", "c.o", "d d"}[e.rnd.IntN(4)])
 }
 
-// next chooses a change: what it is called, and how to do it to one side.
+// next chooses a change: its description, and the function that makes it on one side.
 func (e *edits) next() (string, func(side int, top string) error) {
 	file, dir, to := e.pick(e.paths(false)), e.pick(e.paths(true)), e.fresh()
 	n := e.rnd.IntN(1000)
@@ -105,7 +105,7 @@ func (e *edits) next() (string, func(side int, top string) error) {
 	case 7:
 		return "remove " + file, func(_ int, top string) error { return os.Remove(at(top, file)) }
 	case 8:
-		if n%4 > 0 { // there would be little left
+		if n%4 > 0 { // otherwise few files would be left
 			dir = filepath.Join("vendor", fmt.Sprintf("p%d", n%3))
 		}
 		return "remove directory " + dir, func(_ int, top string) error { return os.RemoveAll(at(top, dir)) }
@@ -174,7 +174,7 @@ func (e *edits) close() {
 	}
 }
 
-// one does a change to both sides.
+// one makes a change on both sides.
 func (e *edits) one() error {
 	what, change := e.next()
 	e.steps = append(e.steps, what)
@@ -188,10 +188,10 @@ func (e *edits) one() error {
 	return nil
 }
 
-// look compares what git shows. Git may look after all that is there, as it does without help, now and then.
+// look compares the output of git commands. Now and then git scans all files, as it does without the file system monitor.
 func (e *edits) look(n int) error {
-	// A checkout writes over what lstat tells has changed since, of which the other names of a file that lost one are an
-	// example: in a clone it then has a content of its own, and under a monitor, which tells of contents, it stays linked.
+	// A checkout rewrites files whose lstat has changed, for example the other names of a file that lost one hard link:
+	// in a clone the file is then a separate one, but with a monitor, which reports changed contents only, the file stays linked.
 	const unlinked = `find . -path ./.git -prune -o -type f -links +1 -exec sh -c 'cp -p "$1" "$1.own" && mv "$1.own" "$1"' _ {} \;`
 	lines := []string{"git status --porcelain=v2 --untracked-files=" + []string{"all", "normal", "no"}[e.rnd.IntN(3)]}
 	switch e.rnd.IntN(24) {
@@ -203,7 +203,7 @@ func (e *edits) look(n int) error {
 		lines = append(lines, "git diff --stat")
 	case 3:
 		lines = append(lines, unlinked, "git reset -q --hard; git clean -fdq; git status --porcelain")
-		e.close() // it is unlinked on both sides, or not
+		e.close() // so that the file is removed on both sides or on none
 	case 4:
 		lines = append(lines, "git status --porcelain --ignored", "git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain --ignored")
 	}
@@ -224,7 +224,7 @@ func (e *edits) look(n int) error {
 	return nil
 }
 
-// flush makes the kernel hand over what was written; what it still holds is lost with a mount whose daemon is killed.
+// flush makes the kernel write back its dirty pages, which are lost with a mount whose daemon is killed.
 func (e *edits) flush() error {
 	if e.open[0] != nil {
 		if err := e.open[0].Sync(); err != nil {
@@ -275,6 +275,6 @@ func TestStatusTellsEveryChange(t *testing.T) {
 		}
 	}
 	if err := p.same(monitorSteps, "git status --porcelain"); err != nil {
-		t.Errorf("seed %d: at the end: %v", modelSeed, err)
+		t.Errorf("seed %d: compare at the end: %v", modelSeed, err)
 	}
 }

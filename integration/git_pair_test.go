@@ -15,14 +15,14 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// scenario is what is done to both sides.
+// scenario is a list of shell commands that is run on both sides.
 type scenario struct {
 	name   string // its row in doc/compatibility.md
 	steps  string // a step each line
-	why    string // in the table: why the figures are what they are
-	warm   bool   // everything is hydrated before
+	why    string // in the table: the reason of the figures
+	warm   bool   // all contents are fetched before
 	own    bool   // the server's repository is changed
-	online bool   // it talks to the server in the clone, too
+	online bool   // the commands use the server in the clone, too
 	ref    string // what is mounted; "": the default branch
 }
 
@@ -32,7 +32,7 @@ func (s scenario) lines() []string { return strings.Split(strings.Trim(s.steps, 
 // own, and the server knows its repository by a name of its own: what it costs can be counted.
 type pair struct {
 	x            *gitFixture
-	w            *world // of the pair: only for commands
+	w            *world // the pair's world, used only for commands
 	repo         string // on the server
 	mount, clone *gitSide
 	id           string
@@ -69,7 +69,7 @@ func (x *gitFixture) pair(s scenario) (*pair, error) {
 	return p, errors.Join(os.Mkdir(p.mount.home, 0o755), p.again())
 }
 
-// serve gives the fixture the pair's name: a copy if it will be changed.
+// serve makes the fixture available under the pair's name: a copy if the scenario changes the repository.
 func (p *pair) serve(own bool) error {
 	if !own {
 		return os.Symlink(filepath.Base(p.x.repo), p.clone.server)
@@ -80,7 +80,7 @@ func (p *pair) serve(own bool) error {
 	return copyTree(p.x.repo, p.clone.server)
 }
 
-// checkOut makes a clone from the template: as if it came from the side's URL, and with an index that knows the copies.
+// checkOut copies the template clone, sets its URL to that of the side, and refreshes its index for the copied files.
 func (g *gitSide) checkOut(x *gitFixture, ref string) error {
 	if ref != "" {
 		top := g.top()
@@ -122,7 +122,7 @@ func (p *pair) afs(args ...string) (string, error) {
 	return string(out), nil
 }
 
-// again mounts, for the first time or once more.
+// again mounts the pair's mount, for the first time or after an unmount.
 func (p *pair) again() error {
 	out, err := p.afs(append([]string{"mount", p.mount.url, p.mount.top(), "--json"}, p.args...)...)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *pair) again() error {
 	return p.quiet()
 }
 
-// quiet waits until nothing is under way for the mount.
+// quiet waits until the mount has no request in flight.
 func (p *pair) quiet() error {
 	if p.x.clones {
 		return nil
@@ -153,13 +153,13 @@ func (p *pair) quiet() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("waited %s in vain until %s is quiet", patience, p.mount.top())
+	return fmt.Errorf("waited for %s, but %s still has requests in flight", patience, p.mount.top())
 }
 
-// cost is what a scenario made the mount ask the server for.
+// cost counts the requests and contents that a scenario made the mount fetch.
 type cost struct {
 	requests, blobs int
-	overload        time.Duration // in which the machine had too much to do
+	overload        time.Duration // time in which the machine was overloaded
 }
 
 // do runs steps on both sides and compares. The sides run at the same time, unless the clone too talks to the server,
@@ -183,7 +183,7 @@ func (p *pair) do(s scenario) (cost, error) {
 		return err
 	})
 	both.Wait()
-	if s.own { // as it was, for the other side
+	if s.own { // restore the repository for the other side
 		if err := p.serve(true); err != nil {
 			return c, err
 		}
@@ -202,14 +202,14 @@ func (p *pair) do(s scenario) (cost, error) {
 	return c, errors.Join(sameAnswers(onMount.answers, onClone.answers), sameState(onMount.state, onClone.state))
 }
 
-// left is what a scenario said and left behind on one side.
+// left is the output of a scenario on one side, and the state of that side afterwards.
 type left struct {
 	answers []answer
 	state   gitState
 	err     error
 }
 
-// leave runs a scenario on a side, then whatever is to be done before its state is looked at.
+// leave runs a scenario on a side, then the commands that must precede reading its state.
 func leave(g *gitSide, s scenario, then ...func() error) left {
 	var l left
 	l.answers, l.err = g.run(s.lines())
@@ -224,13 +224,13 @@ func leave(g *gitSide, s scenario, then ...func() error) left {
 	return l
 }
 
-// log is the end of what the daemon logged.
+// log returns the end of the daemon's log.
 func (p *pair) log() []byte {
 	log, _ := os.ReadFile(p.w.logFile())
 	return log[max(0, len(log)-4<<10):]
 }
 
-// end takes the pair away, with all that was done to it.
+// end unmounts the pair and removes all its files.
 func (p *pair) end() error {
 	var err error
 	if !p.x.clones {
@@ -240,7 +240,7 @@ func (p *pair) end() error {
 	}
 	for deadline := time.Now().Add(patience); len(daemonsBelow(p.w.root)) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return errors.Join(err, fmt.Errorf("the daemon of %s does not end", p.w.root))
+			return errors.Join(err, fmt.Errorf("the daemon of %s does not exit", p.w.root))
 		}
 	}
 	return errors.Join(err, os.RemoveAll(p.w.root), os.RemoveAll(p.clone.server))

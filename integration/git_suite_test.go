@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// gitScenarios are all scenarios that begin with the fixture, by what they are about.
+// gitScenarios are all scenarios that start from the fixture, by topic.
 var gitScenarios = []struct {
 	about     string
 	scenarios []scenario
@@ -27,7 +27,7 @@ func chosen(all []scenario) []scenario {
 	return slices.DeleteFunc(slices.Clone(all), func(s scenario) bool { return !re.MatchString(s.name) })
 }
 
-// runScenarios runs each as a test of its own, some at a time, and returns what they cost.
+// runScenarios runs each scenario as a subtest, several at a time, and returns their costs.
 func (x *gitFixture) runScenarios(t *testing.T, about string, scenarios []scenario) []cost {
 	t.Helper()
 	costs := make([]cost, len(scenarios))
@@ -56,7 +56,7 @@ func (x *gitFixture) runScenarios(t *testing.T, about string, scenarios []scenar
 	return costs
 }
 
-// What git does in a mount is what it does in a clone.
+// Git commands have the same effects and output in a mount as in a clone.
 func TestGitScenarios(t *testing.T) {
 	w := newWorld(t)
 	x := newGitFixture(w, object.SHA1)

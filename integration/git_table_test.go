@@ -15,7 +15,7 @@ import (
 )
 
 // The table of doc/compatibility.md has a row for each scenario, and for each generation of git two columns: requests
-// and blobs. A run checks the columns of the git it was made with, and leaves the others. AFS_UPDATE=1 replaces the
+// and blobs. A run checks the columns of the git version that it uses, and leaves the others. AFS_UPDATE=1 replaces the
 // figures that do not hold, AFS_UPDATE=all those that do as well.
 
 const (
@@ -24,10 +24,10 @@ const (
 	tableEnd      = "<!-- end -->\n"
 )
 
-// generations of git: what older ones ask a hook, the others ask a socket.
+// generations of git: older ones run a hook as file system monitor, newer ones connect to a socket.
 var generations = []string{"2.39", "2.55"}
 
-// generation finds the columns of the git in use. Their figures are exact for that version only.
+// generation returns the columns of the git version in use. The figures are exact for that version only.
 func generation(t testing.TB) (column int, exact bool) {
 	t.Helper()
 	cmd := exec.CommandContext(context.Background(), "git", "version")
@@ -39,7 +39,7 @@ func generation(t testing.TB) (column int, exact bool) {
 	}
 	found := regexp.MustCompile(`(\d+)\.(\d+)`).FindStringSubmatch(string(out))
 	if found == nil {
-		t.Fatalf("git version: %s", out)
+		t.Fatalf("git version printed %s, which has no columns in the table", out)
 	}
 	major, _ := strconv.Atoi(found[1])
 	minor, _ := strconv.Atoi(found[2])
@@ -62,8 +62,8 @@ func lookGit(t testing.TB) string {
 	return path
 }
 
-// figure is what a cell says: nothing at all, or at most so much. What comes with what a scenario needs depends on what
-// the mount learns first, and on what else the machine does, so a figure that is not zero leaves some room.
+// figure is the limit in a cell of the table: zero, or a largest number. How many objects are fetched beside those that a scenario
+// needs depends on the order of its reads and on the load of the machine, so a figure that is not zero leaves some room.
 type figure int
 
 func (f figure) String() string {
@@ -85,12 +85,12 @@ func parseFigure(s string) figure {
 	return figure(n)
 }
 
-// holds says whether the figure is true of what was counted, and still worth telling.
+// holds reports whether the count is within the figure, and the figure is not much too large.
 func (f figure) holds(counted int) bool {
 	return counted <= int(f) && int(f) <= 4*counted+60
 }
 
-// figureOf returns what was counted, with room for more.
+// figureOf returns the figure for a count, with some room.
 func figureOf(counted, room int) figure {
 	if counted == 0 {
 		return 0
@@ -98,11 +98,11 @@ func figureOf(counted, room int) figure {
 	return figure((counted + counted/4 + 2*room - 1) / room * room)
 }
 
-// figures are those of a row, requests and blobs for each generation.
+// figures are the figures of a row: requests and blobs for each generation.
 type figures [4]figure
 
 func (f *figures) holds(column int, c cost) bool {
-	// A blob that a busy machine is late with is asked for once more, after 150 ms, and brings its neighbours.
+	// On a busy machine a blob that is late is requested again after 150 ms, together with its neighbours.
 	again := int(c.overload / (150 * time.Millisecond))
 	least := func(f figure, counted, again int) int {
 		if f == 0 { // exact
@@ -114,7 +114,7 @@ func (f *figures) holds(column int, c cost) bool {
 	return requests.holds(least(requests, c.requests, again)) && blobs.holds(least(blobs, c.blobs, 33*again))
 }
 
-// renew replaces those that do not hold.
+// renew replaces the figures that do not hold.
 func (f *figures) renew(column int, c cost, all bool) {
 	if i := 2 * column; all || !f[i].holds(c.requests) {
 		f[i] = figureOf(c.requests, 2)
@@ -154,7 +154,7 @@ func table(rows map[string]figures) string {
 	return b.String() + "\n"
 }
 
-// checkTable holds the figures of the page against what was counted, or puts new ones there.
+// checkTable compares the figures of the page with the counts, or replaces them.
 func checkTable(t *testing.T, costs [][]cost) {
 	t.Helper()
 	column, exact := generation(t)
@@ -187,11 +187,11 @@ func checkTable(t *testing.T, costs [][]cost) {
 	if how != "" {
 		check(t, os.WriteFile(compatibility, []byte(head+tableBegin+now+tableEnd+tail), 0o644))
 	} else if now != was {
-		t.Errorf("%s does not have the rows that the suite has (AFS_UPDATE=1 rewrites it)\n%s", compatibility, lineDiff("the table", was, now))
+		t.Errorf("%s does not have one row for each scenario of the suite (AFS_UPDATE=1 rewrites it)\n%s", compatibility, lineDiff("the table", was, now))
 	}
 }
 
-// Two clones agree; where a side is not what it should be, that is found.
+// The comparison finds no difference between two clones, and finds each change that is made on one side only.
 func TestGitSuiteItself(t *testing.T) {
 	w := newWorld(t)
 	x := w.gitFixture(w.storied(object.SHA1))
@@ -215,7 +215,7 @@ func TestGitSuiteItself(t *testing.T) {
 			}
 			_, err := p.do(s)
 			if (err == nil) != (c.found == "") || err != nil && !strings.Contains(err.Error(), c.found) {
-				t.Errorf("found: %v\nwant %q", err, c.found)
+				t.Errorf("comparison after the wrong change: got %v\nwant %q", err, c.found)
 			}
 		})
 	}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The git suite runs the same commands in a mount and in a plain clone of the same repository, and compares what they
-// answered and what they left behind. The clone is the oracle: there is no model of git here.
+// The git suite runs the same commands in a mount and in a plain clone of the same repository, and compares their output
+// and the states of both directories afterwards. The clone is the oracle: the suite has no model of git.
 //
 // Terms: a scenario is a list of steps, a step is a line of shell; a side is one of the two working trees it runs in;
 // the state of a side is all of it that git commands show: refs, index, status, files.
@@ -25,11 +25,11 @@ const stepTime = time.Minute // longest run of one step
 // gitSide is one of the two working trees. Steps find it in variables:
 //
 //	$TOP     the working tree, where each step starts; its parent is there for more directories
-//	$SERVER  the bare repository that origin is, for what happens there
-//	$URL     what origin is called
+//	$SERVER  the bare repository of origin, for commands that change it
+//	$URL     the URL of origin
 type gitSide struct {
 	name   string // for messages
-	home   string // all that steps write lies below
+	home   string // contains all files that steps write
 	gitDir string
 	server string
 	url    string
@@ -38,7 +38,7 @@ type gitSide struct {
 
 func (g *gitSide) top() string { return filepath.Join(g.home, "tree") }
 
-// prelude is there for every step: edits as people make them.
+// prelude defines shell functions for every step: edits as users make them.
 const prelude = `
 edit() { sed -i "${2:-3}s/\$/ edited/" "$1"; }   # a line, the third unless said
 append() { printf 'appended\n' >>"$1"; }
@@ -48,15 +48,15 @@ server() { # server BRANCH TREE MESSAGE: commits a tree to a branch of the serve
 }
 `
 
-// answer is what a step printed and how it ended, without what cannot be the same on both sides.
+// answer is the output and exit code of a step, without the parts that cannot be the same on both sides.
 type answer struct {
 	line           string
 	stdout, stderr string
 	code           int
 }
 
-// step runs the n-th line of a scenario. Commits get dates by n, so that ids are the same on both sides. The shell
-// goes to the side itself: a process of this test never does.
+// step runs the n-th line of a scenario. Commits get dates by n, so that ids are the same on both sides. The shell changes to the
+// directory of the side itself: the test process must not have its working directory in a mount.
 func (g *gitSide) step(n int, line string) (answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
 	defer cancel()
@@ -78,7 +78,7 @@ func (g *gitSide) step(n int, line string) (answer, error) {
 	return answer{line, g.normal(stdout.String()), withoutLineEnds(g.normal(stderr.String())), cmd.ProcessState.ExitCode()}, nil
 }
 
-// withoutLineEnds leaves out warnings of line ends. git gives them whenever it looks at a file, also at an untouched one
+// withoutLineEnds removes warnings about line ends. Git prints them whenever it reads a file, also an untouched one
 // that is as young as the index, which without a monitor depends on the second.
 func withoutLineEnds(s string) string {
 	var kept strings.Builder
@@ -98,7 +98,7 @@ func (g *gitSide) normal(s string) string {
 	return s
 }
 
-// run does all steps; a wrong exit status is for the comparison to find.
+// run runs all steps. It does not check exit codes; the comparison does.
 func (g *gitSide) run(steps []string) ([]answer, error) {
 	var all []answer
 	for i, line := range steps {
@@ -139,7 +139,7 @@ func (g *gitSide) state() (gitState, error) {
 	}
 	files, err := treeText(g.top())
 	if err != nil {
-		return nil, fmt.Errorf("files: %w", err)
+		return nil, fmt.Errorf("list files: %w", err)
 	}
 	return append(s, struct{ name, text string }{"files", files}), nil
 }
@@ -169,7 +169,7 @@ func treeText(top string) (string, error) {
 		switch {
 		case info.Mode()&fs.ModeSymlink != 0:
 			content, err = os.Readlink(path)
-		case info.Mode().IsRegular() && d.Name() == ".git": // a submodule's: it names the git directory
+		case info.Mode().IsRegular() && d.Name() == ".git": // the file .git of a submodule, which names the git directory
 		case info.Mode().IsRegular():
 			var data []byte
 			data, err = os.ReadFile(path)
@@ -247,7 +247,7 @@ func gitPath() string {
 	return os.Getenv("PATH")
 }
 
-// copyTree copies as cp does: times and links stay.
+// copyTree copies a directory with cp, and preserves times and links.
 func copyTree(from, to string) error {
 	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy %s: %w: %s", from, err, out)

@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// goGit opens a git directory with go-git, an implementation that reads objects and refs by itself and does not know that a
-// missing object can be fetched.
+// goGit opens a git directory with go-git, an independent implementation that reads objects and refs from the files and cannot
+// fetch missing objects.
 // It takes a relative alternate for one below root.
 func goGit(gitDir, root string) *filesystem.Storage {
 	return filesystem.NewStorageWithOptions(osfs.New(gitDir), cache.NewObjectLRUDefault(), filesystem.Options{AlternatesFS: osfs.New(root)})
@@ -38,7 +38,8 @@ func versionOf(s *filesystem.Storage, commit plumbing.Hash, path string) (string
 	return f.Contents()
 }
 
-// Programs that read git's object store themselves find in it what `prefetch --commit` brought, and git takes up what they write.
+// Programs that read git's object store themselves find the objects that `prefetch --commit` has fetched, and git reads the objects
+// and refs that they write.
 func TestOtherGitsReadAndWrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -96,7 +97,7 @@ func TestOtherGitsReadAndWrite(t *testing.T) {
 			}
 			w.ok("prefetch", m.Dir, "--commit", "HEAD")
 			if n := len(s.Log().Requests()); n > 0 {
-				t.Errorf("requests for a commit that is here: got %d, want 0", n)
+				t.Errorf("requests for a commit that was fetched before: got %d, want 0", n)
 			}
 			if out := w.ok("prefetch", m.Dir, "a", "--commit", tip.String()+"~4..main"); out == "" {
 				t.Error("prefetch of a range prints nothing")

@@ -64,13 +64,13 @@ func TestSessionVerbsInsideAContainer(t *testing.T) {
 			t.Errorf("%s in a container: got %s, want error code %s", c.script, r, c.code)
 		}
 	}
-	for range 3 { // the next worker goes on with the socket
+	for range 3 { // each successor continues to serve the socket
 		syscall.Kill(w.serving(), syscall.SIGKILL)
 		if r := boxed(`echo again >>known/b; artifactfs checkpoint`); r.code != 0 {
 			t.Errorf("checkpoint in a container after the worker was killed: %s", r)
 		}
 	}
-	// A container that removes its socket, or puts something else there, harms itself alone.
+	// A container that removes or replaces its control socket affects only itself.
 	boxed(`rm .git/artifactfs-control; ln -s /etc/passwd .git/artifactfs-control`)
 	before, err := os.Stat("/etc/passwd")
 	w.check(err)
@@ -104,7 +104,7 @@ func TestGuestsCannotLeaveTheMount(t *testing.T) {
 	w.sh(m.Dir, "echo mine >secret.txt")
 	m.checkpoint()
 	w.check(os.Remove(m.path("secret.txt")))
-	w.unmount(other) // a mount asks its session remote now and then
+	w.unmount(other) // because a mount sends requests to its session remote now and then
 	canary.server.Log().Reset()
 
 	ask := func(op, args string) (line string) {
@@ -159,7 +159,8 @@ func TestGuestsCannotLeaveTheMount(t *testing.T) {
 			t.Errorf("%s with %s from inside of the mount: got %s, want an error", c.op, c.args, got)
 		}
 	}
-	// A guest reads and writes its own session only, whichever session it names, and no answer holds a path of the host.
+	// A client inside of the mount can read and change only the session of that mount, whichever session the request names, and no
+	// response contains a path of the host.
 	for _, c := range []struct{ op, args string }{
 		{"session-transcript", `{"of":"other-work"}`},
 		{"session-transcript", `{"of":"` + other.Dir + `"}`},
@@ -172,7 +173,7 @@ func TestGuestsCannotLeaveTheMount(t *testing.T) {
 	} {
 		got := ask(c.op, c.args)
 		if !strings.Contains(got, `"result":`) || strings.Contains(got, "host-secret") || strings.Contains(got, w.root) {
-			t.Errorf("%s with %s from inside of the mount: got %s, want a result about the session jail without a path of the host", c.op, c.args, got)
+			t.Errorf("%s with %s from inside of the mount: got %s, want a result about session jail that contains no path of the host", c.op, c.args, got)
 		}
 	}
 	if n := len(canary.server.Log().Requests()); n > 0 {

@@ -1,5 +1,5 @@
-// Package integration proves the program from outside: the real binary, real mounts, real git servers on loopback.
-// It counts what the servers were asked for and compares what is read with what git checked out.
+// Package integration tests the program from outside: the real binary, real mounts, real git servers on loopback.
+// It counts the requests to the servers and compares the files of a mount with a checkout by git.
 //
 // Terms: a world is a state directory with the daemon that serves it, and the repositories and servers of one test.
 //
@@ -36,7 +36,7 @@ const (
 )
 
 var (
-	base   string // of this run: every world lies below it. Short, because sockets have short names
+	base   string // directory of this run; every world is below it. Its path is short, because socket paths are limited
 	binary string
 )
 
@@ -135,7 +135,7 @@ func keepGo() error {
 
 const connections = "/sys/fs/fuse/connections"
 
-// seeConnections makes visible what the kernel knows of FUSE mounts: not every machine mounts fusectl at boot.
+// seeConnections makes the kernel's list of FUSE connections readable: not every machine mounts fusectl at boot.
 func seeConnections() (undo func(), err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(connections, &st); err != nil {
@@ -158,7 +158,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// clearEnvironment takes away what could sway git, in the tests and in all they start, and what our parent ignores.
+// clearEnvironment removes variables that change the behaviour of git, for the tests and all processes that they start, and resets
+// the signals that the parent process ignores.
 func clearEnvironment() {
 	path := os.Getenv("PATH")
 	env := gittest.Env()
@@ -169,8 +170,7 @@ func clearEnvironment() {
 	}
 	os.Setenv("PATH", path)
 	os.Setenv("HOME", filepath.Join(base, "home"))
-	// What a parent like nohup has ignored would be ignored by all that is started here. Who has a handler starts others
-	// without.
+	// Child processes inherit ignored signals, for example from nohup, but no handlers. A handler here makes them start with the default.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
@@ -183,12 +183,12 @@ func clearEnvironment() {
 	unix.Umask(0o022)
 }
 
-// world is what one test works with. Its methods end the test when what they do for it fails.
+// world is the environment of one test. Its methods end the test when they fail.
 type world struct {
 	testing.TB
-	root  string   // everything of the world lies below it
+	root  string   // directory of all files of the world
 	state string   // of the daemon
-	repos string   // what servers serve
+	repos string   // repositories that the servers serve
 	env   []string // for the commands, and with the first mount for the daemon
 
 	places int
@@ -208,7 +208,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// end unmounts everything and waits for the daemon's end; force is an error of the test.
+// end unmounts everything and waits for the daemon's end. If it has to kill or unmount by force, the test fails.
 func (w *world) end() {
 	if r := w.afs("unmount", "--all"); r.code != 0 {
 		w.Errorf("unmount --all: %s", r)
@@ -218,7 +218,7 @@ func (w *world) end() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	for _, pid := range daemonsBelow(w.root) {
-		w.Errorf("process %d does not end", pid)
+		w.Errorf("process %d did not exit", pid)
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 	for _, dir := range mountsBelow(w.root) {
@@ -237,13 +237,13 @@ func (w *world) end() {
 
 func (w *world) logFile() string { return filepath.Join(w.state, "log", "daemon.log") }
 
-// place is a fresh path of the world.
+// place returns a new path below the world's directory.
 func (w *world) place(name string) string {
 	w.places++
 	return filepath.Join(w.root, fmt.Sprintf("%s%d", name, w.places))
 }
 
-// result is what became of a command.
+// result is the result of a command.
 type result struct {
 	args           []string
 	stdout, stderr string
@@ -258,7 +258,7 @@ func (r result) String() string {
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, append([]string{"--state", w.state}, args...)...)
 	cmd.Dir, cmd.Env = w.root, append(os.Environ(), w.env...)
-	cmd.WaitDelay = 10 * time.Second // a busy machine may be slow to copy what was said
+	cmd.WaitDelay = 10 * time.Second // a busy machine may be slow to copy the output
 	return cmd
 }
 
@@ -278,7 +278,7 @@ func (w *world) afs(args ...string) result {
 	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// ok is afs for what must succeed; it returns what was printed.
+// ok runs the binary, which must succeed, and returns its output.
 func (w *world) ok(args ...string) string {
 	w.Helper()
 	r := w.afs(args...)
@@ -288,16 +288,16 @@ func (w *world) ok(args ...string) string {
 	return r.stdout
 }
 
-// mounted is a mount as the command described it.
+// mounted is a mount and the reply of the mount command.
 type mounted struct {
 	control.MountReply
 	w *world
 }
 
-// path is that of something in the mount.
+// path returns the path of a file in the mount.
 func (m mounted) path(name string) string { return filepath.Join(m.Dir, name) }
 
-// gitDir is the mount's own git directory.
+// gitDir returns the path of the mount's own git directory.
 func (m mounted) gitDir() string { return filepath.Join(m.w.state, "mounts", m.ID, "git") }
 
 // mount mounts a remote at a fresh directory; the world unmounts it at its end.
@@ -311,7 +311,7 @@ func (w *world) mount(remote string, args ...string) mounted {
 	return m
 }
 
-// bare mounts without anything going on behind the mount.
+// bare mounts without background fetches.
 func (w *world) bare(remote string, args ...string) mounted {
 	w.Helper()
 	return w.mount(remote, append([]string{"--history", "none", "--prefetch", "none"}, args...)...)
@@ -322,12 +322,12 @@ func (w *world) unmount(m mounted) {
 	w.ok("unmount", m.Dir)
 }
 
-// storeGit is the git directory of the only store of the world.
+// storeGit returns the git directory of the only store of the world.
 func (w *world) storeGit() string {
 	w.Helper()
 	found, err := filepath.Glob(filepath.Join(w.state, "stores", "*", "git"))
 	if err != nil || len(found) != 1 {
-		w.Fatalf("stores %q, %v", found, err)
+		w.Fatalf("stores of the world: got %q, %v, want one", found, err)
 	}
 	return found[0]
 }
@@ -349,7 +349,7 @@ func (w *world) commit(r *gittest.Repo, files map[string]gittest.File) object.ID
 	return must[object.ID](w)(id, err)
 }
 
-// must returns a value that came without an error.
+// must returns a function that returns its value and ends the test if the error is not nil.
 func must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -360,7 +360,7 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// served is a server that knows how many of its requests are over.
+// served is a server that counts its finished requests.
 type served struct {
 	*gittest.Server
 	w    *world
@@ -383,7 +383,7 @@ func (w *world) serve(o gittest.ServerOptions) served {
 	return served{s, w, over}
 }
 
-// forget waits until all is quiet and empties the log.
+// forget waits until no request is in flight, then empties the log.
 func (s served) forget() {
 	s.w.Helper()
 	s.quiet()
@@ -397,7 +397,7 @@ func (w *world) git(dir string, args ...string) string {
 	return must[string](w)(gittest.Git(context.Background(), dir, args...))
 }
 
-// clone is what stock git makes of a remote.
+// clone returns the directory of a clone of a remote by stock git.
 func (w *world) clone(remote string, args ...string) string {
 	w.Helper()
 	dir := w.place("c")

@@ -14,7 +14,7 @@ import (
 
 func complete(s control.MountStatus) bool { return s.History == control.HistoryComplete }
 
-// storied makes a repository with commits, branches and tags.
+// storied creates a repository with several commits, branches and tags.
 func (w *world) storied(f object.Format) *gittest.Repo {
 	w.Helper()
 	r := w.repo("storied.git", f)
@@ -35,7 +35,7 @@ func (w *world) checkHistory(m mounted, r *gittest.Repo) {
 	w.Helper()
 	count := func(dir, what string) string { return w.git(dir, "--git-dir", dir, "rev-list", "--count", what) }
 	if got, want := count(m.gitDir(), "HEAD"), count(r.Path, m.Commit); got != want {
-		w.Errorf("%s commits, the source has %s", got, want)
+		w.Errorf("commits of the mount: got %s, want the %s of the remote", got, want)
 	}
 	refs := strings.Fields(w.git(r.Path, "for-each-ref", "--format=%(refname)=%(objectname)", "refs/heads", "refs/tags"))
 	for i := range refs {
@@ -50,18 +50,18 @@ func (w *world) checkHistory(m mounted, r *gittest.Repo) {
 	}
 	for _, dir := range []string{m.gitDir(), w.storeGit()} {
 		if out := w.git(dir, "--git-dir", dir, "fsck", "--no-progress"); out != "" {
-			w.Errorf("git fsck in %s: %s", dir, out)
+			w.Errorf("git fsck in %s printed %s", dir, out)
 		}
 		if exists(filepath.Join(dir, "shallow")) {
-			w.Errorf("%s is marked shallow", dir)
+			w.Errorf("%s is marked shallow, want full history", dir)
 		}
 		if got, want := count(dir, "--all"), count(r.Path, "--all"); got != want {
-			w.Errorf("%s has %s commits in all, the source %s", dir, got, want)
+			w.Errorf("all commits in %s: got %s, want the %s of the remote", dir, got, want)
 		}
 	}
 	info := filepath.Join(w.storeGit(), "objects", "info")
 	if !exists(filepath.Join(info, "commit-graph")) && !exists(filepath.Join(info, "commit-graphs")) {
-		w.Error("there is no commit-graph")
+		w.Error("the git directory has no commit-graph")
 	}
 }
 
@@ -76,14 +76,14 @@ func TestHistoryIsTheSources(t *testing.T) {
 				m := w.mount(s.URL("storied.git"), "--history", history, "--prefetch", "none")
 				if history == "full" {
 					if st := m.status(); !complete(st) {
-						t.Errorf("after mount --history full it is %s", st.History)
+						t.Errorf("history after mount --history full: got %s", st.History)
 					}
 				} else {
 					m.await("history is complete", complete)
 				}
 				w.checkHistory(m, r)
 				if _, n := s.Log().Blobs(); n != 0 {
-					t.Errorf("history brought %d blobs", n)
+					t.Errorf("fetching history fetched %d blobs, want none", n)
 				}
 			})
 		}
@@ -95,18 +95,18 @@ func TestHistoryNoneStaysShallow(t *testing.T) {
 	r := w.storied(object.SHA1)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("storied.git"), "--wait", "git")
 	if st := m.status(); st.History != control.HistoryShallow || !st.GitReady {
-		t.Errorf("history is %s, git ready %v", st.History, st.GitReady)
+		t.Errorf("status: history %s, git ready %v", st.History, st.GitReady)
 	}
 	if n := w.git(m.gitDir(), "--git-dir", m.gitDir(), "rev-list", "--count", "HEAD"); n != "2" {
-		t.Errorf("%s commits, want 2", n)
+		t.Errorf("commits of the mount: got %s, want 2", n)
 	}
 	if out := w.git(m.gitDir(), "--git-dir", m.gitDir(), "fsck", "--no-progress"); out != "" {
-		t.Errorf("git fsck: %s", out)
+		t.Errorf("git fsck failed: %s", out)
 	}
 	w.compareTrees(m.Dir, w.clone("file://"+r.Path))
 }
 
-// New commits on the server cost what is new in them.
+// A mount of new commits fetches only the objects that are new in them.
 func TestLaterMountBringsWhatIsNew(t *testing.T) {
 	w := newWorld(t)
 	r := w.sized(300, 5)
@@ -119,14 +119,14 @@ func TestLaterMountBringsWhatIsNew(t *testing.T) {
 	commit := w.commit(r, map[string]gittest.File{"d0100/f0002.txt": {Data: []byte("changed\n")}})
 	m := w.mount(url, "--history", "full", "--prefetch", "none")
 	if m.Commit != commit.String() {
-		t.Errorf("mounted %s, want %s", m.Commit, commit)
+		t.Errorf("mounted commit %s, want %s", m.Commit, commit)
 	}
 	w.checkHistory(m, r)
 	if got := string(must[[]byte](t)(os.ReadFile(m.path("d0100/f0002.txt")))); got != "changed\n" {
-		t.Errorf("the changed file reads %q", got)
+		t.Errorf("contents of the changed file: got %q", got)
 	}
 	if got := string(must[[]byte](t)(os.ReadFile(first.path("d0100/f0002.txt")))); got == "changed\n" {
-		t.Error("the first mount has changed")
+		t.Error("the first mount shows another commit than before")
 	}
 	s.quiet()
 	objects := 0
@@ -135,6 +135,6 @@ func TestLaterMountBringsWhatIsNew(t *testing.T) {
 	}
 	t.Logf("a second mount after a commit that changes one file of 1,500: %d commits and trees\n%s", objects, s.Log())
 	if objects > 10 {
-		t.Errorf("it brought %d commits and trees, want about 3", objects)
+		t.Errorf("the second mount fetched %d commits and trees, want about 3", objects)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// behind puts a commit with this message behind a branch: three more are on top of it, one more than a mount begins with.
+// behind puts a commit with this message into the history of a branch, below three others: one more than a mount fetches at first.
 func (w *world) behind(r *gittest.Repo, message func(io.Writer) error) {
 	w.Helper()
 	head := w.git(r.Path, "rev-parse", "main")
@@ -37,11 +37,11 @@ func (w *world) behind(r *gittest.Repo, message func(io.Writer) error) {
 		top = w.git(r.Path, "-c", "user.name=a", "-c", "user.email=a@example.invalid", "commit-tree", tree, "-p", top, "-m", "top")
 	}
 	w.git(r.Path, "update-ref", "refs/heads/main", top)
-	w.git(r.Path, "repack", "-q", "-a", "-d") // or the server compresses it for each fetch
+	w.git(r.Path, "repack", "-q", "-a", "-d") // otherwise the server compresses the commit for each fetch
 }
 
-// A commit that inflates to more than a commit may have is refused with a name in the status, and asked for again after ever
-// longer pauses; the mount is read meanwhile.
+// A commit that inflates beyond the limit for commits is refused and named in the status, and requested again after growing pauses.
+// Files of the mount can be read the whole time.
 func TestCompressedBomb(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -49,7 +49,7 @@ func TestCompressedBomb(t *testing.T) {
 	w.commit(r, files)
 	w.behind(r, func(to io.Writer) error {
 		line := bytes.Repeat([]byte("a"), 1<<20)
-		for range 260 { // a thousandth of it in the pack
+		for range 260 { // the pack has a thousandth of that size
 			if _, err := to.Write(line); err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func TestCompressedBomb(t *testing.T) {
 	m := w.mount(s.URL("r.git"), "--prefetch", "none")
 	for path, file := range files {
 		if err := readOne(m.path(path), file); err != nil {
-			t.Errorf("read beside the bomb: %v", err)
+			t.Errorf("read while history is refused: %v", err)
 		}
 	}
 	s.Log().Reset()
@@ -91,11 +91,11 @@ func TestCompressedBomb(t *testing.T) {
 		t.Errorf("requests for history until the second refusal: got %d, want at most 2", n)
 	}
 	if text := w.ok("status", m.Dir); !strings.Contains(text, "refused   history") {
-		t.Errorf("status says nothing of what was refused:\n%s", text)
+		t.Errorf("status does not name the refused object:\n%s", text)
 	}
 }
 
-// History that does not fit on the disk is not asked for again until there is room, and then comes by itself.
+// History that does not fit on the disk is not requested again until there is space; then it is fetched automatically.
 func TestHistoryWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorldOnSmallDisk(t, 96<<20)
@@ -112,7 +112,7 @@ func TestHistoryWaitsForRoom(t *testing.T) {
 	s := w.serve(gittest.ServerOptions{})
 	away := s.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Fetch, Skip: 1}) // all but the trees
 	m := w.mount(s.URL("r.git"), "--prefetch", "none")
-	w.until("history was asked for", func() bool { return away.Hits() > 0 })
+	w.until("history was requested", func() bool { return away.Hits() > 0 })
 	free := w.fill()
 	s.Log().Reset()
 	away.Remove()
@@ -120,7 +120,7 @@ func TestHistoryWaitsForRoom(t *testing.T) {
 		return strings.Contains(st.Error, syscall.ENOSPC.Error())
 	})
 	before := len(s.Log().Fetches())
-	time.Sleep(5 * time.Second) // more than two looks for room: that nothing is asked for shows only in time
+	time.Sleep(5 * time.Second) // more than two checks for space, because only time shows that nothing is requested
 	if n := len(s.Log().Fetches()) - before; n > 0 {
 		t.Errorf("fetches while the disk was full: got %d, want none", n)
 	}
@@ -129,6 +129,6 @@ func TestHistoryWaitsForRoom(t *testing.T) {
 		return st.History == control.HistoryComplete && st.State == control.StateMounted
 	})
 	if n := len(s.Log().Fetches()) - before; n > 2 {
-		t.Errorf("fetches after there was room: got %d, want at most 2", n)
+		t.Errorf("fetches after space was freed: got %d, want at most 2", n)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// instant is a moment from which time is counted that the machine had to spare. On a machine with more work than
-// processors the rest of the time says nothing about the program.
+// instant is a start time that measures elapsed time without the time in which the machine was overloaded, because on an overloaded
+// machine that time does not depend on the program.
 type instant struct {
 	at      time.Time
 	stalled time.Duration // in which something waited for a processor, memory or a disk
@@ -17,17 +17,17 @@ type instant struct {
 
 func now() instant { return instant{time.Now(), stalledTime()} }
 
-// elapsed returns the time since the moment, without what the machine was too busy in.
+// elapsed returns the time since the instant, without the time in which the machine was overloaded.
 func (i instant) elapsed() time.Duration { return max(0, time.Since(i.at)-i.overload()) }
 
-// overload returns the time since the moment in which the machine had too much to do.
+// overload returns the part of the time since the instant in which the machine was overloaded.
 func (i instant) overload() time.Duration { return stalledTime() - i.stalled }
 
-// stalledTime sums up what the kernel reports in /proc/pressure (Documentation/accounting/psi.rst); 0 where it does not.
+// stalledTime returns the sum of the stall times in /proc/pressure (Documentation/accounting/psi.rst); 0 if the kernel has none.
 func stalledTime() (sum time.Duration) {
 	for _, what := range []string{"cpu", "memory", "io"} {
 		text, _ := os.ReadFile("/proc/pressure/" + what)
-		_, total, _ := bytes.Cut(text, []byte("total=")) // of "some", the first line
+		_, total, _ := bytes.Cut(text, []byte("total=")) // the total of "some", the first line
 		var us int64
 		fmt.Sscan(string(total), &us)
 		sum += time.Duration(us) * time.Microsecond
@@ -35,7 +35,7 @@ func stalledTime() (sum time.Duration) {
 	return sum
 }
 
-// Time in which the machine has more to do than processors does not count.
+// The time in which the machine is overloaded does not count as elapsed.
 func TestInstant(t *testing.T) {
 	if _, err := os.Stat("/proc/pressure/cpu"); err != nil {
 		t.Skip(err)

@@ -17,10 +17,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// tellSizes makes a server offer object-info. Some versions of git do so anyway.
+// tellSizes makes a server offer object-info. Some versions of git offer it by default.
 const tellSizes = "transfer.advertiseObjectInfo=true"
 
-// meter counts what a server was asked for, step by step.
+// meter counts the requests to a server and the blobs that it sent, step by step.
 type meter struct {
 	served
 	repo     *gittest.Repo
@@ -29,15 +29,15 @@ type meter struct {
 	blobs    map[object.ID]int
 }
 
-// step is what went on since the last one, or since the start.
+// step is the traffic since the previous step, or since the start.
 type step struct {
 	requests []gittest.Request
 	blobs    map[object.ID]int // how often each was sent
 	paths    []string          // one for each blob sent
 }
 
-// meter serves a repository of the world and meters it. The server sends no sizes, as public forges do not, unless it
-// is told to. At the end of the test no blob may have been sent twice.
+// meter serves a repository of the world and counts its requests. Like public forges, the server sends no sizes unless tellSizes was
+// called. At the end of the test no blob may have been sent twice.
 func (w *world) meter(r *gittest.Repo, o gittest.ServerOptions) *meter {
 	w.Helper()
 	m := &meter{served: w.serve(o), repo: r, paths: map[object.ID][]string{}, blobs: map[object.ID]int{}}
@@ -63,7 +63,7 @@ func (w *world) meter(r *gittest.Repo, o gittest.ServerOptions) *meter {
 
 func (m *meter) url() string { return m.URL(m.repo.Path) }
 
-// step waits until all is quiet.
+// step waits until no request is in flight, and returns the traffic since the previous step.
 func (m *meter) step() step {
 	m.w.Helper()
 	all := m.quiet()
@@ -83,7 +83,7 @@ func (m *meter) step() step {
 	return s
 }
 
-// expect checks a step's numbers. What was seen is logged, so that a run shows the figures.
+// expect compares the numbers of a step with limits, and logs the numbers, so that a run shows them.
 func (m *meter) expect(what string, s step, maxRequests, maxBlobs int) {
 	m.w.Helper()
 	m.w.Logf("%s: %d requests, %d blobs", what, len(s.requests), len(s.blobs))
@@ -92,7 +92,7 @@ func (m *meter) expect(what string, s step, maxRequests, maxBlobs int) {
 	}
 }
 
-// shell runs a command as people do, and returns what it printed.
+// shell runs a command and returns its output. Exit code 1 of grep is no error.
 func (w *world) shell(dir, name string, args ...string) string {
 	w.Helper()
 	cmd := exec.Command(name, args...)
@@ -101,7 +101,7 @@ func (w *world) shell(dir, name string, args ...string) string {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if exit, ok := err.(*exec.ExitError); ok && name == "grep" && exit.ExitCode() == 1 {
-		err = nil // nothing found
+		err = nil // grep found no match
 	}
 	if err != nil {
 		w.Fatalf("run %s %q: %v: %s", name, args, err, &stderr)
@@ -147,13 +147,13 @@ func TestReadBringsNeighboursOnly(t *testing.T) {
 
 	const file = "d0007/f0004.txt"
 	if w.shell(dir, "cat", file) != w.git(m.repo.Path, "cat-file", "blob", "main:"+file)+"\n" {
-		t.Error("wrong content")
+		t.Error("read returned wrong contents")
 	}
 	s := m.step()
 	m.expect("cat", s, 1, 33)
 	for _, p := range s.paths {
 		if path.Dir(p) != path.Dir(file) {
-			t.Errorf("reading %s brought %s", file, p)
+			t.Errorf("reading %s fetched %s", file, p)
 		}
 	}
 	w.shell(dir, "cat", file)
@@ -189,7 +189,7 @@ func TestSizesOfEverything(t *testing.T) {
 			dir := w.bare(m.url()).Dir
 			m.step()
 			if n := strings.Count(w.shell(dir, "find", ".", "-type", "f", "-size", "+0", "-not", "-name", ".git"), "\n"); n != 5000 {
-				t.Errorf("found %d files", n)
+				t.Errorf("find listed %d files", n)
 			}
 			m.expect("find -size", m.step(), c.requests, c.blob)
 			w.shell(dir, "find", ".", "-type", "f", "-size", "+0")
@@ -212,7 +212,7 @@ func TestGrepOfEverything(t *testing.T) {
 	m.expect("second grep -r", m.step(), 0, 0)
 }
 
-// Whoever looks into many directories, one file each, is not on the way through the whole tree.
+// A process that reads one file in each of many directories is not taken for a walk through the whole tree.
 func TestSingleReadsStaySmall(t *testing.T) {
 	const dirs, reads = 150, 100
 	for _, c := range []struct {
@@ -223,7 +223,7 @@ func TestSingleReadsStaySmall(t *testing.T) {
 	}{
 		{"shuffled", 60, 10, true},
 		{"by name", 60, 10, false},
-		// A window brings all the rest of the directory, so that nothing is left out between two reads.
+		// A readahead window covers the rest of the directory, so that no file between two reads is left out.
 		{"by name in small directories", 20, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestSingleReadsStaySmall(t *testing.T) {
 			m.expect("100 single reads", s, reads, reads*min(33, c.files))
 			for _, r := range s.requests {
 				if r.Blobs > 33 {
-					t.Errorf("one of them brought %d blobs", r.Blobs)
+					t.Errorf("one request fetched %d blobs", r.Blobs)
 				}
 			}
 		})

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// usage is what a process holds.
+// usage is the number of resources of a process.
 type usage struct {
 	fds, threads, rss int // rss in KiB
 }
@@ -41,7 +41,7 @@ func usageOf(t testing.TB, pid int) usage {
 	return u
 }
 
-// stateFiles counts files and bytes below the state directory; the log grows on purpose.
+// stateFiles returns the number of files below the state directory.
 func (w *world) stateFiles() (files int) {
 	filepath.WalkDir(w.state, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -60,7 +60,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	const warm, rounds = 40, 100 // memory and files are measured after both
 	var before usage
 	var filesBefore int
-	settled := func() (u usage) { // idle connections and helpers of the last mount go in their own time
+	settled := func() (u usage) { // idle connections and helper processes of the last mount end after a while
 		u = usageOf(t, w.serving())
 		for deadline := time.Now().Add(patience); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			u = usageOf(t, w.serving())
@@ -71,7 +71,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 		dir := w.place("m")
 		w.ok("mount", url, dir)
 		if n := readAll(t, dir, subtree(files, fmt.Sprintf("d%d", i%6))); n > 0 {
-			t.Fatalf("round %d: %d errors", i, n)
+			t.Fatalf("round %d: %d reads failed", i, n)
 		}
 		w.ok("unmount", dir)
 		if i == warm {
@@ -80,7 +80,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	}
 	after, filesAfter := settled(), w.stateFiles()
 	for deadline := time.Now().Add(patience); filesAfter > filesBefore && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		filesAfter = w.stateFiles() // the last session's may still be on their way out
+		filesAfter = w.stateFiles() // the files of the last session may still be being removed
 	}
 	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)
 	if after.fds > before.fds+8 { // pools of pipes grow a little; a leak would be of 60
@@ -89,13 +89,13 @@ func TestManyMountsLeakNothing(t *testing.T) {
 			target, _ := os.Readlink(l)
 			t.Logf("%s", target)
 		}
-		t.Errorf("%d descriptors, were %d", after.fds, before.fds)
+		t.Errorf("open descriptors: got %d, were %d", after.fds, before.fds)
 	}
-	// A busy machine makes Go start threads, which never end; a leak would be one a mount at least.
+	// On a busy machine Go starts threads that never end; a leak would be at least one for each mount.
 	if after.threads > before.threads+(rounds-warm)/2 || after.rss > before.rss+24<<10 {
-		t.Errorf("%+v, was %+v", after, before)
+		t.Errorf("resources after the mounts: got %+v, was %+v", after, before)
 	}
 	if filesAfter > filesBefore {
-		t.Errorf("%d files, were %d", filesAfter, filesBefore)
+		t.Errorf("files below the state directory: got %d, were %d", filesAfter, filesBefore)
 	}
 }
