@@ -51,8 +51,8 @@ var documents = map[string]map[string]string{
 }
 
 // The commands in the documents work: each block of sh of a page is run, in the order of the page, in one shell. A line that begins
-// with "$ " is a command and the other lines are its output; a block without such a line has commands alone. https://git.example/ is a server
-// of the test with the repositories app, web, monorepo and new, and
+// with "$ " is a command and the other lines are its output; a block without such a line has commands alone. https://git.example/ is
+// a server of the test with the repositories app, web, monorepo and new, and
 // with work, which is empty.
 func TestDocumentsRun(t *testing.T) {
 	for page, skipped := range documents {

@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// daemon is the process that begins and ends with the daemon. It leads the group of all that it starts. A child of it
-// that has not begun to run its program looks like another.
+// daemon returns the daemon's main process, which leads the process group of its children. A child that has been forked but has not
+// yet executed its program has the same arguments, so daemon waits until there is only one.
 func (w *world) daemon() int {
 	w.Helper()
 	var pids []int
@@ -30,7 +30,7 @@ func (w *world) daemon() int {
 	return pids[0]
 }
 
-// serving is the daemon's process that serves the mounts.
+// serving returns the id of the worker, the process that serves the mounts.
 func (w *world) serving() int {
 	w.Helper()
 	w.until("there is a daemon", func() bool { return len(daemonsBelow(w.root)) > 0 })
@@ -52,14 +52,14 @@ func (w *world) killDaemon() {
 // dead waits until no process of the daemon is left.
 func (w *world) dead() {
 	w.Helper()
-	// What git in a mount has started of us waits for the next daemon.
+	// Helpers of ours that git in a mount has started wait for the next daemon.
 	left := func() []int { return slices.DeleteFunc(daemonsBelow(w.root), isHelper) }
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if len(left()) == 0 {
 			return
 		}
 	}
-	for _, pid := range left() { // one that hangs in its own mount is told by its stack
+	for _, pid := range left() { // the stack shows whether a process hangs in its own mount
 		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		for _, thread := range threads {
@@ -67,7 +67,7 @@ func (w *world) dead() {
 			w.Logf("%q %s\n%s", args, thread, stack)
 		}
 	}
-	w.Fatalf("waited %s in vain until the daemon is dead", patience)
+	w.Fatalf("waited for %s, but processes of the daemon still exist", patience)
 }
 
 func (w *world) list() []control.MountStatus {
@@ -88,7 +88,7 @@ func TestUnmountLeavesTheIdleDaemonAlone(t *testing.T) {
 	w.unmount(m)
 	w.nothingLeft(m.Dir)
 	if got := w.daemon(); got != pid {
-		t.Errorf("daemon is process %d, was %d", got, pid)
+		t.Errorf("the daemon is process %d, want the one before, %d", got, pid)
 	}
 	r := w.afs("unmount", m.Dir)
 	w.refusal(r, control.ExitNotMounted, "no artifactfs mount at this directory", "artifactfs list")
@@ -101,7 +101,7 @@ func TestUnmountLeavesTheIdleDaemonAlone(t *testing.T) {
 	w.nothingLeft(again.Dir)
 }
 
-// foreground starts a mount in a process of its own and waits until it is there.
+// foreground starts a mount command in the foreground and waits until the directory is mounted.
 func (w *world) foreground(url, dir string) *waiting {
 	w.Helper()
 	p := &waiting{Cmd: w.command(context.Background(), "mount", url, dir, "--foreground")}
@@ -109,7 +109,7 @@ func (w *world) foreground(url, dir string) *waiting {
 	if err := p.Start(); err != nil {
 		w.Fatal(err)
 	}
-	w.until("it is mounted", func() bool {
+	w.until("the directory is mounted", func() bool {
 		return len(mountsBelow(dir[:strings.LastIndexByte(dir, '/')])) > 0 && exists(filepath.Join(dir, "link"))
 	})
 	return p
@@ -134,7 +134,7 @@ func TestForegroundEnds(t *testing.T) {
 			}
 			w.nothingLeft(dir)
 			if pids := daemonsBelow(w.root); len(pids) > 0 {
-				t.Errorf("processes %v", pids)
+				t.Errorf("processes of the daemon: %v, want none", pids)
 			}
 		})
 	}
@@ -172,7 +172,7 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 				}
 				w.until("the server stalls", func() bool { return stall.Hits() > 0 })
 				if mounts := w.list(); len(mounts) != 1 {
-					t.Errorf("status shows %+v", mounts)
+					t.Errorf("status during the mount: got %+v, want no mount", mounts)
 				}
 				start := time.Now()
 				if how == "SIGINT" {
@@ -182,10 +182,10 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 				}
 				p.Wait()
 				if took := time.Since(start); took > 5*time.Second {
-					t.Errorf("ended after %v", took)
+					t.Errorf("mount ended %v after the signal", took)
 				}
 				if out := p.out.String(); p.ProcessState.ExitCode() != control.ExitFailed || !strings.Contains(out, "interrupted") && !strings.Contains(out, "unmounted meanwhile") {
-					t.Errorf("interrupted command: got %v with output %s, want exit code %d and a word about the interrupt", p.ProcessState, out, control.ExitFailed)
+					t.Errorf("interrupted command: got %v with output %s, want exit code %d and a message about the interrupt", p.ProcessState, out, control.ExitFailed)
 				}
 				w.nothingLeft(parent)
 			})
@@ -193,7 +193,7 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 	}
 }
 
-// Killed while it starts the daemon, the command leaves at most the daemon, and the next command works.
+// If the mount command is killed while it starts the daemon, at most the daemon remains, and the next command works.
 func TestInterruptWhileTheDaemonStarts(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("interrupt at start"))
@@ -230,17 +230,17 @@ func TestBusyMountStays(t *testing.T) {
 		t.Error(r)
 	}
 	if n := readAll(t, m.Dir, files); n > 0 {
-		t.Errorf("%d errors after the refusal", n)
+		t.Errorf("%d reads failed after the refused unmount", n)
 	}
 	if st := m.status(); st.State != control.StateMounted {
-		t.Errorf("state %s", st.State)
+		t.Errorf("state of the mount after the refused unmount: got %s", st.State)
 	}
 	f.Close()
 	w.unmount(m)
 	w.nothingLeft(m.Dir)
 }
 
-// SIGTERM ends the daemon although a mount is busy: it is detached, and its place is free.
+// SIGTERM ends the daemon although a mount is busy: the mount is detached, and its directory can be used again.
 func TestTerminatedDaemonDetaches(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("terminated"))
@@ -257,7 +257,7 @@ func TestUmountByHandIsNoticed(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), sample("by hand"))
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"))
 	w.umount(m.Dir)
-	w.until("it is noticed", func() bool { return len(w.list()) == 0 })
+	w.until("the daemon notices the unmount", func() bool { return len(w.list()) == 0 })
 	w.nothingLeft(m.Dir)
 }
 
@@ -268,34 +268,34 @@ func TestKilledDaemonIsReplaced(t *testing.T) {
 	s := w.serve(gittest.ServerOptions{})
 	url := s.URL("r.git")
 	m := w.mount(url, "--wait", "all", "--prefetch", "all")
-	readAll(t, m.Dir, files) // the kernel keeps what it has seen, also of the dead
+	readAll(t, m.Dir, files) // the kernel caches these files, also after the daemon has died
 	w.killDaemon()
 	if r := w.afs("unmount", m.Dir); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "dead mount") || !strings.Contains(r.stderr, "umount -l") {
 		t.Error(r)
 	}
 	if out := w.ok("list"); strings.Contains(out, m.Dir) {
-		t.Errorf("list shows the dead: %s", out)
+		t.Errorf("list shows the mount of the killed daemon: %s", out)
 	}
 	s.quiet()
 	s.Log().Reset()
 	w.ok("mount", url, m.Dir, "--history", "none", "--prefetch", "none")
 	if at := mountsBelow(w.root); len(at) != 1 {
-		t.Errorf("mounts %s", at)
+		t.Errorf("mounts: %s, want one", at)
 	}
 	if n := readAll(t, m.Dir, files); n > 0 {
-		t.Errorf("%d errors", n)
+		t.Errorf("%d reads failed", n)
 	}
 	if fetches := s.Log().Fetches(); len(fetches) > 0 {
-		t.Errorf("what was hydrated was fetched again:\n%s", s.Log())
+		t.Errorf("fetched contents were fetched again:\n%s", s.Log())
 	}
 	if homes := must[[]os.DirEntry](t)(os.ReadDir(filepath.Join(w.state, "mounts"))); len(homes) != 1 {
-		t.Errorf("below mounts: %v", homes)
+		t.Errorf("directories below mounts/: %v", homes)
 	}
 	w.ok("unmount", m.Dir)
 	if at := mountsBelow(w.root); len(at) > 0 {
 		t.Errorf("still mounted: %s", at)
 	}
-	// Whether the directory was made by the dead is not known any more.
+	// The new daemon does not know whether the killed daemon created the directory.
 	os.Remove(m.Dir)
 }
 
@@ -312,7 +312,7 @@ func TestMountsAtOnceShareADaemon(t *testing.T) {
 		p.Stdout, p.Stderr = &p.out, &p.out
 		commands = append(commands, p)
 	}
-	// And two that race for one directory.
+	// Two daemons that mount at one directory at the same time: one succeeds.
 	for range 2 {
 		p := &waiting{Cmd: w.command(context.Background(), "mount", url, filepath.Join(w.root, "same"))}
 		p.Stdout, p.Stderr = &p.out, &p.out
@@ -336,12 +336,12 @@ func TestMountsAtOnceShareADaemon(t *testing.T) {
 		}
 	}
 	if won != 1 {
-		t.Errorf("%d mounts at one directory", won)
+		t.Errorf("%d mounts succeeded at one directory, want 1", won)
 	}
 	w.daemon()
 	for _, dir := range dirs {
 		if n := readAll(t, dir, files); n > 0 {
-			t.Errorf("%s: %d errors", dir, n)
+			t.Errorf("mount %s: %d reads failed", dir, n)
 		}
 	}
 }
@@ -354,12 +354,12 @@ func TestStateDirectoriesAreIndependent(t *testing.T) {
 	other := newWorld(t)
 	mine, theirs := w.bare(url), other.bare(url)
 	if len(w.list()) != 1 || len(other.list()) != 1 || w.list()[0].Dir != mine.Dir || other.list()[0].Dir != theirs.Dir {
-		t.Errorf("lists %+v and %+v", w.list(), other.list())
+		t.Errorf("the daemons list %+v and %+v, want one mount each", w.list(), other.list())
 	}
 	w.refusal(other.afs("unmount", mine.Dir), control.ExitNotMounted, mine.Dir, "")
 	w.refusal(other.afs("mount", url, mine.Dir), control.ExitFailed, "already", "")
 	w.ok("unmount", "--all")
 	if n := readAll(t, theirs.Dir, files); n > 0 {
-		t.Errorf("%d errors", n)
+		t.Errorf("%d reads failed", n)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
-// manager does for a daemon what a service manager does: it listens at NOTIFY_SOCKET, keeps descriptors (FDSTORE), and
-// starts the service again when its main process ends, after killing what is left of it.
+// manager acts as a service manager for a daemon: it listens at NOTIFY_SOCKET, keeps descriptors (FDSTORE), and
+// restarts the service when its main process ends, after killing the other processes of the service.
 type manager struct {
 	w      *world
 	conn   *net.UnixConn
@@ -28,7 +28,7 @@ type manager struct {
 
 	mu    sync.Mutex
 	kept  []keptFile
-	ready int // times the service has said so
+	ready int // number of READY=1 messages
 	cmd   *exec.Cmd
 	over  chan error // of cmd
 }
@@ -57,7 +57,7 @@ func (w *world) manager() *manager {
 	return m
 }
 
-// listen takes messages until the socket is closed.
+// listen receives messages until the socket is closed.
 func (m *manager) listen() {
 	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*768))
 	for {
@@ -66,7 +66,7 @@ func (m *manager) listen() {
 			return
 		}
 		if flags&unix.MSG_CTRUNC != 0 {
-			m.w.Error("descriptors were lost")
+			m.w.Error("a message was truncated and lost descriptors")
 		}
 		var files []*os.File
 		controls, _ := unix.ParseSocketControlMessage(oob[:nOOB])
@@ -93,7 +93,7 @@ func (m *manager) take(lines []string, files []*os.File) {
 	switch {
 	case slices.Contains(lines, "FDSTORE=1"):
 		for _, f := range files {
-			// As systemd does: the same open file is kept once, another one of the same name beside the first.
+			// As in systemd, the same open file is kept once, and another open file of the same name is kept beside the first.
 			if slices.ContainsFunc(m.kept, func(k keptFile) bool { return sameOpenFile(k.file, f) }) {
 				f.Close()
 				continue
@@ -112,12 +112,12 @@ func (m *manager) take(lines []string, files []*os.File) {
 	if slices.Contains(lines, "READY=1") {
 		m.ready++
 	}
-	for _, f := range files { // of BARRIER=1: closing it is the answer
+	for _, f := range files { // of BARRIER=1: closing the descriptor is the reply
 		f.Close()
 	}
 }
 
-// sameOpenFile says whether two descriptors are of one open file.
+// sameOpenFile reports whether two descriptors refer to one open file.
 func sameOpenFile(a, b *os.File) bool {
 	const kcmpFile = 0
 	pid := uintptr(os.Getpid())
@@ -125,7 +125,7 @@ func sameOpenFile(a, b *os.File) bool {
 	return errno == 0 && r == 0
 }
 
-// start starts the service with what is kept, and waits until it is ready.
+// start starts the service with the kept descriptors, and waits until it is ready.
 func (m *manager) start() {
 	m.w.Helper()
 	m.mu.Lock()
@@ -135,7 +135,7 @@ func (m *manager) start() {
 		names, files = append(names, k.name), append(files, k.file)
 	}
 	before := m.ready
-	// LISTEN_PID is the service's own: the shell becomes it.
+	// LISTEN_PID must be the pid of the service, so the shell sets it and then executes the service.
 	cmd := exec.Command("sh", "-c", `export LISTEN_PID=$$; exec "$0" --state "$1" daemon`, binary, m.w.state)
 	cmd.Dir, cmd.ExtraFiles = m.w.root, files
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "FDSTORE=4096", fmt.Sprintf("LISTEN_FDS=%d", len(files)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
@@ -161,7 +161,7 @@ func (m *manager) start() {
 	})
 }
 
-// restart waits for the main process's end, kills what is left of the service, and starts it again.
+// restart waits for the end of the main process, kills the other processes of the service, and starts it again.
 func (m *manager) restart() {
 	m.w.Helper()
 	<-m.over
@@ -172,7 +172,7 @@ func (m *manager) restart() {
 	m.start()
 }
 
-// names are those of what is kept, each once.
+// names returns the names of the kept descriptors, each once.
 func (m *manager) names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,23 +202,23 @@ func TestManagerKeepsMounts(t *testing.T) {
 		x.works("the service has ended")
 		x.strike(2, syscall.SIGKILL, 100*time.Millisecond)
 		if names := m.names(); len(slices.Compact(slices.Clone(names))) != len(names) {
-			t.Errorf("kept twice: %q", names)
+			t.Errorf("descriptors are kept twice: %q", names)
 		}
 	}
 	x.end()
 	w.unmount(x.m)
-	w.until("nothing of a mount is kept", func() bool {
+	w.until("no descriptor of a mount is kept", func() bool {
 		return !slices.ContainsFunc(m.names(), func(n string) bool { return strings.HasSuffix(n, ".device") })
 	})
 	again := w.mount(x.m.Remote)
-	// Stopped for good, it leaves no mount and keeps nothing.
+	// After a final stop no mount and no kept descriptor is left.
 	check(t, m.cmd.Process.Signal(syscall.SIGTERM))
 	if err := <-m.over; err != nil {
 		t.Errorf("the service ended with %v", err)
 	}
 	w.dead()
 	if _, err := os.Lstat(filepath.Join(again.Dir, "big")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("in what was mounted: %v", err)
+		t.Errorf("read the unmounted directory: %v", err)
 	}
 	if at := mountsBelow(w.root); len(at) > 0 {
 		t.Errorf("still mounted: %s", at)

@@ -114,7 +114,7 @@ func TestMCP(t *testing.T) {
 	var restore control.RestoreReply
 	a.ok("restore", map[string]any{"checkpoint": "good", "paths": []string{"new"}}, &restore)
 	if text, err := os.ReadFile(m.path("new")); string(text) != "one\n" || restore.Before == nil {
-		t.Errorf("restore good: got file %q (%v) and %+v, want the file of the checkpoint and a way back", text, err, restore)
+		t.Errorf("restore good: got file %q (%v) and %+v, want the file of the checkpoint and the checkpoint before the restore", text, err, restore)
 	}
 	var fork control.MountReply
 	a.ok("fork", map[string]any{"dir": w.place("fork"), "checkpoint": second.ID, "session": "try"}, &fork)
@@ -138,7 +138,7 @@ func TestMCP(t *testing.T) {
 	}
 	a.ok("transcript", map[string]any{"limit": 1}, &read)
 	if len(read.Records) != 1 || read.Records[0].Record["role"] != "agent" || !read.More || read.Turns != 1 {
-		t.Errorf("transcript without records: got %+v, want the newest of two records, and that there are more", read)
+		t.Errorf("transcript without records: got %+v, want the newest of two records, and a mark that there are more", read)
 	}
 	var compared control.SessionCompareReply
 	if err := os.WriteFile(fork.Dir+"/new", []byte("three\n"), 0o644); err != nil {

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// artificial is the end of the times that utimensat ops set: no clock shows these. They must be there exactly; of other
-// times only that they are none of these.
+// artificial is the upper limit of the times that utimensat ops set; the clock is later. Times below it must be equal on both sides.
+// Later times were set by the clock, and are not compared.
 const artificial = 1_000_000_000 // seconds
 
-// about is what is compared of a file beside its contents. Times of the clock, sizes of directories and their numbers of
+// about has the attributes of a file that are compared. Times set by the clock, sizes of directories and their numbers of
 // links depend on the file system.
 type about struct {
 	mode, uid, gid, nlink uint32
@@ -60,7 +60,7 @@ func aboutPath(path string) (about, error) {
 	return a, nil
 }
 
-// xattrsOf lists user.* attributes with their values.
+// xattrsOf returns the user.* attributes with their values.
 func xattrsOf(path string) (string, error) {
 	buf := make([]byte, 64<<10)
 	var n int
@@ -84,7 +84,7 @@ func xattrsOf(path string) (string, error) {
 	return strings.Join(all, " "), nil
 }
 
-// comparePath compares what lies at a path: about it, and contents or names.
+// comparePath compares the file at a path: its attributes, and its contents or the names in it.
 func (m *model) comparePath(p string) error {
 	want, err1 := aboutPath(m.plain.path(p))
 	got, err2 := aboutPath(m.other.path(p))
@@ -122,7 +122,7 @@ func (m *model) compareContents(p string) error {
 	return nil
 }
 
-// compareNames compares a directory's entries, and their types with what lstat says.
+// compareNames compares the entries of a directory, and their types with the result of lstat.
 func (m *model) compareNames(p string) ([]string, error) {
 	var names [2][]string
 	for i, s := range []*side{m.plain, m.other} {
@@ -143,7 +143,7 @@ func (m *model) compareNames(p string) ([]string, error) {
 	return names[0], nil
 }
 
-// compareHandle compares an open file, which may have no name any more.
+// compareHandle compares an open file, which may have been removed.
 func (m *model) compareHandle(h int) error {
 	var all [2]about
 	var contents [2][]byte
@@ -155,7 +155,7 @@ func (m *model) compareHandle(h int) error {
 		}
 		all[i] = aboutStat(&st)
 		var err error
-		if contents[i], err = readHandle(fd); err != nil && err != unix.EBADF { // opened for writing alone
+		if contents[i], err = readHandle(fd); err != nil && err != unix.EBADF { // opened only for writing
 			return fmt.Errorf("handle %d of %s: %w", h, s.name, err)
 		}
 	}
@@ -181,8 +181,8 @@ func readHandle(fd int) ([]byte, error) {
 	}
 }
 
-// compareAll compares the whole trees, and the numbers of inodes: names of one file on one side are names of one file on
-// the other, and a file keeps its number for as long as it lives.
+// compareAll compares the whole trees, and the inode numbers: names of one file on one side must be names of one file on
+// the other side, and a file keeps its number as long as it exists.
 func (m *model) compareAll() error {
 	numbers := map[identity]uint64{}
 	taken := map[uint64]string{}
@@ -200,12 +200,12 @@ func (m *model) compareAll() error {
 			return fmt.Errorf("%q: %w", p, err)
 		}
 		if n, ok := numbers[id]; ok && n != st.Ino {
-			return fmt.Errorf("%q: is inode %d, another name of it is %d", p, st.Ino, n)
+			return fmt.Errorf("%q has inode %d, another name of the file has %d", p, st.Ino, n)
 		} else if other, used := taken[st.Ino]; used && !ok {
-			return fmt.Errorf("%q: is inode %d, which %q is as well", p, st.Ino, other)
+			return fmt.Errorf("%q has inode %d, which %q has as well", p, st.Ino, other)
 		}
 		if n, ok := m.numbers[id]; ok && n != st.Ino {
-			return fmt.Errorf("%q: is inode %d, was %d", p, st.Ino, n)
+			return fmt.Errorf("%q has inode %d, had %d", p, st.Ino, n)
 		}
 		numbers[id], taken[st.Ino] = st.Ino, p
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -234,8 +234,8 @@ func (m *model) compareAll() error {
 	return nil
 }
 
-// adopt makes the plain side's files whose last writes a crash may have taken like those of the other side. All but
-// their contents, sizes and times must be right.
+// adopt copies files whose last writes a crash may have lost from the other side to the plain side. Everything but
+// their contents, sizes and times must be equal already.
 func (m *model) adopt() error {
 	return filepath.WalkDir(m.plain.root, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

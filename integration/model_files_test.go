@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ops on open files, attributes, and those that only look.
+// Ops on open files, ops on attributes, and ops that only read.
 
-// someHandle is an open file, preferably one to write to; 0: there is none.
+// someHandle returns an open file, preferably one that is open for writing; 0 if none is open.
 func (m *model) someHandle(write bool) int {
 	var all []int
 	for h, w := range m.handles {
@@ -54,7 +54,7 @@ func (m *model) opOpen() *op {
 		}}
 }
 
-// onHandle is an op on an open file.
+// onHandle returns an op on an open file.
 func (m *model) onHandle(kind, text string, h int, writes bool, do func(fd int) string) *op {
 	return &op{kind: kind, text: fmt.Sprintf("handle %d: %s", h, text), handle: h, writes: writes,
 		do: func(s *side) string { return do(s.open[h]) }}
@@ -117,7 +117,7 @@ func (m *model) opHandleClose() *op {
 		}}
 }
 
-// opSync makes a file's contents safe from now on.
+// opSync calls fsync, after which the contents of the file must survive a crash.
 func (m *model) opSync() *op {
 	h := m.someHandle(false)
 	if h == 0 {
@@ -143,8 +143,8 @@ func (m *model) opSyncDir() *op {
 		}}
 }
 
-// mapped maps a file's contents. A byte of each page is read first: a page fault must not wait for the git server, which
-// lives in this process and whose goroutines a fault would stop.
+// mapped maps the contents of a file. It reads a byte of each page first, because a page fault must not wait for the git server:
+// the server runs in this process, and a fault would stop its goroutines.
 func mapped(path string, prot int, f func(mem []byte, fd int) string) string {
 	flags := unix.O_RDONLY
 	if prot&unix.PROT_WRITE != 0 {
@@ -187,7 +187,7 @@ func (m *model) opMapRead() *op {
 		}}
 }
 
-// opFallocate ends with a new mtime: file systems differ on which kinds of fallocate are changes.
+// opFallocate sets the mtime at the end, because file systems differ in which kinds of fallocate change it.
 func (m *model) opFallocate() *op {
 	p := m.file()
 	mode := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE,
@@ -241,7 +241,7 @@ func (m *model) opTmpfile() *op {
 		}}
 }
 
-// opUnlinked makes a file, takes its name away and goes on with it.
+// opUnlinked creates a file, removes its name and continues to use it.
 func (m *model) opUnlinked() *op {
 	p, data, more := m.fresh(), m.data(m.size()), m.data(m.size())
 	return &op{kind: "unlinked", text: fmt.Sprintf("create %s, write %d, unlink, write %d", p, len(data), len(more)), paths: []string{p},
@@ -255,7 +255,7 @@ func (m *model) opUnlinked() *op {
 		}}
 }
 
-// someOrRoot is for what can be done to the root too.
+// someOrRoot returns some path, or the root directory.
 func (m *model) someOrRoot() string {
 	if m.rnd.IntN(30) == 0 {
 		return "."
@@ -272,13 +272,13 @@ func (m *model) opChmod() *op {
 func (m *model) opChown() *op {
 	p, uid, gid := m.some(), m.rnd.IntN(4)-1, m.rnd.IntN(4)-1
 	if uid < 0 && gid < 0 {
-		return nil // elsewhere it takes set-ID bits away; the kernel does not report it to FUSE
+		return nil // other file systems clear the set-ID bits; the kernel does not report that to FUSE
 	}
 	return &op{kind: "chown", text: fmt.Sprintf("lchown %s %d:%d", p, uid, gid), paths: []string{p}, atomic: true,
 		do: func(s *side) string { return outcome(retry(func() error { return unix.Lchown(s.path(p), uid, gid) })) }}
 }
 
-// opUtimes sets times that no clock shows, and looks at both of them at once: a later look may change the atime.
+// opUtimes sets times before the present, and reads both of them at once, because a later read of the file may change the atime.
 func (m *model) opUtimes() *op {
 	p := m.some()
 	at := unix.Timespec{Sec: 1 + m.rnd.Int64N(artificial-1), Nsec: m.rnd.Int64N(1e9)}
@@ -296,7 +296,7 @@ func (m *model) opUtimes() *op {
 		}}
 }
 
-// xattrName is one of few, which fit together with their values into the one block that ext4 has for them.
+// xattrName returns one of a few names, which fit together with their values into the one block that ext4 has for attributes.
 func (m *model) xattrName() string {
 	return []string{"user.a", "user.bb", "user.c." + strings.Repeat("c", 60), "user.none", "other.a"}[m.rnd.IntN(5)]
 }
@@ -343,7 +343,7 @@ func (m *model) opStat() *op {
 		}}
 }
 
-// opLongName is about the longest name there is, or one that is too long.
+// opLongName uses the longest valid name, or a name that is too long.
 func (m *model) opLongName() *op {
 	p := filepath.Join(m.directory(), strings.Repeat("n", 255+m.rnd.IntN(2)))
 	if m.rnd.IntN(3) == 0 {

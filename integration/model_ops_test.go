@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makers are what next chooses from, as often as weight says. A maker may find nothing to do.
+// makers are the functions from which next chooses, in proportion to their weights. A maker may return no op.
 var makers = []struct {
 	weight int
 	make   func(m *model) *op
@@ -47,7 +47,7 @@ func (m *model) next() *op {
 	}
 }
 
-// prune forgets some paths that are gone.
+// prune forgets some paths that do not exist any more.
 func (m *model) prune() {
 	for range min(len(m.known), 4) {
 		i := m.rnd.IntN(len(m.known))
@@ -58,7 +58,7 @@ func (m *model) prune() {
 	}
 }
 
-// some is a path that most likely exists.
+// some returns a path that most likely exists.
 func (m *model) some() string {
 	if len(m.known) == 0 || m.rnd.IntN(20) == 0 {
 		return m.fresh()
@@ -66,7 +66,7 @@ func (m *model) some() string {
 	return m.known[m.rnd.IntN(len(m.known))]
 }
 
-// ofType is a path of a type, if one is found soon.
+// ofType returns a path of a file of that type, if a few tries find one.
 func (m *model) ofType(t os.FileMode) string {
 	for range 20 {
 		p := m.some()
@@ -80,7 +80,7 @@ func (m *model) ofType(t os.FileMode) string {
 func (m *model) file() string      { return m.ofType(0) }
 func (m *model) directory() string { return m.ofType(os.ModeDir) }
 
-// fresh is a path in some directory that may well be taken: there are few names.
+// fresh returns a path in some directory, which may exist already, because there are few names.
 func (m *model) fresh() string {
 	name := string("abcdefgh"[m.rnd.IntN(8)])
 	if m.rnd.IntN(3) == 0 {
@@ -96,7 +96,7 @@ func (m *model) fresh() string {
 	return filepath.Join(p, name)
 }
 
-// size is one that ops like: often small, often next to a page's or a request's.
+// size returns a file size: often small, often close to the size of a page or of a request.
 func (m *model) size() int {
 	switch m.rnd.IntN(10) {
 	case 0:
@@ -115,7 +115,7 @@ func (m *model) size() int {
 	}
 }
 
-// offset is one into a file of the plain side, or a little behind its end.
+// offset returns an offset in a file of the plain side, or a little behind its end.
 func (m *model) offset(size int64) int64 {
 	switch m.rnd.IntN(6) {
 	case 0:
@@ -135,7 +135,7 @@ func (m *model) sizeOf(p string) int64 {
 	return 0
 }
 
-// data is n bytes that no other call gives.
+// data returns n bytes that differ from those of all other calls.
 func (m *model) data(n int) []byte {
 	b := make([]byte, n)
 	a, c := m.rnd.Uint64(), m.rnd.Uint64()|1
@@ -148,7 +148,7 @@ func (m *model) data(n int) []byte {
 	return b
 }
 
-// openFlags never wait: there are FIFOs.
+// openFlags contain O_NONBLOCK, because the file may be a FIFO.
 const openFlags = unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOCTTY
 
 func open(path string, flags int, mode uint32) (fd int, err error) {
@@ -156,7 +156,7 @@ func open(path string, flags int, mode uint32) (fd int, err error) {
 	return fd, err
 }
 
-// with opens a file for f and returns what became of it.
+// with opens a file, calls f with its descriptor and returns the outcome.
 func with(path string, flags int, mode uint32, f func(fd int) string) string {
 	fd, err := open(path, flags, mode)
 	if err != nil {
@@ -241,7 +241,7 @@ func (m *model) opTruncate() *op {
 	if m.rnd.IntN(2) == 0 {
 		size = m.offset(m.sizeOf(p))
 	}
-	if size == m.sizeOf(p) { // file systems differ on whether that is a change
+	if size == m.sizeOf(p) { // file systems differ in whether a truncation to the same size changes the times
 		size++
 	}
 	return &op{kind: "truncate", text: fmt.Sprintf("truncate %s to %d", p, size), paths: []string{p}, atomic: true,
@@ -325,7 +325,7 @@ func (m *model) opMkdir() *op {
 }
 
 func (m *model) opSymlink() *op {
-	p, target := m.fresh(), strings.Repeat("x/", m.rnd.IntN(30))+m.some() // never leads out
+	p, target := m.fresh(), strings.Repeat("x/", m.rnd.IntN(30))+m.some() // the target never leaves the tree
 	if m.rnd.IntN(2) == 0 && len(m.known) > 0 {
 		target = filepath.Base(m.some())
 	}

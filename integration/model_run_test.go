@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// How long, and with what, is set from outside: a failure names the seed.
+// The environment sets the number of steps and the seed. A failure prints the seed.
 var (
 	modelSteps = envInt("AFS_MODEL_STEPS", 5000)
 	modelSeed  = envInt("AFS_MODEL_SEED", int(time.Now().UnixNano()&0xffffff))
@@ -50,7 +50,7 @@ func modelBase(r *rand.Rand) map[string]gittest.File {
 	return files
 }
 
-// plainTree writes a base tree to a plain directory, as git checks it out.
+// plainTree writes a base tree to a plain directory as git would check it out.
 func plainTree(t testing.TB, dir string, files map[string]gittest.File) {
 	t.Helper()
 	for name, f := range files {
@@ -70,7 +70,7 @@ func plainTree(t testing.TB, dir string, files map[string]gittest.File) {
 	}
 }
 
-// Two plain directories agree; one that does something wrong now and then is found out.
+// The comparison finds no difference between two plain directories, and detects a side that now and then skips a kind of op.
 func TestModelItself(t *testing.T) {
 	every := func(n int, kinds ...string) func(*op) bool {
 		seen := 0
@@ -99,7 +99,7 @@ func TestModelItself(t *testing.T) {
 			t.Parallel()
 			steps := modelSteps
 			if wrong != nil {
-				// Most faults are seen in a few hundred steps. A rare one may need several thousand: a file's length that was
+				// Most faults are detected within a few hundred steps. A rare one may need several thousand: a file's length that was
 				// not prepared is soon hidden by a write.
 				steps = 50_000
 			}
@@ -121,13 +121,13 @@ func TestModelItself(t *testing.T) {
 				t.Logf("%d steps, %v", m.step, m.kinds)
 			}
 			if wrong != nil && err == nil {
-				t.Errorf("seed %d: not found in %d steps", modelSeed, m.step)
+				t.Errorf("seed %d: the fault was not detected in %d steps", modelSeed, m.step)
 			}
 		})
 	}
 }
 
-// modelMount is the other side on a mount, which ends in several ways and comes again.
+// modelMount is a side in a mount, which is unmounted or killed in several ways and mounted again.
 type modelMount struct {
 	*model
 	w     *world
@@ -136,8 +136,8 @@ type modelMount struct {
 	flags []string
 }
 
-// newModelMount serves a base tree and mounts it beside a clone of it. The clone is written by git, not by the test: it
-// is what the mount must show.
+// newModelMount serves a base tree and mounts it beside a clone of it. Git writes the clone, which is the tree that the mount
+// must show.
 func newModelMount(w *world, seed int, flags ...string) *modelMount {
 	w.Helper()
 	r := w.repo("model.git", object.SHA1)
@@ -148,14 +148,14 @@ func newModelMount(w *world, seed int, flags ...string) *modelMount {
 	mm.m = w.mount(mm.url, mm.flags...)
 	m, err := newModel(newSide("the plain tree", w.clone("file://"+r.Path)), newSide("the mount", mm.m.Dir), uint64(seed))
 	if err != nil {
-		w.Fatalf("before anything was done: %v", err)
+		w.Fatalf("compare before the first op: %v", err)
 	}
 	mm.model = m
 	w.Cleanup(m.closeHandles)
 	return mm
 }
 
-// again mounts what has just been unmounted or killed.
+// again mounts the session that has just been unmounted or killed.
 func (mm *modelMount) again() error {
 	mm.w.ok(append([]string{"mount", mm.url, mm.m.Dir}, mm.flags...)...)
 	if err := mm.compareAll(); err != nil {
@@ -165,8 +165,8 @@ func (mm *modelMount) again() error {
 	return nil
 }
 
-// flush makes the kernel hand over what it holds back. It is no fsync: the program gets writes and times, and is not
-// asked to make them durable. Pages of closed files have been handed over by close; syncfs hands over those of open
+// flush makes the kernel write back dirty pages and times. It is not an fsync: the daemon receives writes and times, and is not
+// asked to make them durable. Pages of closed files have been written back by close; syncfs writes back those of open
 // ones too, but does not wait for FUSE (mm: AS_NO_DATA_INTEGRITY), sync_file_range does.
 func (mm *modelMount) flush() error {
 	for _, fd := range mm.other.open {
@@ -200,7 +200,7 @@ func (mm *modelMount) killed(pid int) {
 	mm.w.dead()
 }
 
-// kill ends the daemon. What the kernel holds back is lost with the mount, unless it is flushed before.
+// kill kills the daemon. Dirty pages of the kernel are lost with the mount, unless they are flushed before.
 func (mm *modelMount) kill(flush bool) error {
 	mm.begin(&op{text: fmt.Sprintf("kill, flushed %v", flush)})
 	if flush {
@@ -221,8 +221,8 @@ func (mm *modelMount) kill(flush bool) error {
 	return nil
 }
 
-// killDuring ends the daemon while it works on a change: it must have happened altogether or not at all, and if it was
-// acknowledged it has happened.
+// killDuring kills the daemon while it makes a change. The change must be complete or absent afterwards, and complete if the daemon
+// had acknowledged it.
 func (mm *modelMount) killDuring() error {
 	var o *op
 	for o == nil || !o.atomic {
@@ -246,16 +246,16 @@ func (mm *modelMount) killDuring() error {
 		mm.kinds["killed before the answer"]++
 		undone := mm.compareAll()
 		if undone == nil {
-			return nil // not done, or done and without effect
+			return nil // the op was not done, or had no effect
 		}
 		mm.kinds["done before the answer"]++
 		mm.plain.do(o)
 		if err := mm.compareAll(); err != nil {
-			return mm.failed("killed before the answer, which neither leaves it undone: "+undone.Error()+", nor done", err)
+			return mm.failed("daemon killed before the reply: the op is neither undone: "+undone.Error()+", nor done", err)
 		}
 		return nil
 	}
-	if want := mm.plain.do(o); want != got && o.kind != "utimes" { // which looks too, and may get ENOTCONN then
+	if want := mm.plain.do(o); want != got && o.kind != "utimes" { // opUtimes also reads the times, which may fail with ENOTCONN
 		return mm.failed(fmt.Sprintf("the mount answered %s, want %s", short(got), short(want)), nil)
 	}
 	if err := mm.compareAll(); err != nil {
@@ -264,12 +264,12 @@ func (mm *modelMount) killDuring() error {
 	return nil
 }
 
-// The judge of the writable mount.
+// A writable mount behaves like a plain directory under random operations, also after unmounts and crashes.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	mm := newModelMount(w, modelSeed)
-	chunk := min(max(modelSteps/28, 1), 600) // steps between two ends, of which there are 7 kinds
+	chunk := min(max(modelSteps/28, 1), 600) // steps between two unmounts or kills, of which there are 7 kinds
 	every := max(chunk/2, min(500, chunk))
 	start := time.Now()
 	for i := 0; mm.step < modelSteps; i++ {
@@ -296,7 +296,7 @@ func TestModel(t *testing.T) {
 	t.Logf("seed %d: %d steps in %v, %v", modelSeed, mm.step, time.Since(start).Round(time.Millisecond), mm.kinds)
 }
 
-// Several at once in one mount, each in its own part of the tree.
+// Several models run at once in one mount, each in its own directory.
 func TestModelsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	const n = 4

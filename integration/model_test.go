@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The model test does the same random operations to two trees, one of them on a plain file system, and compares what
-// each operation answered and what it left behind. The plain one is the oracle: there is no model of POSIX here.
+// The model test runs the same random operations on two trees, one of them on a plain file system, and compares the result
+// of each operation and the trees afterwards. The plain tree is the oracle: the test has no model of POSIX.
 //
-// Terms: a side is one of the two trees; an op is one thing done to both; the outcome of an op is its errno and
-// whatever it returned, as text.
+// Terms: a side is one of the two trees; an op is one operation that is run on both; the outcome of an op is its errno and
+// its results, as text.
 
 const (
 	modelPaths   = 250 // the tree is pruned when it has more
 	modelHandles = 8   // files kept open at a time
-	modelHistory = 40  // ops told after a failure
+	modelHistory = 40  // number of ops that a failure prints
 )
 
-// side is one of the two trees. wrong is for tests of the model test: an op for which it is true is left out.
+// side is one of the two trees. wrong is used by the test of the model test: the side skips the ops for which it returns true.
 type side struct {
 	name  string
 	root  string
@@ -50,7 +50,7 @@ func (s *side) do(o *op) string {
 	return o.do(s)
 }
 
-// op is one operation. After it, what lies at paths and what handle sees is compared.
+// op is one operation. After it, the files at paths and the file of handle are compared.
 type op struct {
 	kind   string
 	text   string
@@ -69,16 +69,16 @@ type model struct {
 	rnd          *rand.Rand
 	step         int
 	history      []string
-	known        []string     // paths that were there once
+	known        []string     // paths that existed at some time
 	handles      map[int]bool // open ones; true: open for writing
 	lastHandle   int
-	// unsynced are the files, by the plain side's identity, whose last writes the kernel may still hold back.
+	// unsynced are the files, by the plain side's identity, whose last writes the kernel may not have written back yet.
 	unsynced map[identity]bool
-	numbers  map[identity]uint64 // inode numbers of the other side, for as long as the plain side's file lives
+	numbers  map[identity]uint64 // inode numbers of the other side, as long as the plain side's file exists
 	kinds    map[string]int      // how often each kind of op succeeded
 }
 
-// identity distinguishes a file from all others of its side, also from one that has got the inode number of a dead one.
+// identity distinguishes a file from all others of its side, also from a removed file whose inode number was reused.
 type identity struct {
 	ino  uint64
 	born unix.StatxTimestamp
@@ -101,7 +101,7 @@ func newModel(plain, other *side, seed uint64) (*model, error) {
 	return m, m.compareAll()
 }
 
-// learn adds all paths below one of the plain side to those that ops are about.
+// learn adds all paths below a path of the plain side to the known paths, from which ops choose.
 func (m *model) learn(below string) {
 	filepath.WalkDir(m.plain.path(below), func(path string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -133,7 +133,7 @@ func (m *model) run(n int, every int) error {
 	return nil
 }
 
-// one does an op to both sides and compares.
+// one runs an op on both sides and compares.
 func (m *model) one(o *op) error {
 	m.begin(o)
 	want := m.plain.do(o)
@@ -151,11 +151,11 @@ func (m *model) begin(o *op) {
 		fmt.Println(m.history[len(m.history)-1])
 	}
 	if o.writes {
-		m.written(o) // before the op too: it may truncate, rename or unlink what it wrote
+		m.written(o) // also before the op, which may truncate, rename or unlink the file
 	}
 }
 
-// settle compares the outcomes of an op and what it touched.
+// settle compares the outcomes of an op and the files that it touched.
 func (m *model) settle(o *op, want, got string) error {
 	if want != got {
 		return m.failed(fmt.Sprintf("%s answered %s, want %s", m.other.name, short(got), short(want)), nil)
@@ -212,7 +212,7 @@ func (m *model) failed(what string, err error) error {
 	return fmt.Errorf("%s\nthe last steps:\n%s", text, strings.Join(m.history, "\n"))
 }
 
-// short cuts what an op read.
+// short shortens a text that an op has read.
 func short(s string) string {
 	if len(s) > 200 {
 		s = s[:200] + "..."
@@ -229,7 +229,7 @@ func retry(f func() error) error {
 	}
 }
 
-// outcome is an errno, or what an op returned.
+// outcome is the errno or the results of an op.
 func outcome(err error, returned ...any) string {
 	if err != nil {
 		var errno unix.Errno

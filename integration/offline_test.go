@@ -14,11 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// offlineTime is the longest that anything may take which needs no contents. It is generous, machines are busy: a wait
+// offlineTime is the longest time for an operation that needs no contents. It is generous, because machines are busy: a wait
 // for the network would be many times longer.
 const offlineTime = 3 * time.Second
 
-// What needs no contents needs no network: nothing of the tree has been read, no size is known, and the server is gone.
+// Operations that need no contents need no network: no file has been read, no size is known, and the server is unreachable.
 func TestWithoutNetwork(t *testing.T) {
 	w := newWorld(t)
 	const many = 1000
@@ -45,7 +45,7 @@ func TestWithoutNetwork(t *testing.T) {
 		{"mv of a directory", func() error { return os.Rename(m.path("move"), m.path("moved")) }},
 		{"mv by the command", func() error { return exec.Command("mv", m.path("moved/sub3"), m.path("moved/sub33")).Run() }},
 		{"mv of a file", func() error { return os.Rename(src(0), m.path("moved/f")) }},
-		{"mv over a file", func() error { return unix.Rename(src(1), src(2)) }}, // os.Rename looks at the target
+		{"mv over a file", func() error { return unix.Rename(src(1), src(2)) }}, // os.Rename calls lstat on the target
 		{"mv of a new file over a file", func() error {
 			if err := os.WriteFile(m.path("new"), []byte("new\n"), 0o644); err != nil {
 				return err
@@ -80,16 +80,16 @@ func TestWithoutNetwork(t *testing.T) {
 		took := time.Since(start)
 		t.Logf("%-30s %8.1f ms", c.name, float64(took.Microseconds())/1000)
 		if err != nil || took > offlineTime {
-			t.Errorf("%s: %v after %v", c.name, err, took)
+			t.Errorf("%s without a network: got %v after %v", c.name, err, took)
 		}
 	}
 	if after := m.status().Network; after.Requests != before.Requests {
-		t.Errorf("%d requests", after.Requests-before.Requests)
+		t.Errorf("offline operations made %d requests", after.Requests-before.Requests)
 	}
 	if requests := s.Log().Requests(); len(requests) > 0 {
-		t.Errorf("requests %v", requests)
+		t.Errorf("requests to the server: got %v, want none", requests)
 	}
-	// It is all as said, and what was not touched comes once the network is back.
+	// The changes have the expected result, and untouched files are fetched once the network is back.
 	s.up()
 	for path, want := range map[string]string{
 		"moved/sub33/f0013": "moved 13\n", "moved/f": "source 0\n", src(2): "source 1\n", src(3): "new\n", src(4): "source 5\n", src(5): "source 4\n",
@@ -99,10 +99,10 @@ func TestWithoutNetwork(t *testing.T) {
 			path = m.path(path)
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v, want %q", path, got, err, want)
+			t.Errorf("read %s: got %q, %v, want %q", path, got, err, want)
 		}
 		if info, err := os.Lstat(path); err != nil || info.Size() != int64(len(want)) {
-			t.Errorf("%s: size %d, %v", path, info.Size(), err)
+			t.Errorf("stat %s: got size %d, %v", path, info.Size(), err)
 		}
 	}
 	for _, path := range []string{"move", "remove", "src/f00", "src/f12", "src/f14", "moved/sub3", "moved/sub5"} {
@@ -111,14 +111,14 @@ func TestWithoutNetwork(t *testing.T) {
 		}
 	}
 	if st := statOf(t, src(6)); st.Mode&0o777 != 0o755 {
-		t.Errorf("mode %o", st.Mode)
+		t.Errorf("mode after chmod: got %o", st.Mode)
 	}
 	if st := statOf(t, src(9)); st.Mtim.Sec != 2 || st.Size != int64(len("source 9\n")) {
-		t.Errorf("mtime %v, size %d", st.Mtim, st.Size)
+		t.Errorf("stat after the mtime was set: got mtime %v, size %d", st.Mtim, st.Size)
 	}
 }
 
-// within gives up waiting for f: what waits for a network that is gone must not hold up the test.
+// within returns an error if f has not returned after the duration d, so that a call that waits for the network does not block the test.
 func within(d time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -126,11 +126,11 @@ func within(d time.Duration, f func() error) error {
 	case err := <-done:
 		return err
 	case <-time.After(d):
-		return fmt.Errorf("not done after %v", d)
+		return fmt.Errorf("call did not return after %v", d)
 	}
 }
 
-// The size of a file that no process has looked at is right for the first that asks, in whatever way.
+// The first call that reads the size of a file whose size is unknown returns the right size, whichever system call it is.
 func TestSizesNeverLie(t *testing.T) {
 	w := newWorld(t)
 	sizes := []int{0, 1, 100, 4095, 4096, 4097, 8193, 70_001}
@@ -237,7 +237,7 @@ func TestSizesNeverLie(t *testing.T) {
 			}
 			return info.Size(), nil
 		}},
-		{"truncate to one", func(path string) (int64, error) { // the byte is the file's first
+		{"truncate to one", func(path string) (int64, error) { // the byte that remains is the first one of the file
 			if err := os.Truncate(path, 1); err != nil {
 				return 0, err
 			}
@@ -249,7 +249,7 @@ func TestSizesNeverLie(t *testing.T) {
 		}},
 	}
 	files := map[string]gittest.File{}
-	name := func(way, size int) string { return fmt.Sprintf("way%02d-%d/f", way, size) } // each alone: no neighbours bring it
+	name := func(way, size int) string { return fmt.Sprintf("way%02d-%d/f", way, size) } // each file has its own directory, so that readahead does not fetch it
 	for i := range ways {
 		for _, n := range sizes {
 			data := make([]byte, n)
@@ -273,7 +273,7 @@ func TestSizesNeverLie(t *testing.T) {
 				want = max(want, 1)
 			}
 			if err != nil || got != want && got >= 0 {
-				t.Errorf("%s: %d, %v, want %d", way.name, got, err, want)
+				t.Errorf("size by %s: got %d, %v, want %d", way.name, got, err, want)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedPages maps two pages of a file, which are in memory already: see mapped.
+// sharedPages maps two pages of a file. They are read before, for the reason that mapped states.
 func sharedPages(path string) ([]byte, *os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -33,11 +33,11 @@ func posixTmpfile(t *testing.T, dir string) {
 	defer unix.Close(fd)
 	_ = must[int](t)(unix.Write(fd, []byte("no name yet")))
 	if entries := must[[]os.DirEntry](t)(os.ReadDir(dir)); len(entries) > 0 {
-		t.Errorf("entries %v", entries)
+		t.Errorf("entries of the directory: got %v", entries)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Nlink != 0 {
-		t.Errorf("%d links, %v", st.Nlink, err)
+		t.Errorf("stat of the unnamed file: got %d links, %v", st.Nlink, err)
 	}
 	path := filepath.Join(dir, "name")
 	check(t, unix.Linkat(fd, "", unix.AT_FDCWD, path, unix.AT_EMPTY_PATH))
@@ -56,7 +56,7 @@ func posixDirect(t *testing.T, dir string) {
 	path := filepath.Join(dir, "file")
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_DIRECT, 0o644)
 	if errors.Is(err, unix.EINVAL) {
-		t.Skip("no direct I/O here")
+		t.Skip("the file system does not support direct I/O")
 	}
 	check(t, err)
 	defer unix.Close(fd)
@@ -68,11 +68,11 @@ func posixDirect(t *testing.T, dir string) {
 	_ = must[int](t)(unix.Pwrite(fd, mem, 4096))
 	got := must[[]byte](t)(os.ReadFile(path))
 	if want := slices.Concat(make([]byte, 4096), mem); !bytes.Equal(got, want) {
-		t.Error("reading what was written directly" + where(got, want))
+		t.Error("read after a direct write" + where(got, want))
 	}
-	check(t, os.WriteFile(path, bytes.Repeat([]byte("b"), 8192), 0o644)) // stays in the kernel
+	check(t, os.WriteFile(path, bytes.Repeat([]byte("b"), 8192), 0o644)) // the data stays in the page cache
 	if n, err := unix.Pread(fd, mem[:8192], 0); n != 8192 || err != nil || !bytes.Equal(mem[:8192], bytes.Repeat([]byte("b"), 8192)) {
-		t.Errorf("reading directly what was written: %d, %v", n, err)
+		t.Errorf("direct read after a write: got %d bytes, %v", n, err)
 	}
 }
 
@@ -88,15 +88,15 @@ func posixSharedMemory(t *testing.T, dir string) {
 	mem[0] = 41
 	check(t, c.Wait())
 	if mem[4096] != 42 {
-		t.Errorf("%d came back", mem[4096])
+		t.Errorf("byte that another process wrote to the mapping: got %d, want 42", mem[4096])
 	}
 	_ = must[int](t)(f.WriteAt([]byte{43}, 1))
 	if mem[1] != 43 {
-		t.Error("a write is not seen in memory")
+		t.Error("the mapping does not show a write to the file")
 	}
 	mem[2] = 44
 	if got := must[[]byte](t)(os.ReadFile(path)); !bytes.Equal(got[:3], []byte{41, 43, 44}) || got[4096] != 42 {
-		t.Errorf("read %v and %d", got[:3], got[4096])
+		t.Errorf("read after writes to the mapping: got %v and %d", got[:3], got[4096])
 	}
 }
 
@@ -113,7 +113,7 @@ func posixExecute(t *testing.T, dir string) {
 	}
 	check(t, os.Chmod(program, 0o644))
 	if err := exec.Command(program).Run(); err == nil {
-		t.Error("executed without the right to")
+		t.Error("a file without the execute permission was executed")
 	}
 }
 
@@ -125,18 +125,18 @@ func posixHardLinks(t *testing.T, dir string) {
 	check(t, os.WriteFile(b, []byte("two!"), 0o644))
 	check(t, os.Chmod(b, 0o600))
 	if got := must[[]byte](t)(os.ReadFile(a)); string(got) != "two!" {
-		t.Errorf("read %q", got)
+		t.Errorf("read the linked file: got %q", got)
 	}
 	if x, y := statOf(t, a), statOf(t, b); x != y || x.Nlink != 2 || x.Size != 4 || x.Mode&0o777 != 0o600 {
-		t.Errorf("%+v and %+v", x, y)
+		t.Errorf("two names of one file: got stat %+v and %+v", x, y)
 	}
-	check(t, os.Rename(a, b)) // two names of one file: nothing happens
+	check(t, os.Rename(a, b)) // both are names of one file, so POSIX requires that rename does nothing
 	if statOf(t, a).Nlink != 2 {
 		t.Error("a rename onto another name of the file removed one")
 	}
 	check(t, os.Remove(a))
 	if st := statOf(t, b); st.Nlink != 1 {
-		t.Errorf("%d links", st.Nlink)
+		t.Errorf("links after the unlink: got %d", st.Nlink)
 	}
 	wants(t, "link to a directory", os.Link(filepath.Join(dir, "sub"), filepath.Join(dir, "x")), unix.EPERM)
 	wants(t, "link over a file", os.Link(b, b), unix.EEXIST)
@@ -156,7 +156,7 @@ func posixSpecialFiles(t *testing.T, dir string) {
 		check(t, unix.Mknod(path, c.mode, int(c.dev)))
 		check(t, os.Rename(path, path+"2"))
 		if st := statOf(t, path+"2"); st.Mode != c.mode || st.Rdev != c.dev || st.Size != 0 {
-			t.Errorf("%s: mode %o, device %x, size %d", name, st.Mode, st.Rdev, st.Size)
+			t.Errorf("lstat %s: got mode %o, device %x, size %d", name, st.Mode, st.Rdev, st.Size)
 		}
 	}
 }
@@ -195,11 +195,11 @@ func posixNames(t *testing.T, dir string) {
 	target := strings.Repeat("t/", 2047) + "t"
 	check(t, os.Symlink(target, dir+"/link"))
 	if got, err := os.Readlink(dir + "/link"); err != nil || got != target {
-		t.Errorf("target of %d bytes, %v", len(got), err)
+		t.Errorf("readlink: got a target of %d bytes, %v", len(got), err)
 	}
 }
 
-// posixDeep makes directories deeper than a path can say.
+// posixDeep makes directories so deep that their path is longer than PATH_MAX.
 func posixDeep(t *testing.T, dir string) {
 	const levels = 40
 	name := strings.Repeat("d", 200)
@@ -218,13 +218,13 @@ func posixDeep(t *testing.T, dir string) {
 	check(t, os.RemoveAll(filepath.Join(dir, name)))
 }
 
-// entry is one of a directory, with the position behind it.
+// entry is a directory entry and the position after it.
 type entry struct {
 	name string
 	next int64
 }
 
-// getdents reads some entries, without "." and "..".
+// getdents reads some directory entries and leaves out "." and "..".
 func getdents(t *testing.T, fd int, size int) (entries []entry) {
 	t.Helper()
 	buf := make([]byte, size)
@@ -245,7 +245,7 @@ func getdents(t *testing.T, fd int, size int) (entries []entry) {
 	}
 }
 
-// posixReadDir: entries that no process touches while a directory is read come once, whatever happens to others.
+// posixReadDir: while a directory is read and changed, each entry that is not changed is returned exactly once.
 func posixReadDir(t *testing.T, dir string) {
 	const stay, go1 = 1500, 1500
 	for i := range stay {
@@ -274,15 +274,15 @@ func posixReadDir(t *testing.T, dir string) {
 			}
 		}
 		if round > 10_000 {
-			t.Fatal("no end")
+			t.Fatal("reading the directory did not end")
 		}
 	}
 	for i := range stay {
 		if n := seen[fmt.Sprintf("stays-%04d", i)]; n != 1 {
-			t.Fatalf("stays-%04d came %d times", i, n)
+			t.Fatalf("entry stays-%04d was returned %d times", i, n)
 		}
 	}
-	// rm -r as most programs do it: read some, remove them, read on.
+	// As rm -r does: read some entries, remove them, continue reading.
 	check(t, unix.Fadvise(fd, 0, 0, 0))
 	_, err := unix.Seek(fd, 0, 0)
 	check(t, err)
@@ -296,7 +296,7 @@ func posixReadDir(t *testing.T, dir string) {
 		}
 	}
 	if left := must[[]os.DirEntry](t)(os.ReadDir(dir)); len(left) > 0 {
-		t.Errorf("%d entries are left", len(left))
+		t.Errorf("%d entries were not removed", len(left))
 	}
 }
 
@@ -315,13 +315,13 @@ func posixSeekDir(t *testing.T, dir string) {
 		all = append(all, some...)
 	}
 	if len(all) != 300 {
-		t.Fatalf("%d entries", len(all))
+		t.Fatalf("entries of the directory: got %d", len(all))
 	}
 	for _, i := range []int{250, 3, 120, 298} {
 		_, err := unix.Seek(fd, all[i].next, 0)
 		check(t, err)
 		if got := getdents(t, fd, 1024); len(got) == 0 || got[0].name != all[i+1].name {
-			t.Errorf("behind %s comes %v, want %s", all[i].name, got, all[i+1].name)
+			t.Errorf("entry after seeking behind %s: got %v, want %s", all[i].name, got, all[i+1].name)
 		}
 	}
 }
@@ -334,10 +334,10 @@ func posixRemovedDirectory(t *testing.T, dir string) {
 	check(t, os.Remove(sub))
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		t.Errorf("stat: %v", err)
+		t.Errorf("fstat of the removed directory: %v", err)
 	}
-	if n, err := unix.Getdents(fd, make([]byte, 1024)); n > 64 || err != nil && err != unix.ENOENT { // "." and ".." may be there
-		t.Errorf("%d bytes of entries, %v", n, err)
+	if n, err := unix.Getdents(fd, make([]byte, 1024)); n > 64 || err != nil && err != unix.ENOENT { // "." and ".." may be returned
+		t.Errorf("read the removed directory: got %d bytes of entries, %v", n, err)
 	}
 	_, err := unix.Openat(fd, "file", unix.O_CREAT|unix.O_WRONLY, 0o644)
 	wants(t, "create", err, unix.ENOENT)
@@ -371,15 +371,15 @@ func posixRename(t *testing.T, dir string) {
 	if got, err := os.ReadFile(p("a")); err != nil || string(got) != "file" {
 		t.Errorf("read a: got %q (%v), want \"file\"", got, err)
 	}
-	check(t, unix.Rename(p("file"), p("empty"))) // over an empty one
+	check(t, unix.Rename(p("file"), p("empty"))) // over an empty directory
 	if cwd := must[string](t)(filepath.EvalSymlinks(p("empty/b/c/.."))); cwd != p("empty/b") {
-		t.Errorf("parent of a moved directory: %s", cwd)
+		t.Errorf("\"..\" of a moved directory: got %s", cwd)
 	}
 	var here, parent unix.Stat_t
 	check(t, unix.Stat(p("empty/b/.."), &parent))
 	check(t, unix.Stat(p("empty"), &here))
 	if here.Ino != parent.Ino {
-		t.Error("\"..\" is another directory")
+		t.Error("\"..\" refers to another directory than the parent")
 	}
 }
 
@@ -399,6 +399,6 @@ func posixInotify(t *testing.T, dir string) {
 		b = b[unix.SizeofInotifyEvent+int(e.Len):]
 	}
 	if want := []uint32{unix.IN_CREATE, unix.IN_MODIFY, unix.IN_MOVED_TO, unix.IN_DELETE}; !slices.Equal(masks, want) {
-		t.Errorf("events %x, want %x", masks, want)
+		t.Errorf("inotify events: got %x, want %x", masks, want)
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// posixChecks hold on every file system that programs expect on Linux. They run in a fresh directory of a plain file
-// system too: what fails there is a mistake of the check.
+// posixChecks must pass on every file system on Linux. They also run in a new directory of a plain file
+// system, where a failure means that the check is wrong.
 var posixChecks = []struct {
 	name string
 	run  func(t *testing.T, dir string)
@@ -60,7 +60,7 @@ func TestPosixItself(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for d := dir; strings.HasPrefix(d, os.TempDir()+"/"); d = filepath.Dir(d) {
-				os.Chmod(d, 0o755) // for the ordinary user
+				os.Chmod(d, 0o755) // so that the unprivileged user can enter it
 			}
 			c.run(t, dir)
 		})
@@ -91,7 +91,7 @@ func TestPosix(t *testing.T) {
 	}
 }
 
-// Some checks need another process: this program again, told what to do by its environment.
+// Some checks need another process: this program again, with an environment variable that selects a function.
 func init() {
 	what, arg, _ := strings.Cut(os.Getenv("AFS_TEST_CHILD"), " ")
 	if what == "" {
@@ -107,7 +107,7 @@ func init() {
 var children = map[string]func(string) error{
 	"dial": dialChild,
 	"read": readChild,
-	"lock": func(path string) error { // says whether the first byte could be locked
+	"lock": func(path string) error { // reports whether the first byte could be locked
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ var children = map[string]func(string) error{
 		}
 		return f.Close()
 	},
-	"memory": func(path string) error { // answers in the second page what is asked in the first
+	"memory": func(path string) error { // writes the answer to the second page when the first has a request
 		mem, f, err := sharedPages(path)
 		if err != nil {
 			return err
@@ -157,11 +157,11 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// wants checks an errno.
+// wants checks that an operation failed with an errno.
 func wants(t *testing.T, what string, err error, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
+		t.Errorf("%s: got error %v, want %v", what, err, want)
 	}
 }
 
@@ -198,7 +198,7 @@ func posixSocket(t *testing.T, dir string) {
 		t.Errorf("read the socket: got %q (%v), want \"through a socket\"", got, err)
 	}
 	if st := statOf(t, path); st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		t.Errorf("mode %o", st.Mode)
+		t.Errorf("mode of the socket: got %o", st.Mode)
 	}
 }
 
@@ -254,18 +254,18 @@ func posixAppend(t *testing.T, dir string) {
 		fields := strings.Split(strings.TrimSuffix(string(line), "\n"), " ")
 		i, ok := next[fields[0]]
 		if !ok || len(fields) != 3 || fields[1] != strconv.Itoa(i) || len(fields[2]) != i%200 {
-			t.Fatalf("%q after %d lines of it", line, i)
+			t.Fatalf("got line %q after %d lines of the process", line, i)
 		}
 		next[fields[0]]++
 	}
 	for pid, n := range next {
 		if n != appendLines {
-			t.Errorf("process %s: %d lines", pid, n)
+			t.Errorf("lines of process %s: got %d", pid, n)
 		}
 	}
 }
 
-// asNobody runs a shell command as an ordinary user.
+// asNobody runs a shell command as the unprivileged user nobody.
 func asNobody(t *testing.T, dir, script string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
@@ -294,15 +294,15 @@ func posixOrdinaryUser(t *testing.T, dir string) {
 		"touch -d 2001-02-03 open/roots", "ln open/secret open/stolen 2>/dev/null && cat open/stolen", ": >open/roots",
 	} {
 		if out, err := asNobody(t, dir, script); err == nil {
-			t.Errorf("%s: succeeded: %s", script, out)
+			t.Errorf("script %s succeeded as another user: %s", script, out)
 		}
 	}
 	if st := statOf(t, filepath.Join(dir, "open/mine")); st.Uid != nobody || st.Gid != nobody || st.Mode != unix.S_IFREG|0o600 {
-		t.Errorf("uid %d, gid %d, mode %o", st.Uid, st.Gid, st.Mode)
+		t.Errorf("owner and mode: got uid %d, gid %d, mode %o", st.Uid, st.Gid, st.Mode)
 	}
 }
 
-// Who writes to a program that runs as its owner makes it an ordinary one; so does a change of its owner.
+// A write to a set-user-ID program clears its set-user-ID bit, and so does a change of its owner.
 func posixSetUserID(t *testing.T, dir string) {
 	path := filepath.Join(dir, "program")
 	check(t, os.WriteFile(path, []byte("x"), 0o644))
@@ -315,7 +315,7 @@ func posixSetUserID(t *testing.T, dir string) {
 		check(t, unix.Chmod(path, 0o6777))
 		check(t, change())
 		if st := statOf(t, path); st.Mode&0o7777 != 0o777 {
-			t.Errorf("mode %o after %s", st.Mode, what)
+			t.Errorf("mode is %o after %s", st.Mode, what)
 		}
 	}
 }
@@ -331,7 +331,7 @@ func posixSetGroupID(t *testing.T, dir string) {
 	for _, name := range []string{"file", "sub", "link"} {
 		st := statOf(t, filepath.Join(group, name))
 		if st.Gid != 7 || (st.Mode&unix.S_ISGID != 0) != (name == "sub") {
-			t.Errorf("%s: gid %d, mode %o", name, st.Gid, st.Mode)
+			t.Errorf("new file %s: got gid %d, mode %o", name, st.Gid, st.Mode)
 		}
 	}
 }
@@ -342,24 +342,24 @@ func posixFallocate(t *testing.T, dir string) {
 	fd := int(f.Fd())
 	check(t, unix.Fallocate(fd, 0, 0, 100_000))
 	if st := statOf(t, f.Name()); st.Size != 100_000 || st.Blocks*512 < 100_000 {
-		t.Errorf("size %d, %d blocks", st.Size, st.Blocks)
+		t.Errorf("fallocate: got size %d, %d blocks", st.Size, st.Blocks)
 	}
 	check(t, unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 100_000, 100_000))
 	if st := statOf(t, f.Name()); st.Size != 100_000 || st.Blocks*512 < 200_000 {
-		t.Errorf("keeping the size: size %d, %d blocks", st.Size, st.Blocks)
+		t.Errorf("fallocate that keeps the size: got size %d, %d blocks", st.Size, st.Blocks)
 	}
 	data := bytes.Repeat([]byte{7}, 100_000)
 	_ = must[int](t)(f.WriteAt(data, 0))
 	check(t, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 5000, 50_000))
 	clear(data[5000:55_000])
 	if got := must[[]byte](t)(os.ReadFile(f.Name())); !bytes.Equal(got, data) {
-		t.Errorf("punched: %s", where(got, data))
+		t.Errorf("contents after punching a hole: %s", where(got, data))
 	}
 	wants(t, "length 0", unix.Fallocate(fd, 0, 0, 0), unix.EINVAL)
 	wants(t, "negative offset", unix.Fallocate(fd, 0, -1, 5), unix.EINVAL)
 }
 
-// holes checks what SEEK_DATA and SEEK_HOLE say of a file: all that is not zero lies in data.
+// holes checks the results of SEEK_DATA and SEEK_HOLE: all bytes outside of the data ranges are zero.
 func holes(t *testing.T, f *os.File, contents []byte) (inHoles int64) {
 	t.Helper()
 	fd, size := int(f.Fd()), int64(len(contents))
@@ -368,10 +368,10 @@ func holes(t *testing.T, f *os.File, contents []byte) (inHoles int64) {
 		if errors.Is(err, unix.ENXIO) {
 			data = size
 		} else if err != nil || data < at {
-			t.Fatalf("SEEK_DATA from %d: %d, %v", at, data, err)
+			t.Fatalf("SEEK_DATA from %d: got %d, %v", at, data, err)
 		}
 		if len(bytes.Trim(contents[at:data], "\x00")) > 0 {
-			t.Errorf("from %d to %d is no hole", at, data)
+			t.Errorf("bytes %d to %d are reported as a hole, but are not zero", at, data)
 		}
 		inHoles += data - at
 		if data == size {
@@ -379,7 +379,7 @@ func holes(t *testing.T, f *os.File, contents []byte) (inHoles int64) {
 		}
 		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
 		if err != nil || hole <= data || hole > size {
-			t.Fatalf("SEEK_HOLE from %d: %d, %v", data, hole, err)
+			t.Fatalf("SEEK_HOLE from %d: got %d, %v", data, hole, err)
 		}
 		at = hole
 	}
@@ -401,14 +401,14 @@ func posixHoles(t *testing.T, dir string) {
 	check(t, f.Truncate(int64(len(contents))))
 	check(t, f.Sync())
 	if n := holes(t, f, contents); n < 2<<20 {
-		t.Errorf("%d bytes in holes", n)
+		t.Errorf("bytes in holes: got %d", n)
 	}
 	if st := statOf(t, f.Name()); st.Blocks*512 > 1<<20 {
-		t.Errorf("%d blocks", st.Blocks)
+		t.Errorf("blocks of the sparse file: got %d", st.Blocks)
 	}
 }
 
-// What was just written lies in the kernel alone, and is no hole.
+// Data that was just written is only in the page cache, and must not be reported as a hole.
 func posixHolesOfDirtyPages(t *testing.T, dir string) {
 	f := must[*os.File](t)(os.Create(filepath.Join(dir, "file")))
 	defer f.Close()
@@ -446,15 +446,15 @@ func posixTimes(t *testing.T, dir string) {
 	before := statOf(t, path)
 	st := set(unix.Timespec{Nsec: unix.UTIME_OMIT}, unix.Timespec{Sec: 77})
 	if st.Atim != before.Atim || st.Mtim.Sec != 77 {
-		t.Errorf("leaving out atime: %v, %v", st.Atim, st.Mtim)
+		t.Errorf("utimensat without atime: got atime %v, mtime %v", st.Atim, st.Mtim)
 	}
-	start := time.Now().Add(-20 * time.Millisecond) // the kernel's clock has ticks
+	start := time.Now().Add(-20 * time.Millisecond) // the kernel's time stamps have the resolution of a tick
 	st = set(unix.Timespec{Nsec: unix.UTIME_NOW}, unix.Timespec{Nsec: unix.UTIME_OMIT})
 	if st.Mtim.Sec != 77 || time.Unix(st.Atim.Unix()).Before(start) {
-		t.Errorf("atime now: %v, %v", st.Atim, st.Mtim)
+		t.Errorf("utimensat with atime now: got atime %v, mtime %v", st.Atim, st.Mtim)
 	}
 	if time.Unix(st.Ctim.Unix()).Before(start) {
-		t.Errorf("ctime %v", st.Ctim)
+		t.Errorf("ctime after utimensat: got %v", st.Ctim)
 	}
 	ino, parent := st.Ino, statOf(t, dir)
 	for deadline := time.Now().Add(patience); ; { // until the clock has moved on
@@ -463,7 +463,7 @@ func posixTimes(t *testing.T, dir string) {
 		if now := statOf(t, dir); now.Mtim != parent.Mtim && now.Ctim != parent.Ctim {
 			break
 		} else if time.Now().After(deadline) {
-			t.Fatalf("a directory's times stay %v", parent.Mtim)
+			t.Fatalf("mtime of the directory stays %v", parent.Mtim)
 		}
 	}
 	check(t, os.Rename(path, path+"2"))

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// builder makes a repository of some thousands of files with a few manifests and settings far apart, and returns the
+// builder creates a repository of some thousand files with a few manifests and settings files far apart, and returns the
 // paths of these.
 func (w *world) builder() (r *gittest.Repo, first []string) {
 	w.Helper()
@@ -41,7 +41,7 @@ func TestManifestsComeFirst(t *testing.T) {
 	m := w.meter(r, gittest.ServerOptions{RTT: 20 * time.Millisecond})
 	w.mount(m.url(), "--history", "none", "--wait", "all")
 	var order []string
-	var request []int // that brought it
+	var request []int // the request that fetched the blob
 	for i, f := range m.step().requests {
 		for _, id := range f.Wants {
 			if len(m.paths[id]) > 0 {
@@ -50,15 +50,15 @@ func TestManifestsComeFirst(t *testing.T) {
 		}
 	}
 	if len(order) < 4000 {
-		t.Fatalf("only %d blobs were brought\n%s", len(order), m.Log())
+		t.Fatalf("only %d blobs were fetched\n%s", len(order), m.Log())
 	}
 	head := slices.Clone(order[:len(first)])
 	slices.Sort(head)
 	slices.Sort(first)
 	if !slices.Equal(head, first) {
-		t.Errorf("first came %q\nwant %q", head, first)
+		t.Errorf("first blobs: got %q\nwant %q", head, first)
 	}
-	kinds := map[string][2]int{} // first and last request that brought a kind
+	kinds := map[string][2]int{} // first and last request that fetched a kind
 	for i, name := range order {
 		kind := path.Ext(name)
 		if kind == ".md" && path.Base(path.Dir(name)) != "doc" || slices.Contains(first, name) {
@@ -71,16 +71,16 @@ func TestManifestsComeFirst(t *testing.T) {
 		at[1] = request[i]
 		kinds[kind] = at
 	}
-	// Two requests are under way at once, and the one that was made first may be seen second.
+	// Two requests are in flight at once, and the log may list the earlier one second.
 	if kinds[".go"][0] > kinds[".json"][0]+1 || kinds[".json"][0] > kinds[".md"][1]+1 {
-		t.Errorf("kinds of files came in these requests: %v", kinds)
+		t.Errorf("requests in which each kind of file was fetched: %v", kinds)
 	}
 	if slices.Contains(order, "zz/last.png") {
-		t.Error("--prefetch auto brought a picture")
+		t.Error("--prefetch auto fetched a picture")
 	}
 }
 
-// While background answers are stuck and thousands of blobs are queued, a read goes past all of them.
+// While background responses are stuck and thousands of blobs are queued, the blob of a read is fetched before all of them.
 func TestReadOvertakesThousands(t *testing.T) {
 	w := newWorld(t)
 	r, _ := w.builder()
@@ -91,12 +91,12 @@ func TestReadOvertakesThousands(t *testing.T) {
 	w.until("two background requests are stuck", func() bool { return stuck.Hits() == 2 })
 	queued := mount.await("thousands are queued", func(s control.MountStatus) bool { return s.Queue.Background >= 1000 }).Queue.Background
 	if got := must[[]byte](t)(os.ReadFile(mount.path("zz/last.png"))); len(got) != 8 {
-		t.Errorf("read %q", got)
+		t.Errorf("read the waited-for file: got %q", got)
 	}
 	here := mount.status().Blobs.Fetched
 	t.Logf("read past %d queued blobs; %d are here", queued, here)
 	if here > 100 {
-		t.Errorf("%d blobs came before the one that was waited for", here)
+		t.Errorf("%d blobs were fetched before the one that the read waits for", here)
 	}
 	stuck.Remove()
 	mount.await("all is here", func(s control.MountStatus) bool { return s.Blobs.Fetched == s.Blobs.Total })

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// mountsBelow lists our mounts below dir, the newest first.
+// mountsBelow lists the artifactfs mounts below dir, the newest first.
 func mountsBelow(dir string) []string {
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	var found []string
@@ -23,7 +23,7 @@ func mountsBelow(dir string) []string {
 	return found
 }
 
-// daemonsBelow lists the processes of our binary whose arguments name a path below dir: each world has a state
+// daemonsBelow lists the processes of the tested binary whose arguments name a path below dir: each world has a state
 // directory of its own.
 func daemonsBelow(dir string) []int {
 	var pids []int
@@ -34,7 +34,7 @@ func daemonsBelow(dir string) []int {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		ours := bytes.HasPrefix(args, []byte(binary+"\x00")) || bytes.Contains(args, []byte("\x00worker\x00")) // of another build
+		ours := bytes.HasPrefix(args, []byte(binary+"\x00")) || bytes.Contains(args, []byte("\x00worker\x00")) // a worker of another build
 		if err == nil && ours && bytes.Contains(args, []byte("\x00"+dir+"/")) {
 			pids = append(pids, pid)
 		}
@@ -42,20 +42,20 @@ func daemonsBelow(dir string) []int {
 	return pids
 }
 
-// isWorker says whether a process serves for the daemon that started it.
+// isWorker reports whether the arguments of a process are those of a worker.
 func isWorker(pid int) bool {
 	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return bytes.Contains(args, []byte("\x00worker\x00"))
 }
 
-// isHelper says whether a process is one that git has started.
+// isHelper reports whether a process is a helper that git has started.
 func isHelper(pid int) bool {
 	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return bytes.Contains(args, []byte("\x00upload-pack-helper\x00"))
 }
 
-// writeProgram writes a file that is to be executed. No process is started meanwhile: it would hold the file open for writing
-// until it runs its own program, and the kernel executes no such file (ETXTBSY).
+// writeProgram writes an executable file. It prevents this process from forking at the same time: the child would keep the file open
+// for writing until it executes its own program, and the kernel refuses to execute a file that is open for writing (ETXTBSY).
 func writeProgram(path string, content []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

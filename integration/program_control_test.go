@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A program that knows nothing but package control has a mount, and work in it, from nothing.
+// A program that uses only package control can start a daemon, mount, and use the session.
 func TestProgramStartsADaemonAndMounts(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("program"))
@@ -43,11 +43,11 @@ func TestProgramStartsADaemonAndMounts(t *testing.T) {
 	}
 	_, err = client.Mount(t.Context(), control.MountRequest{Remote: remote + "-none", Dir: w.place("m")}, nil)
 	if got := control.AsError(err).ErrorCode(); got != control.CodeNotFound {
-		t.Errorf("mount of a repository that is not there: got code %q, want %q", got, control.CodeNotFound)
+		t.Errorf("mount of a missing repository: got code %q, want %q", got, control.CodeNotFound)
 	}
 }
 
-// The protocol by hand: a client of a later version, with fields that this daemon does not know.
+// Requests are written as text, as from a client of a later version, with fields that this daemon does not know.
 func TestProtocolWithoutALibrary(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("by hand"))
@@ -76,6 +76,6 @@ func TestProtocolWithoutALibrary(t *testing.T) {
 		t.Errorf("unknown operation: got %s, want an error of kind unsupported", a)
 	}
 	if a := ask(`{"version":5,"op":"session-log","args":{"of":"none-such"}}`); !strings.Contains(string(a["error"]), `"kind":"not-found"`) {
-		t.Errorf("log of a session that is not there: got %s, want an error of kind not-found", a)
+		t.Errorf("log of an unknown session: got %s, want an error of kind not-found", a)
 	}
 }

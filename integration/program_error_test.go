@@ -14,13 +14,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// reported returns the error object on the last line of what a failed command with --json printed.
+// reported returns the error object on the last line of the output of a failed command with --json.
 func (w *world) reported(r result) control.ReportedError {
 	w.Helper()
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	var report map[string]control.ReportedError
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &report); err != nil || len(report) != 1 || report["error"].Code == "" {
-		w.Fatalf("last line of stdout is no error object (%v): %s", err, r)
+		w.Fatalf("last line of stdout is not an error object (%v): %s", err, r)
 	}
 	return report["error"]
 }
@@ -71,7 +71,7 @@ func TestErrorsAsJSON(t *testing.T) {
 				t.Errorf("got exit code %d and %+v, want %d and code %q, retryable %v", r.code, e, c.exit, c.code, c.retryable)
 			}
 			if first, _, _ := strings.Cut(r.stderr, "\n"); first != "artifactfs: "+e.Message {
-				t.Errorf("message: got %q, want what stderr says: %q", e.Message, first)
+				t.Errorf("message: got %q, want the one on stderr: %q", e.Message, first)
 			}
 			if e.Hint != "" && !strings.Contains(r.stderr, "hint: "+e.Hint+"\n") {
 				t.Errorf("hint %q is not the one of stderr: %s", e.Hint, r.stderr)

@@ -37,7 +37,7 @@ func (w *world) long() *gittest.Repo {
 	return r
 }
 
-// asked is what a git command asked for.
+// asked is the number of objects and requests that a git command caused.
 type asked struct {
 	questions, requests, blobs int
 	out                        string
@@ -75,8 +75,8 @@ func (w *world) faulting(s served, dir, in string, args ...string) asked {
 	return f
 }
 
-// TestGitAsksOnce bounds what git commands ask for: questions to the daemon, requests to the origin, and blobs. A command
-// that begins to fault one blob after the other fails here.
+// TestGitAsksOnce limits the cost of git commands: queries to the daemon, requests to the remote, and blobs. The test fails if a
+// command requests one blob after the other.
 func TestGitAsksOnce(t *testing.T) {
 	build := newWorld(t)
 	repo := build.long()
@@ -116,12 +116,12 @@ func TestGitAsksOnce(t *testing.T) {
 			w := newWorld(t)
 			w.repos = build.repos
 			s := w.serve(gittest.ServerOptions{})
-			// What is carried away of a commit comes behind the command, sooner or later: it is not git that asks for it.
+			// The push of a commit to the session remote happens after the command, at any time, and is not a request of git.
 			m := w.mount(s.URL(repo.Path), "--history", "full", "--prefetch", "none", "--session-remote", "none", "--log-level", "debug")
 			f := w.faulting(s, m.Dir, c.in, c.args...)
 			t.Logf("%d questions, %d requests, %d blobs", f.questions, f.requests, f.blobs)
 			if f.questions > c.questions || f.requests > c.requests || f.blobs > c.blobs {
-				t.Errorf("git %s: %d questions, %d requests, %d blobs; allowed are %d, %d, %d\n%s", strings.Join(c.args, " "),
+				t.Errorf("git %s: %d queries, %d requests, %d blobs, want at most %d, %d, %d\n%s", strings.Join(c.args, " "),
 					f.questions, f.requests, f.blobs, c.questions, c.requests, c.blobs, s.Log())
 			}
 			if c.args[0] == "worktree" {

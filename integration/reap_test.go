@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A test binary that is killed, or gives up because its time is over, runs no cleanup. What it has mounted would stay, and
-// daemons without mounts. So another process waits for its end, which the kernel reports by closing a pipe.
+// A test binary that is killed or times out runs no cleanup, so its mounts and daemons would stay. A second process, the reaper,
+// waits for its end, which the kernel reports by closing a pipe, and removes them.
 
-const reaps = "AFS_REAPS" // in the environment of that process: the directory below which nothing is to be left
+const reaps = "AFS_REAPS" // environment variable of the reaper: the directory below which it removes all mounts and processes
 
-// reaper starts the process that outlives this one; done ends it when there is nothing left to do for it.
+// reaper starts the process that outlives this one; done ends it when everything has been cleaned up.
 func reaper() (done func(), err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -27,7 +27,7 @@ func reaper() (done func(), err error) {
 	defer r.Close()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env, cmd.Dir, cmd.Stdin = []string{reaps + "=" + base}, "/", r
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that Ctrl-C does not end it
 	if err := cmd.Start(); err != nil {
 		w.Close()
 		return nil, err
@@ -38,7 +38,7 @@ func reaper() (done func(), err error) {
 	}, nil
 }
 
-// reap waits for the end of the process that has started this one, and takes away what it has left below a directory.
+// reap waits for the end of the process that has started this one, and removes its mounts and processes below a directory.
 func reap(dir string) {
 	io.Copy(io.Discard, os.Stdin)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -56,7 +56,7 @@ func reap(dir string) {
 	os.RemoveAll(dir)
 }
 
-// processesOf lists the processes whose arguments name something below a directory.
+// processesOf lists the processes whose arguments contain a path below a directory.
 func processesOf(dir string) (pids []int) {
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range found {

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// active reports of each redirect whether it is.
+// active returns, by redirect, whether it is active.
 func (m mounted) active() map[string]bool {
 	m.w.Helper()
 	all := map[string]bool{}
@@ -33,7 +33,7 @@ func (m mounted) wantActive(want map[string]bool) {
 	}
 }
 
-// device is that of the file system a path lies on.
+// device returns the device number of the file system of a path.
 func device(t testing.TB, path string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -43,7 +43,7 @@ func device(t testing.TB, path string) uint64 {
 	return st.Dev
 }
 
-// redirectedFiles lists the files of all redirects of a mount, where they really are.
+// redirectedFiles lists the files of all redirects of a mount, in the directories outside of the mount that store them.
 func (m mounted) redirectedFiles() []string {
 	m.w.Helper()
 	found, err := filepath.Glob(filepath.Join(m.w.state, "mounts", m.ID, "redirect", "*", "*"))
@@ -58,59 +58,59 @@ func TestRedirect(t *testing.T) {
 	m := w.bare(url, "--redirect", "node_modules,d0/target,web/dist")
 	m.wantActive(map[string]bool{"node_modules": false, "d0/target": false, "web/dist": false})
 	if exists(m.path("node_modules")) {
-		t.Error("a redirect is there that nobody made")
+		t.Error("the target of a redirect exists, although no process created it")
 	}
 	check(t, os.Mkdir(m.path("node_modules"), 0o750))
 	check(t, os.WriteFile(m.path("node_modules/a"), []byte("a\n"), 0o644))
 	check(t, os.MkdirAll(m.path("web/dist/js"), 0o755))
 	check(t, os.Mkdir(m.path("d0/target"), 0o755))
-	for _, name := range []string{"node_modules", "web/dist", "d0/target"} { // a look waits until it is redirected
+	for _, name := range []string{"node_modules", "web/dist", "d0/target"} { // the lookup waits until the directory is redirected
 		if device(t, m.path(name)) != device(t, w.state) {
-			t.Errorf("%s is in the mount", name)
+			t.Errorf("%s is on the file system of the mount, want the redirect", name)
 		}
 	}
 	m.wantActive(map[string]bool{"node_modules": true, "d0/target": true, "web/dist": true})
 	if info, err := os.Stat(m.path("node_modules")); err != nil || info.Mode() != os.ModeDir|0o750 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+		t.Errorf("stat of the redirected directory: got mode %v, %v", info.Mode(), err)
 	}
 	if files := m.redirectedFiles(); len(files) != 2 {
-		t.Errorf("redirected %q", files)
+		t.Errorf("redirected files: got %q", files)
 	}
 	if st := m.status(); st.Overlay.Changed != 1 { // web
-		t.Errorf("%d changed paths", st.Overlay.Changed)
+		t.Errorf("changed paths in the status: got %d", st.Overlay.Changed)
 	}
-	// Busy inside of one: everything stays.
+	// While a process uses a redirect, unmount fails and all redirects stay.
 	f := must[*os.File](t)(os.Open(m.path("web/dist/js")))
 	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use by", "holds web/dist/js")
 	w.wantFile(m.path("node_modules/a"), "a\n")
 	m.wantActive(map[string]bool{"node_modules": true, "d0/target": true, "web/dist": true})
 	f.Close()
-	// Busy elsewhere: they are put back.
+	// While a process uses another directory of the mount, unmount fails and mounts the redirects again.
 	f = must[*os.File](t)(os.Open(m.path("known/a")))
 	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use by", "holds known/a")
 	w.wantFile(m.path("node_modules/a"), "a\n")
 	m.wantActive(map[string]bool{"node_modules": true, "d0/target": true, "web/dist": true})
 	f.Close()
-	// One is moved with the directory above it.
+	// A redirect is moved with its parent directory.
 	check(t, os.Rename(m.path("web"), m.path("site")))
 	check(t, os.RemoveAll(m.path("node_modules/a")))
 	if err := os.Remove(m.path("node_modules")); err == nil {
-		t.Error("what is bound over was removed")
+		t.Error("the directory below the bind mount was removed")
 	}
 	r := w.afs("unmount", m.Dir)
-	if r.code != 0 || !strings.Contains(r.stderr, "kept 2 changed paths") { // site, and dist in it is a plain directory now
+	if r.code != 0 || !strings.Contains(r.stderr, "kept 2 changed paths") { // site, and dist in it, which is a plain directory now
 		t.Error(r)
 	}
 	again, _ := w.mountAt(url, m.Dir, "--redirect", "")
 	if exists(again.path("node_modules")) || len(again.redirectedFiles()) > 0 {
-		t.Errorf("left: %q", again.redirectedFiles())
+		t.Errorf("files of redirects after the unmount: %q", again.redirectedFiles())
 	}
 	check(t, os.RemoveAll(again.path("site")))
-	w.ok("unmount", "--discard", "--yes", m.Dir) // the checkpoint of the first unmount has it still
+	w.ok("unmount", "--discard", "--yes", m.Dir) // the checkpoint of the first unmount still has the changes
 	w.nothingLeft(m.Dir)
 }
 
-// A process that makes the directory, and one that looks at once, see the redirect and nothing below it.
+// A process that creates the directory, and one that looks it up at the same time, see the redirect and not the directory below it.
 func TestRedirectIsThereAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("redirect at once"))
@@ -136,10 +136,10 @@ func TestRedirectIsThereAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	if files := m.redirectedFiles(); len(files) != 80 {
-		t.Errorf("%d of 80 files were redirected", len(files))
+		t.Errorf("redirected files: got %d, want 80", len(files))
 	}
 	if st := m.status(); st.Overlay.Changed != 0 {
-		t.Errorf("%d changed paths", st.Overlay.Changed)
+		t.Errorf("changed paths in the status: got %d", st.Overlay.Changed)
 	}
 	w.unmount(m)
 	w.nothingLeft(m.Dir)
@@ -158,14 +158,14 @@ func TestRedirectThatCannotBe(t *testing.T) {
 		w.nothingLeft(dir)
 	}
 	w.refused(control.ExitUsage, "--read-only", "", url, dir, "--redirect", "x", "--read-only")
-	// Work that is in the way stays where it is.
+	// Changes at the path of a redirect stay where they are.
 	m, _ := w.mountAt(url, dir)
 	check(t, os.Mkdir(m.path("target"), 0o755))
 	check(t, os.WriteFile(m.path("target/mine"), []byte("mine\n"), 0o644))
 	w.unmount(m)
 	m, said := w.mountAt(url, dir, "--redirect", "target")
 	if !strings.Contains(said, "target is not redirected") || m.active()["target"] {
-		t.Errorf("redirect of a target that cannot be: got %s with redirects %v, want \"target is not redirected\" and none", said, m.active())
+		t.Errorf("redirect of a path with changes: got %s with redirects %v, want \"target is not redirected\" and none", said, m.active())
 	}
 	w.wantFile(m.path("target/mine"), "mine\n")
 	w.unmount(m)
@@ -175,7 +175,7 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	w.nothingLeft(dir)
 }
 
-// After a kill the next mount goes on with what was redirected.
+// After a kill, the next mount has the files of the redirects.
 func TestRedirectAfterAKill(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("redirect and kill"))
@@ -190,24 +190,24 @@ func TestRedirectAfterAKill(t *testing.T) {
 	w.wantFile(again.path("one/a"), "a\n")
 	again.wantActive(map[string]bool{"one": true, "three": false})
 	if exists(again.path("two")) {
-		t.Error("what stood for a redirect is left")
+		t.Error("directory two exists, although the next mount does not redirect it")
 	}
 	if at := mountsBelow(w.root); len(at) != 2 {
-		t.Errorf("mounts %q", at)
+		t.Errorf("mounts after the kill: got %q, want 2", at)
 	}
 	syscall.Kill(w.daemon(), syscall.SIGTERM)
 	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
 	if at := mountsBelow(w.root); len(at) != 0 {
-		t.Errorf("mounts %q", at)
+		t.Errorf("still mounted: %q", at)
 	}
 	if homes := w.homes(); len(homes) != 0 {
-		t.Errorf("homes %q", homes)
+		t.Errorf("directories below mounts/: %q", homes)
 	}
-	os.Remove(m.Dir) // whether the killed daemon made it is not known any more
+	os.Remove(m.Dir) // the new daemon does not know whether the killed one created the directory
 }
 
-// The repository's file and the user's count together, unless the flag is there. A bad one of the repository's is told
-// of, and no reason not to mount.
+// The redirects of the repository's file and of the user's file are combined, unless the flag is given. An invalid redirect in the
+// repository's file causes a note, and the mount succeeds.
 func TestRedirectByConfiguration(t *testing.T) {
 	w := newWorld(t)
 	files := sample("redirect configuration")
@@ -222,11 +222,11 @@ func TestRedirectByConfiguration(t *testing.T) {
 	m, said := w.mountAt(s.URL("r.git"), w.place("m"))
 	m.wantActive(map[string]bool{"target": false, "node_modules": false})
 	if !strings.Contains(said, "known is not redirected: repository has files at this path") || !strings.Contains(strings.Join(m.status().Notes, "\n"), "known is not redirected") {
-		t.Errorf("said %s, notes %q", said, m.status().Notes)
+		t.Errorf("mount printed %s, status has the notes %q", said, m.status().Notes)
 	}
 	check(t, os.WriteFile(m.path("new"), nil, 0o644))
 	w.unmount(m)
-	s.Down() // the configuration of the base is known
+	s.Down() // the configuration file of the base tree has been fetched
 	m, _ = w.mountAt(m.Remote, m.Dir)
 	m.wantActive(map[string]bool{"target": false, "node_modules": false})
 	w.unmount(m)
@@ -242,13 +242,13 @@ func TestRedirectByConfiguration(t *testing.T) {
 	m, said = w.mountAt(s.URL("bad.git"), w.place("m"))
 	m.wantActive(map[string]bool{"target": false})
 	if !strings.Contains(said, ".artifactfs.toml is ignored") {
-		t.Errorf("said %s", said)
+		t.Errorf("mount printed %s", said)
 	}
 	w.unmount(m)
 	w.nothingLeft(m.Dir)
 }
 
-// Who may not bind gets a symbolic link, which is no work of his.
+// For a user who may not bind mount, a redirect is a symbolic link, which does not count as a change.
 func TestRedirectOfAUser(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("redirect of a user"))
@@ -266,7 +266,7 @@ func TestRedirectOfAUser(t *testing.T) {
 		t.Error(r)
 	}
 	if left, _ := os.ReadDir(filepath.Join(u.state, "mounts")); len(left) > 0 || exists(dir) {
-		t.Errorf("left %v", left)
+		t.Errorf("after the unmount %v still exists", left)
 	}
 	u.end()
 }

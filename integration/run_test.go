@@ -43,7 +43,7 @@ func (w *world) script(script string, args ...string) result {
 	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// readableContrib is a copy of contrib/container that other users can run: the checkout may lie below a home of mode 0700.
+// readableContrib returns a copy of contrib/container that other users can run: the checkout may be below a home directory of mode 0700.
 func readableContrib(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(base, "contrib")
@@ -55,13 +55,13 @@ func readableContrib(t testing.TB) string {
 	check2(t, filepath.WalkDir(scratch, func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chmod(path, 0o755))
 	}))
-	if err := os.Rename(scratch, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another test may have been quicker
+	if err := os.Rename(scratch, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another test may have created the directory at the same time
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// runWorld serves a small repository; temporary directories lie in the world.
+// runWorld serves a small repository. Temporary directories are created below the world's directory.
 func runWorld(t *testing.T) (w *world, url string) {
 	t.Helper()
 	w = newWorld(t)
@@ -78,7 +78,7 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
 		code   int
-		stdout string // what it prints, as an expression
+		stdout string // regular expression of the output
 		stderr string
 	}{
 		{[]string{url, "--", "pwd"}, 0, `^/.*/artifactfs-run-\d+/app\n$`, ``},
@@ -102,11 +102,11 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(w.root, "artifactfs-run-*")); len(left) > 0 || len(mountsBelow(w.root)) > 0 {
-		t.Errorf("left behind: %q, mounts %q", left, mountsBelow(w.root))
+		t.Errorf("files after the run: %q, mounts: %q, want none", left, mountsBelow(w.root))
 	}
 }
 
-// What a command leaves running is waited for and then cut off; work is settled all the same.
+// run waits for processes that the command leaves running, then kills them. The changes are saved anyway.
 func TestRunCutsOffWhatStays(t *testing.T) {
 	w, url := runWorld(t)
 	r := w.afs("run", url, "--session", "s", "--", "sh", "-c", "echo 1 >new; exec >/dev/null 2>&1; sleep 100 & echo $! >"+w.root+"/pid")
@@ -116,7 +116,7 @@ func TestRunCutsOffWhatStays(t *testing.T) {
 		t.Error(r)
 	}
 	if !strings.Contains(r.stderr, "sleep") {
-		t.Errorf("the process is not named: %s", r)
+		t.Errorf("run does not name the process that is left: %s", r)
 	}
 	if mounts := mountsBelow(w.root); len(mounts) > 0 {
 		t.Errorf("left mounted: %q", mounts)
@@ -134,7 +134,7 @@ func TestRunForwardsSignals(t *testing.T) {
 		var out lockedBuffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		w.check(cmd.Start())
-		w.until("it runs", func() bool { return strings.Contains(out.String(), "up") })
+		w.until("the command runs", func() bool { return strings.Contains(out.String(), "up") })
 		cmd.Process.Signal(signal)
 		cmd.Wait()
 		if cmd.ProcessState.ExitCode() != 9 || strings.Count(out.String(), "got") != 1 {
@@ -143,7 +143,7 @@ func TestRunForwardsSignals(t *testing.T) {
 	}
 }
 
-// A shell with a terminal sees run as it sees any program: Ctrl-C and Ctrl-Z are CMD's, fg goes on.
+// In a shell with a terminal, run behaves like any program: Ctrl-C and Ctrl-Z signal CMD, and fg continues it.
 func TestRunHasTheTerminal(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("needs bash")
@@ -155,10 +155,10 @@ func TestRunHasTheTerminal(t *testing.T) {
 	tty.expect("out> $")
 	tty.say(run + "cat")
 	tty.expect("cat\r\n")
-	w.until("it is mounted", func() bool { return len(mountsBelow(w.root)) == 1 })
+	w.until("the directory is mounted", func() bool { return len(mountsBelow(w.root)) == 1 })
 	w.until("cat runs", func() bool { return len(childrenOf("cat", w.root)) == 1 })
 	tty.write("\x1a")
-	tty.expect("Stopped(?s:.*)out> $") // the line of what was stopped ends like that of what goes on
+	tty.expect("Stopped(?s:.*)out> $") // the line of a stopped job ends like that of a continued one
 	tty.say("fg")
 	tty.expect("-- cat\r\n")
 	tty.say("hello")
@@ -172,7 +172,7 @@ func TestRunHasTheTerminal(t *testing.T) {
 	w.until("it is mounted", func() bool { return len(mountsBelow(w.root)) == 1 })
 	tty.say("PS1='in> '")
 	tty.expect("in> $")
-	tty.say("suspend") // nobody but itself
+	tty.say("suspend") // a signal that only the command itself gets
 	tty.expect("Stopped(?s:.*)out> $")
 	tty.say("fg")
 	tty.expect("-- bash .*-i\r\n")
@@ -186,7 +186,7 @@ func TestRunHasTheTerminal(t *testing.T) {
 	tty.wait()
 }
 
-// childrenOf lists processes of a name whose working directory is below dir.
+// childrenOf lists the processes of that name whose working directory is below dir.
 func childrenOf(name, dir string) (pids []string) {
 	found, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range found {
@@ -199,13 +199,13 @@ func childrenOf(name, dir string) (pids []string) {
 	return pids
 }
 
-// terminal is a pseudo terminal with a program at its other side.
+// terminal is a pseudo terminal and the program that runs in it.
 type terminal struct {
 	w    *world
 	cmd  *exec.Cmd
 	file *os.File
 	seen lockedBuffer
-	at   int // what was expected so far
+	at   int // end of the output that was expected so far
 }
 
 func (w *world) terminal(name string, args ...string) *terminal {
@@ -258,7 +258,7 @@ func (t *terminal) expect(expression string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.w.Fatalf("the terminal does not show %q but %q", expression, text)
+			t.w.Fatalf("terminal output does not match %q: %q", expression, text)
 		}
 	}
 }
@@ -283,7 +283,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// A daemon of another mount namespace mounts where CMD would find an empty directory.
+// A daemon in another mount namespace would mount where CMD cannot see the mount, so run fails.
 func TestRunDoesNotRunBesideTheMount(t *testing.T) {
 	w, url := runWorld(t)
 	w.mount(url)
@@ -292,6 +292,6 @@ func TestRunDoesNotRunBesideTheMount(t *testing.T) {
 		t.Error(r)
 	}
 	if out := w.ok("list"); strings.Contains(out, "beside") {
-		t.Errorf("it is still mounted:\n%s", out)
+		t.Errorf("the directory is still mounted:\n%s", out)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// dialChild reports whether a process connects to a socket of ours.
+// dialChild connects to a socket of the daemon, and fails if it gets no answer.
 func dialChild(path string) error {
 	c, err := net.Dial("unix", path)
 	if err != nil {
@@ -34,12 +34,12 @@ func dialChild(path string) error {
 	fmt.Fprintf(c, "GET /metrics HTTP/1.0\r\n\r\n")
 	b, err := io.ReadAll(c)
 	if len(b) == 0 {
-		return fmt.Errorf("not a word: %v", err)
+		return fmt.Errorf("no answer: %v", err)
 	}
 	return nil
 }
 
-// startDaemon starts a daemon by hand and waits until it answers.
+// startDaemon starts a daemon explicitly and waits until it answers.
 func (w *world) startDaemon(args ...string) {
 	w.Helper()
 	cmd := w.command(context.Background(), append([]string{"daemon"}, args...)...)
@@ -53,7 +53,7 @@ func (w *world) startDaemon(args ...string) {
 	w.until("the daemon answers", func() bool { return w.daemonStatus().PID != 0 })
 }
 
-// runAsNobody runs a command as an ordinary user who has nothing to do with the daemon.
+// runAsNobody runs a command as the unprivileged user nobody, who did not start the daemon.
 func runAsNobody(cmd *exec.Cmd) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
 	cmd.Dir = "/"
@@ -61,7 +61,7 @@ func runAsNobody(cmd *exec.Cmd) (string, error) {
 	return string(out), err
 }
 
-// letIn makes a directory and all above it passable for everybody.
+// letIn makes a directory and all its parents searchable by all users.
 func letIn(t testing.TB, dir string) {
 	t.Helper()
 	for ; dir != "/"; dir = filepath.Dir(dir) {
@@ -107,10 +107,10 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 		t.Errorf("root gets no answer at %s: %s", metrics, out)
 	}
 	look("as made")
-	for _, dir := range []string{w.state, filepath.Join(w.state, "run")} { // the sockets are closed by themselves as well
+	for _, dir := range []string{w.state, filepath.Join(w.state, "run")} { // the sockets themselves have restrictive modes as well
 		info := must[os.FileInfo](t)(os.Stat(dir))
 		if info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s has mode %v", dir, info.Mode())
+			t.Errorf("directory %s has mode %v", dir, info.Mode())
 		}
 		check(t, os.Chmod(dir, 0o755))
 	}
@@ -128,23 +128,23 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 		}
 	}
 	if n := readAll(t, m.Dir, files); n > 0 {
-		t.Errorf("%d errors", n)
+		t.Errorf("%d reads by the owner failed", n)
 	}
 	allowed := w.bare(url, "--allow-other")
 	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil || out != string(files["known/a"].Data) {
-		t.Errorf("with --allow-other: %v", err)
+		t.Errorf("read by another user with --allow-other: %v", err)
 	}
-	syscall.Kill(w.serving(), syscall.SIGKILL) // nor is it open to more after a takeover
+	syscall.Kill(w.serving(), syscall.SIGKILL) // access must be the same after a takeover
 	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil || out != string(files["known/a"].Data) {
-		t.Errorf("with --allow-other, after a takeover: %v", err)
+		t.Errorf("read by another user with --allow-other, after a takeover: %v", err)
 	}
 	if out, err := runAsNobody(exec.Command("cat", m.path("known/b"))); err == nil {
-		t.Errorf("another user could read after a takeover: %d bytes", len(out))
+		t.Errorf("another user could read %d bytes after a takeover", len(out))
 	}
 	look("after a takeover")
 }
 
-// Secrets go on from process to process, so that the remote lets the next one in, and can be seen nowhere.
+// Secrets are passed on to each new worker, so that it can authenticate to the remote, and are visible in no file or log.
 func TestSecretsOfATakeover(t *testing.T) {
 	w := newWorld(t)
 	files := sample("secrets of a takeover")
@@ -152,7 +152,7 @@ func TestSecretsOfATakeover(t *testing.T) {
 	w.commit(repo, files)
 	s := w.serve(gittest.ServerOptions{})
 	s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
-	// A process that may leave a core file, and is told to leave one.
+	// The daemon may write core files, and is sent a signal that causes one.
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_CORE, &limit))
 	defer unix.Setrlimit(unix.RLIMIT_CORE, &limit)
@@ -182,17 +182,17 @@ func TestSecretsOfATakeover(t *testing.T) {
 	for i, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGQUIT} {
 		old := w.serving()
 		check(t, syscall.Kill(old, sig))
-		for _, m := range []mounted{byURL, byEnv} { // cold ones: the remote asks for the secret
+		for _, m := range []mounted{byURL, byEnv} { // contents that are missing: the remote requires the secret
 			name := fmt.Sprintf("d%d/sub/f%d", i, i)
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, files[name].Data) {
 				t.Errorf("after %v: read %s: %v", sig, name, err)
 			}
-			if out, err := w.gitIn(m.Dir, "git fetch origin"); err != nil { // it asks the daemon for the secret
+			if out, err := w.gitIn(m.Dir, "git fetch origin"); err != nil { // git asks the daemon for the secret
 				t.Errorf("after %v: git fetch: %v, %s", sig, err, out)
 			}
 			s.SetRTT(0)
 		}
-		w.until("there is another worker", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
+		w.until("another worker serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
 		look()
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -200,7 +200,7 @@ func TestSecretsOfATakeover(t *testing.T) {
 	}}}
 	for _, path := range []string{"/metrics", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
 		var r *http.Response
-		w.until("serving metrics", func() bool { // those of the last worker
+		w.until("serving metrics", func() bool { // the metrics of the last worker
 			var err error
 			r, err = client.Get("http://artifactfs" + path)
 			return err == nil
@@ -224,7 +224,7 @@ func TestSecretsOfATakeover(t *testing.T) {
 				t.Errorf("%s (%d bytes) holds the password", path, len(b))
 			}
 			if strings.HasPrefix(d.Name(), "core") {
-				t.Errorf("a core file: %s", path)
+				t.Errorf("core file %s exists", path)
 			}
 		}
 		if strings.Contains(path, password) {
@@ -237,7 +237,7 @@ func TestSecretsOfATakeover(t *testing.T) {
 	}
 }
 
-// What a long-lived command was given by its command line and environment is not to be read there by what it starts.
+// Child processes of a long-running command cannot read the secrets in its command line and environment.
 func TestCommandsHideWhatTheyWereGiven(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("hidden"))

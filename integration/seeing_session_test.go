@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// What is carried away of sessions is looked at too: refs, packs, locks, and where it goes.
+// Doctor checks the sessions' repositories too: refs, packs, lock files, and refs that are not on the session remote.
 func TestDoctorLooksAtSessions(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("kept.git", object.SHA1)
@@ -33,18 +33,18 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	repo := filepath.Join(home, "session.git")
 	w.says("doctor", 0, "kept: checkpoints are complete: 2, the newest ("+second+")", "; all are on "+work)
 
-	// The session remote is away, and something waits for it.
+	// The session remote is unreachable, and a session has pending refs.
 	check(t, os.Rename(work, work+".away"))
 	w.says("doctor", 0, "warn  "+work+": session remote of kept: push is not possible: ")
 	w.ok("session", "pin", "-C", "kept", first, "good")
 	w.says("doctor --offline", 0, "warn  kept: checkpoints are complete: 2", " 1 refs are not on "+work+", last pushed completely at ", "artifactfs session resume kept to push them")
 	if list := w.ok("session", "list"); !strings.Contains(list, "  1        "+dir) {
-		t.Errorf("session list does not tell what waits:\n%s", list)
+		t.Errorf("session list does not show the pending refs:\n%s", list)
 	}
 	check(t, os.Rename(work+".away", work))
 
-	// A power cut has emptied refs; git was killed.
-	w.until("the session is let go", func() bool { return w.afs("doctor", "--offline").code == 0 })
+	// A power failure has emptied a ref file, and git was killed while it held a lock.
+	w.until("no process uses the session's repository", func() bool { return w.afs("doctor", "--offline").code == 0 })
 	segment := filepath.Join(repo, "refs", "afs", "j", "kept", "main", "000001")
 	check(t, os.WriteFile(segment, nil, 0o644))
 	lock := filepath.Join(repo, "packed-refs.lock")
@@ -55,11 +55,11 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 		"bad   "+lock+": lock file was left by a killed git command 3h0m0s ago")
 	w.says("doctor --offline --fix", 0, "fixed "+repo+": refs have invalid contents", "fixed "+lock, "checkpoints are complete: 2, the newest ("+second+")")
 	if log := w.ok("session", "log", "-C", "kept"); !strings.Contains(log, first) || !strings.Contains(log, second) {
-		t.Errorf("checkpoints after that:\n%s", log)
+		t.Errorf("session log after doctor --fix:\n%s", log)
 	}
 
-	// A pack is not whole.
-	w.until("the session is let go", func() bool { return w.afs("doctor", "--offline").code == 0 })
+	// A pack is truncated.
+	w.until("no process uses the session's repository", func() bool { return w.afs("doctor", "--offline").code == 0 })
 	packs := must[[]string](t)(filepath.Glob(filepath.Join(repo, "objects", "pack", "*.pack")))
 	for _, pack := range packs {
 		check(t, os.Truncate(pack, 12))
@@ -72,7 +72,7 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 	w.says("doctor --offline", control.ExitFailed, "bad   kept: ref refs/afs/j/kept/main/000001 has missing or damaged objects: ")
 }
 
-// Who takes a mount over knows of its checkpoints from the first moment.
+// A successor knows the checkpoints of a mount from its first status on.
 func TestCheckpointsAreToldOfAfterATakeover(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("taken.git", object.SHA1)
@@ -92,7 +92,7 @@ func TestCheckpointsAreToldOfAfterATakeover(t *testing.T) {
 	}
 }
 
-// The commit of a submodule is no content of this repository: it is not asked for.
+// The commit of a submodule is not an object of this repository, so the mount does not request it.
 func TestDiffOfASubmodule(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("super.git", object.SHA1)
@@ -109,7 +109,7 @@ func TestDiffOfASubmodule(t *testing.T) {
 	w.says("session diff -C super", 0, "+y", "+Subproject commit ")
 }
 
-// says runs a command line, and looks for texts in what it prints.
+// says runs a command line, and checks its exit code and that its output contains the texts.
 func (w *world) says(line string, code int, wants ...string) {
 	w.Helper()
 	r := w.afs(strings.Fields(line)...)
@@ -118,7 +118,7 @@ func (w *world) says(line string, code int, wants ...string) {
 	}
 	for _, want := range wants {
 		if !strings.Contains(r.stdout, want) {
-			w.Errorf("nothing of %q", want)
+			w.Errorf("output does not contain %q", want)
 			code = -1
 		}
 	}

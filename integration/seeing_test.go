@@ -24,7 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir/space"
 )
 
-// scrape reads metrics as strictly as can be.
+// scrape reads the metrics and parses them strictly.
 func (w *world) scrape(socket string) (map[string]*metricstest.Family, string) {
 	w.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -54,7 +54,7 @@ func TestMetrics(t *testing.T) {
 	w.until("serving metrics", func() bool { return exists(socket) })
 	empty, _ := w.scrape(socket)
 	if n, ok := metricstest.Value(empty, "artifactfs_mounts"); !ok || n != 0 {
-		t.Errorf("%v mounts", n)
+		t.Errorf("artifactfs_mounts: got %v", n)
 	}
 	url := s.URL("seen.git")
 	dir, work := filepath.Join(w.root, "a \"b\\c\nd"), filepath.Join(w.root, "work.git")
@@ -90,16 +90,16 @@ func TestMetrics(t *testing.T) {
 		{"process_resident_memory_bytes", nil, 1 << 20}, {"process_open_fds", nil, 5}, {"go_goroutines", nil, 5},
 	} {
 		if got, ok := metricstest.Value(all, want.name, want.labels...); !ok || got < want.least {
-			t.Errorf("%s%q is %v, want at least %v", want.name, want.labels, got, want.least)
+			t.Errorf("metric %s%q is %v, want at least %v", want.name, want.labels, got, want.least)
 		}
 	}
 	if strings.Contains(text, "hunter2") || strings.Contains(text, "user:") {
-		t.Error("there is a secret in it")
+		t.Error("the metrics contain a secret")
 	}
 	before := w.daemonStatus()
 	check(t, syscall.Kill(before.PID, syscall.SIGKILL))
 	w.until("a successor serves", func() bool { return w.daemonStatus().PID != before.PID })
-	w.until("and metrics", func() bool {
+	w.until("the successor serves metrics", func() bool {
 		c, err := net.Dial("unix", socket)
 		if err == nil {
 			c.Close()
@@ -108,10 +108,10 @@ func TestMetrics(t *testing.T) {
 	})
 	all, _ = w.scrape(socket)
 	if n, _ := metricstest.Value(all, "artifactfs_takeovers_total"); n != 1 {
-		t.Errorf("%v takeovers", n)
+		t.Errorf("artifactfs_takeovers_total: got %v, want 1", n)
 	}
 	if n, _ := metricstest.Value(all, "artifactfs_mount_info", "mount", dir); n != 1 {
-		t.Error("the mount is not told of")
+		t.Error("the metrics of the successor do not have the mount")
 	}
 	for _, bad := range []string{"0.0.0.0:1", "x", "unix:"} {
 		if r := w.afs("daemon", "--metrics", bad); r.code != control.ExitUsage {
@@ -120,7 +120,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// traced is a run of the trace command.
+// traced is a running trace command.
 type traced struct {
 	*world
 	cmd *exec.Cmd
@@ -166,7 +166,7 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// first returns the first event that is as wanted.
+// first returns the first event for which is returns true.
 func (x *traced) first(is func(e control.TraceEvent) bool) (control.TraceEvent, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,10 +178,10 @@ func (x *traced) first(is func(e control.TraceEvent) bool) (control.TraceEvent, 
 	return control.TraceEvent{}, false
 }
 
-// sees waits for an event; act is done again and again until it is there, because the beginning of the stream is not announced.
+// sees waits for an event. It calls act repeatedly until the event is traced, because the trace command does not announce its start.
 func (x *traced) sees(what string, act func(), is func(e control.TraceEvent) bool) (e control.TraceEvent) {
 	x.Helper()
-	x.until("trace tells of "+what, func() bool {
+	x.until("trace prints "+what, func() bool {
 		act()
 		var ok bool
 		e, ok = x.first(is)
@@ -213,10 +213,10 @@ func TestTrace(t *testing.T) {
 		t.Errorf("trace of a cold read: got %+v, want one of cat with a wait, a blob and bytes", cold)
 	}
 	if _, is := x.first(func(e control.TraceEvent) bool { return e.Op == "mkdir" }); is {
-		t.Error("not asked for")
+		t.Error("trace printed an event that its options exclude")
 	}
 
-	// Everything, and the process that serves is killed.
+	// A trace of all events continues when the worker is killed.
 	y := w.trace(m, "--all")
 	n := 0
 	y.sees("a directory", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("made%d", n)), 0o755)); n++ },
@@ -226,15 +226,15 @@ func TestTrace(t *testing.T) {
 	check(t, os.Rename(m.path("made0"), m.path("moved")))
 	y.sees("a rename", func() {}, func(e control.TraceEvent) bool { return e.Op == "rename" && e.Path == "made0" && e.To == "moved" })
 	if err := os.Remove(m.path("warm")); err == nil {
-		t.Fatal("it is not empty")
+		t.Fatal("directory warm was removed although it is not empty")
 	}
 	y.sees("a failure", func() {}, func(e control.TraceEvent) bool { return e.Op == "rmdir" && e.Path == "warm" && e.Error == "ENOTEMPTY" })
 	before := w.daemonStatus()
 	check(t, syscall.Kill(before.PID, syscall.SIGKILL))
-	y.sees("what happens then", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("after%d", n)), 0o755)); n++ },
+	y.sees("changes after the kill", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("after%d", n)), 0o755)); n++ },
 		func(e control.TraceEvent) bool { return e.Op == "mkdir" && strings.HasPrefix(e.Path, "after") })
 	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has exited", before.PID), "has taken over the mount"} {
-		w.until("trace says: "+said, func() bool {
+		w.until("trace prints: "+said, func() bool {
 			y.mu.Lock()
 			defer y.mu.Unlock()
 			return strings.Contains(y.stderr.String(), said)
@@ -245,7 +245,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// A reader that stops holds up no other process, and learns how much was lost.
+// A trace command that is stopped does not block the mount, and prints how many events were lost when it continues.
 func TestTraceLosesWhatNobodyTakes(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("slow.git", object.SHA1)
@@ -265,7 +265,7 @@ func TestTraceLosesWhatNobodyTakes(t *testing.T) {
 		make()
 	}
 	check(t, x.cmd.Process.Signal(syscall.SIGCONT))
-	w.until("the loss is told", func() bool {
+	w.until("trace prints the number of lost events", func() bool {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		return strings.Contains(x.stderr.String(), " events lost, because the output was read too slowly")
@@ -301,7 +301,7 @@ func TestStatusIsWatched(t *testing.T) {
 	if len(got) < 3 || len(got) == 20 || !strings.Contains(got[0], "OPS/S") {
 		t.Errorf("output of status --watch: got %q, want a header and at least two lines", got)
 	}
-	// The daemon's own lines, and those of JSON.
+	// The status of the daemon, as text and as JSON.
 	d := w.daemonStatus()
 	if people := w.ok("status"); d.PID == 0 || d.Supervisor == 0 || d.Version == "" ||
 		!strings.Contains(people, fmt.Sprintf("(pid %d, supervisor %d)", d.PID, d.Supervisor)) {
@@ -356,14 +356,14 @@ func TestCacheStatAndGC(t *testing.T) {
 		t.Errorf("gc --quota 1M --dry-run: got %+v, want 2 or 4 blobs and no removed remote", f)
 	}
 	if now := stat(); now.Blobs.Blobs != before.Blobs.Blobs {
-		t.Error("a dry run evicts")
+		t.Error("gc --dry-run removed blobs")
 	}
 	if f := gc("--quota", "1M"); f.Blobs < 2 || f.Left > 1<<20 {
 		t.Errorf("gc --quota 1M: got %+v, want at least 2 blobs removed and at most 1 MiB left", f)
 	}
-	for _, m := range []mounted{one, two} { // they come again
+	for _, m := range []mounted{one, two} { // the removed contents are fetched again
 		if got := must[[]byte](t)(os.ReadFile(m.path("small"))); len(got) == 0 {
-			t.Error("empty")
+			t.Error("a file is empty after its contents were removed from the cache")
 		}
 	}
 	w.unmount(two)
@@ -371,7 +371,7 @@ func TestCacheStatAndGC(t *testing.T) {
 		t.Errorf("gc --dry-run after an unmount: got %+v, want the store of two.git", f)
 	}
 	w.unmount(one)
-	w.until("the daemon lets go of both", func() bool {
+	w.until("the daemon has closed both stores", func() bool {
 		for _, r := range stat().Remotes {
 			if r.Open {
 				return false
@@ -406,11 +406,11 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	for _, want := range []string{"kernel: Linux ", "git: version ", w.state + ": ", "daemon: answers at ", "mounted at " + m.Dir,
 		s.URL("sound.git") + ": store is complete", s.URL("sound.git") + ": protocol version 2, filter, shallow, ", "wants by any object ID"} {
 		if !strings.Contains(sound.stdout, want) {
-			t.Errorf("nothing of %q", want)
+			t.Errorf("output does not contain %q", want)
 		}
 	}
 	if sound.code != 0 || strings.Contains(sound.stdout, "bad ") {
-		t.Error(sound)
+		t.Errorf("doctor of a sound state directory: %s", sound)
 	}
 	plain := w.serve(gittest.ServerOptions{})
 	plain.Inject(gittest.Fault{Kind: gittest.NoFilter})
@@ -426,17 +426,17 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	if r := w.afs("doctor", url, "--offline"); r.code != 0 {
 		t.Error(r)
 	}
-	s.Close() // of a mount that is there
+	s.Close() // the remote of an existing mount
 	if r := w.afs("doctor"); r.code != 0 || !strings.Contains(r.stdout, "warn  "+s.URL("sound.git")+": ") {
 		t.Error(r)
 	}
 	w.unmount(m)
-	w.until("the store is let go", func() bool { return !strings.Contains(w.ok("cache", "stat"), "mounted") })
+	w.until("the store is closed", func() bool { return !strings.Contains(w.ok("cache", "stat"), "mounted") })
 
-	// What was fetched is damaged, what killed processes left lies around, and others can look in.
+	// A pack is damaged, killed processes have left files, and other users can read the state directory.
 	packs := must[[]string](t)(filepath.Glob(filepath.Join(w.storeGit(), "objects", "pack", "*.pack")))
 	if len(packs) == 0 {
-		t.Fatal("no packs")
+		t.Fatal("the store has no packs")
 	}
 	pack := must[[]byte](t)(os.ReadFile(packs[0]))
 	pack[len(pack)-1] ^= 1
@@ -448,11 +448,11 @@ func TestDoctorLooksAtEverything(t *testing.T) {
 	damaged := w.afs("doctor", "--offline")
 	for _, want := range []string{"no session needs this store\n      --fix removes the store", junk + ": pack of this file is missing\n      --fix removes the file", "other users can access the directory (mode 755)"} {
 		if !strings.Contains(damaged.stdout, want) {
-			t.Errorf("nothing of %q", want)
+			t.Errorf("output does not contain %q", want)
 		}
 	}
 	if damaged.code != control.ExitFailed {
-		t.Error(damaged)
+		t.Errorf("doctor of a damaged state directory: %s", damaged)
 	}
 	if r := w.afs("doctor", "--offline", "--fix"); r.code != 0 || strings.Count(r.stdout, "fixed ") < 3 {
 		t.Error(r)

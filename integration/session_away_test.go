@@ -16,50 +16,50 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// pushes are the requests that a fault of a session remote is done to.
+// pushes are the requests to a session remote that a fault applies to.
 func pushes(kind gittest.Kind, status int) gittest.Fault {
 	return gittest.Fault{Kind: kind, Status: status, On: gittest.Push}
 }
 
-// orderly checks that what a session remote was sent came once and in the order in which it was made.
+// orderly checks that the session remote received all commits and checkpoints once, in the order in which they were made.
 func (c *carried) orderly(commits []string, checkpoints []control.Checkpoint) {
 	c.w.Helper()
 	var gotCommits []string
 	last, seen := map[string]object.ID{}, map[object.ID]string{}
 	for _, u := range must[[]gittest.Update](c.w)(c.Updates()) {
 		if was, known := last[u.Ref]; known && was != u.Old {
-			c.w.Errorf("%s went from %s to %s, but was %s", u.Ref, u.Old, u.New, was)
+			c.w.Errorf("ref %s was moved from %s to %s, but was %s", u.Ref, u.Old, u.New, was)
 		}
 		last[u.Ref] = u.New
 		if u.Ref == "refs/heads/main" {
 			if before, twice := seen[u.New]; twice {
-				c.w.Errorf("%s was sent twice, as %s too", u.New, before)
+				c.w.Errorf("%s was sent twice, first as %s", u.New, before)
 			}
 			seen[u.New] = u.Ref
 			gotCommits = append(gotCommits, u.New.String())
 		}
 	}
-	// Several may come in one push: those that were sent are a part of those made, in order, and the last one is the last.
+	// One push may contain several commits, so the values of main are a subsequence of the commits, in order, and end with the last commit.
 	if at := subsequence(gotCommits, commits); at >= 0 {
-		c.w.Errorf("%s came out of order", gotCommits[at])
+		c.w.Errorf("commit %s was pushed out of order", gotCommits[at])
 	}
 	if got := c.w.git(c.Path, "rev-parse", "main"); got != commits[len(commits)-1] {
-		c.w.Errorf("main is %s, want %s", got, commits[len(commits)-1])
+		c.w.Errorf("main on the session remote is %s, want %s", got, commits[len(commits)-1])
 	}
 	all := c.w.git(c.Path, "rev-list", "--all")
 	for _, id := range commits {
 		if !strings.Contains(all, id) {
-			c.w.Errorf("commit %s is not there", id)
+			c.w.Errorf("commit %s is not on the session remote", id)
 		}
 	}
 	for _, p := range checkpoints {
 		if !strings.Contains(all, p.Commit) {
-			c.w.Errorf("checkpoint %s is not there", p.ID)
+			c.w.Errorf("checkpoint %s is not on the session remote", p.ID)
 		}
 	}
 }
 
-// subsequence returns the index of the first of part that is not in whole in the same order; -1: all are.
+// subsequence returns the index of the first element of part that is not in whole in the same order, or -1 if all are.
 func subsequence(part, whole []string) int {
 	for i, p := range part {
 		for len(whole) > 0 && whole[0] != p {
@@ -72,7 +72,7 @@ func subsequence(part, whole []string) int {
 	return -1
 }
 
-// A session remote that is away gets everything when it is back: in order, once. Until then no user is kept from work.
+// A session remote that was unreachable receives everything once and in order when it is back. Until then the mount works.
 func TestSessionRemoteAway(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -89,23 +89,23 @@ func TestSessionRemoteAway(t *testing.T) {
 		commits = append(commits, w.git(m.Dir, "rev-parse", "HEAD"))
 		p := m.checkpoint()
 		if p.Synced {
-			t.Errorf("checkpoint %+v is said to be away", p)
+			t.Errorf("checkpoint %+v is reported as pushed", p)
 		}
 		checkpoints = append(checkpoints, p.Checkpoint)
-		if i == 3 { // the worker that serves next sends the rest
+		if i == 3 { // the next worker pushes the rest
 			w.killDaemon()
 			m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
 		}
 	}
 	st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" }).Session
 	if st.Pending == 0 || !strings.Contains(st.Error, "refused") {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	if res := w.afs("sync", m.Dir, "--timeout", "300ms"); res.code != control.ExitUnsynced {
-		t.Errorf("sync: %s", res)
+		t.Errorf("sync without the session remote: got %s", res)
 	}
 	if res := w.afs("unmount", m.Dir, "--timeout", "300ms"); res.code != control.ExitUnsynced {
-		t.Errorf("unmount: %s", res)
+		t.Errorf("unmount without the session remote: got %s", res)
 	}
 	if err := c.server.Up(); err != nil {
 		t.Fatal(err)
@@ -115,14 +115,14 @@ func TestSessionRemoteAway(t *testing.T) {
 	c.orderly(commits, checkpoints)
 	w.sound(c.Path)
 	if st := m.status().Session; st.Pending != 0 || st.Error != "" {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	if res := w.afs("unmount", m.Dir); res.code != 0 {
 		t.Error(res)
 	}
 }
 
-// However a session remote fails, status says how, nothing is lost, and all is sent when it is well.
+// For each failure of a session remote, status reports the cause, nothing is lost, and everything is pushed once the remote works.
 func TestSessionRemoteFails(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -161,25 +161,25 @@ func TestSessionRemoteFails(t *testing.T) {
 			var st control.SessionStatus
 			for end := time.Now().Add(patience / 4); st.Error == "" || st.Pending == 0; time.Sleep(10 * time.Millisecond) {
 				if st = m.status().Session; time.Now().After(end) {
-					t.Errorf("the status does not say so: %+v", st)
+					t.Errorf("status does not report the failure: %+v", st)
 					break
 				}
 			}
 			t.Logf("%s, mode %s, %d pending", st.Error, st.Mode, st.Pending)
 			if !strings.Contains(st.Error, f.says) || strings.Contains(st.Error, password) {
-				t.Errorf("the status says %q, want %q", st.Error, f.says)
+				t.Errorf("error in the status: got %q, want %q", st.Error, f.says)
 			}
 			if res := w.afs("sync", m.Dir, "--timeout", "300ms"); res.code != control.ExitUnsynced {
-				t.Errorf("sync: %s", res)
+				t.Errorf("sync without the session remote: got %s", res)
 			}
 			w.wantFile(m.path("d0000/f0000.txt"), w.git(r.Path, "show", "main:d0000/f0000.txt")+"\n")
 			end()
 			m.sync()
 			if id := w.git(m.Dir, "rev-parse", "HEAD"); w.git(c.Path, "rev-parse", "main") != id || !w.has(c.Path, p.Commit) {
-				t.Errorf("commit %s or checkpoint %s is not there", id, p.Commit)
+				t.Errorf("commit %s or checkpoint %s is not on the session remote", id, p.Commit)
 			}
 			if st := m.status().Session; st.Pending != 0 || st.Error != "" {
-				t.Errorf("status %+v", st)
+				t.Errorf("status: got %+v", st)
 			}
 		})
 	}
@@ -196,7 +196,7 @@ func TestSessionRemoteFails(t *testing.T) {
 		refs := must[map[string]object.ID](t)(c.Refs())
 		for _, name := range lost {
 			if refs[name].IsZero() {
-				t.Errorf("%s was not sent again", name)
+				t.Errorf("ref %s was not pushed again", name)
 			}
 		}
 	})
@@ -208,26 +208,26 @@ func TestSessionRemoteFails(t *testing.T) {
 		ours := w.git(m.Dir, "rev-parse", "HEAD")
 		st := m.await("the status says so", func(s control.MountStatus) bool { return len(s.Session.Diverged) > 0 }).Session
 		if st.Diverged[0] != "refs/heads/main" && st.Diverged[0] != "main" {
-			t.Errorf("status %+v", st)
+			t.Errorf("status: got %+v", st)
 		}
-		w.until("ours is kept beside theirs", func() bool { return w.has(c.Path, ours) })
+		w.until("our commit is on the session remote beside theirs", func() bool { return w.has(c.Path, ours) })
 		if got := w.git(c.Path, "rev-parse", "main"); got != theirs {
-			t.Errorf("main was moved to %s by force, was %s", got, theirs)
+			t.Errorf("main was force-pushed to %s, was %s", got, theirs)
 		}
 		if got := w.git(m.Dir, "rev-parse", "HEAD"); got != ours {
-			t.Errorf("the user's branch was moved to %s", got)
+			t.Errorf("the branch in the mount was moved to %s", got)
 		}
-		// Merged by the user as ever, it goes on.
+		// After the user has merged the branch with git, pushes continue.
 		w.sh(m.Dir, "git fetch -q "+c.arg+" main && git merge -q -m merged FETCH_HEAD")
 		merged := w.git(m.Dir, "rev-parse", "HEAD")
-		w.until("the merge is there", func() bool { return w.git(c.Path, "rev-parse", "main") == merged })
+		w.until("the merge is on the session remote", func() bool { return w.git(c.Path, "rev-parse", "main") == merged })
 		m.await("nothing diverges any more", func(s control.MountStatus) bool { return len(s.Session.Diverged) == 0 })
 	})
 	w.sound(c.Path)
 	w.unmount(m)
 }
 
-// A session remote whose disk is full gets the rest when there is room.
+// A session remote whose disk is full receives the rest when it has space.
 func TestSessionRemoteIsFull(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -250,19 +250,19 @@ func TestSessionRemoteIsFull(t *testing.T) {
 	st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" }).Session
 	t.Logf("%s", st.Error)
 	if res := w.afs("unmount", m.Dir, "--timeout", "1s"); res.code != control.ExitUnsynced {
-		t.Errorf("unmount: %s", res)
+		t.Errorf("unmount without the session remote: got %s", res)
 	}
 	check(t, unix.Mount("", disk, "", unix.MS_REMOUNT, "size=64m"))
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git")
 	m.sync()
 	if !w.has(path, p.Commit) || w.git(path, "rev-parse", "main") != w.git(m.Dir, "rev-parse", "HEAD") {
-		t.Error("the checkpoint or the commit is not there")
+		t.Error("the checkpoint or the commit is not on the session remote")
 	}
 	w.sound(path)
 	w.unmount(m)
 }
 
-// An empty session remote gets the base in one go, not blob by blob.
+// An empty session remote receives the base in one push, and the mount does not fetch it blob by blob.
 func TestSessionRemoteIsSeeded(t *testing.T) {
 	w := newWorld(t)
 	r := w.sized(20, 30)
@@ -274,38 +274,38 @@ func TestSessionRemoteIsSeeded(t *testing.T) {
 	w.sh(m.Dir, "echo new >new && echo more >>d0001/f0001.txt && git add -A && git commit -qm new")
 	m.checkpoint("--sync")
 	if n := len(s.Log().Requests()); n > 5 {
-		t.Errorf("%d requests to the remote:\n%s", n, s.Log())
+		t.Errorf("got %d requests to the mounted remote:\n%s", n, s.Log())
 	}
 	st := m.status().Session
 	if st.Mode != "seed" && st.Mode != "shared" || st.Pending != 0 {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	in, out := bytesOf(c.server)
 	if seeded, _ := bytesOf(s.Server); st.Sent < in || st.Received < out || st.Seeded == 0 || in == 0 || seeded == 0 {
-		t.Errorf("status tells of %d bytes sent, %d received and %d for seeding; the session remote got %d and sent %d", st.Sent, st.Received, st.Seeded, in, out)
+		t.Errorf("status reports %d bytes sent, %d received and %d for seeding; the session remote got %d and sent %d", st.Sent, st.Received, st.Seeded, in, out)
 	}
 	w.sound(c.Path)
 	clone := w.clone(c.arg)
 	w.sound(clone)
 	if w.git(clone, "rev-parse", "HEAD") != w.git(m.Dir, "rev-parse", "HEAD") || w.git(clone, "status", "--porcelain") != "" {
-		t.Error("the clone is another")
+		t.Error("the clone differs from the mount")
 	}
 	w.unmount(m)
 }
 
-// Without a session remote nothing is kept beside the work itself.
+// Without a session remote, the state directory stores the changes and no session repository.
 func TestSessionRemoteNone(t *testing.T) {
 	w := newWorld(t)
 	w.sized(3, 3)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--session-remote", "none")
 	w.sh(m.Dir, "echo new >new && git add new && git commit -qm new && echo dirty >dirty")
 	if st := m.status().Session; st.Mode != "none" || st.Checkpoints != 0 || st.Pending != 0 {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	if res := w.afs("unmount", m.Dir); res.code != 0 {
 		t.Error(res)
 	}
 	if exists(filepath.Join(w.state, "mounts", "work", "session.git")) {
-		t.Error("there is a session.git")
+		t.Error("session.git exists")
 	}
 }

@@ -21,17 +21,18 @@ import (
 
 func init() { workday.Main() }
 
-// carried is a session remote of which a test knows where it lies on disk.
+// carried is a session remote whose path on disk the test knows.
 type carried struct {
 	w    *world
-	name string // "embedded", or how it is reached
-	arg  string // of --session-remote; "": none is given
+	name string // "embedded", or the transport
+	arg  string // argument of --session-remote; "": the option is not used
 	*gittest.Receiver
-	server *gittest.Server // nil: there is none
-	based  bool            // it has what the mounted remote has
+	server *gittest.Server // nil: the transport needs none
+	based  bool            // it contains the history of the mounted remote
 }
 
-// sessionRemote makes an empty session remote, reached by "path", "http" or "ssh". With a base it has all that base has.
+// sessionRemote creates an empty session remote for the transport "path", "http" or "ssh". If base is not nil, the session remote
+// contains the objects and refs of base.
 func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 	w.Helper()
 	c := &carried{w: w, name: scheme, based: base != nil}
@@ -56,9 +57,9 @@ func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 		w.env = append(w.env, "GIT_SSH_COMMAND="+command)
 	}
 	if c.server != nil {
-		w.Cleanup(func() { // the end of a mount is told to the session remote, too
+		w.Cleanup(func() { // unmount pushes to the session remote, which must still be reachable
 			if r := w.afs("unmount", "--all"); r.code != 0 {
-				w.Errorf("before the session remote ends: %s", r)
+				w.Errorf("unmount before the session remote is stopped: %s", r)
 			}
 			c.server.Close()
 		})
@@ -67,13 +68,13 @@ func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 	return c
 }
 
-// own makes the plain names on a session remote those of a session.
+// own makes a session the owner of the plain branch names on a session remote.
 func (c *carried) own(name string) {
 	c.w.Helper()
 	c.w.sh(c.Path, "git update-ref "+session.OwnerRef+" $(echo "+name+" | git hash-object -w --stdin)")
 }
 
-// flags are those of mount. A session remote that has the base is the session's own all the same, as one that was made for it.
+// flags returns the flags of mount. A session remote that contains the base belongs to the session, like one that was created for it.
 func (c *carried) flags(name string) []string {
 	if c.based {
 		c.own(name)
@@ -81,13 +82,13 @@ func (c *carried) flags(name string) []string {
 	return []string{"--session", name, "--session-remote", c.arg}
 }
 
-// elsewhere is the same world seen from a state directory that knows nothing.
+// elsewhere returns the same world with a new, empty state directory, which stands for another machine.
 func (w *world) elsewhere() *world {
 	other := *w
 	other.state = w.place("state")
 	w.Cleanup(func() {
 		if r := other.afs("unmount", "--all"); r.code != 0 && r.code != control.ExitUnsynced {
-			w.Errorf("elsewhere: %s", r)
+			w.Errorf("unmount elsewhere: %s", r)
 		}
 		if log, err := os.ReadFile(other.logFile()); w.Failed() && err == nil {
 			w.Logf("the daemon's log elsewhere:\n%s", log[max(0, len(log)-16<<10):])
@@ -96,7 +97,7 @@ func (w *world) elsewhere() *world {
 	return &other
 }
 
-// json is ok for what prints JSON.
+// json runs a command, which must succeed, and decodes its output.
 func (w *world) json(into any, args ...string) {
 	w.Helper()
 	if out := w.ok(append(args, "--json")...); json.Unmarshal([]byte(out), into) != nil {
@@ -123,13 +124,13 @@ func (m mounted) checkpoints() []control.Checkpoint {
 	return l.Checkpoints
 }
 
-// look is what stock git says of a tree.
+// look returns the state of a working tree as stock git prints it.
 func (w *world) look(dir string) workday.State {
 	w.Helper()
 	return must[workday.State](w)(workday.Look(context.Background(), dir))
 }
 
-// same compares two looks.
+// same compares two results of look.
 func (w *world) same(what string, was, is workday.State) {
 	w.Helper()
 	if d := was.Differs(is); d != "" {
@@ -149,7 +150,7 @@ func (w *world) sh(dir, script string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// sound has stock git check a repository.
+// sound checks a repository with git fsck.
 func (w *world) sound(dir string) {
 	w.Helper()
 	cmd := exec.Command("git", "fsck", "--full", "--no-dangling", "--no-progress")
@@ -165,7 +166,7 @@ func (w *world) sound(dir string) {
 	}
 }
 
-// users are the refs of the user's, by their full names.
+// users returns the user's refs, by their full names.
 func users(refs map[string]object.ID) map[string]object.ID {
 	own := map[string]object.ID{}
 	for name, id := range refs {
@@ -176,22 +177,22 @@ func users(refs map[string]object.ID) map[string]object.ID {
 	return own
 }
 
-// refsIn are the user's refs in a git directory, as stock git prints them.
+// refsIn returns the user's refs in a git directory, as stock git prints them.
 func (w *world) refsIn(dir string) map[string]object.ID {
 	w.Helper()
 	return users(must[map[string]object.ID](w)((&gittest.Repo{Path: dir}).Refs()))
 }
 
-// has says whether a commit can be reached from some ref of a repository.
+// has reports whether a commit is reachable from a ref of a repository.
 func (w *world) has(dir, commit string) bool {
 	w.Helper()
 	return slices.Contains(strings.Split(w.git(dir, "rev-list", "--all"), "\n"), commit)
 }
 
-// carriedWithin is for a machine that has nothing else to do: it is `make bench BENCH=-session` that measures.
+// carriedWithin is the longest time until a ref is pushed, on an idle machine. `make bench BENCH=-session` measures the actual time.
 const carriedWithin = 5 * time.Second
 
-// reached is how long the machine takes, as busy as it is now, for stock git to look at the session remote.
+// reached returns how long git ls-remote of the session remote takes, which shows how busy the machine is now.
 func (c *carried) reached() time.Duration {
 	c.w.Helper()
 	cmd := exec.Command("git", "ls-remote", c.arg)
@@ -203,7 +204,7 @@ func (c *carried) reached() time.Duration {
 	return time.Since(start)
 }
 
-// Whatever moves a branch, tag or note in a mount moves it on the session remote, of every kind.
+// Each command that moves a branch, tag or note in a mount also moves it on the session remote, for every kind of session remote.
 func TestSessionCarriesCommits(t *testing.T) {
 	for _, kind := range []string{"embedded", "path", "http", "ssh"} {
 		t.Run(kind, func(t *testing.T) {
@@ -258,7 +259,7 @@ func TestSessionCarriesCommits(t *testing.T) {
 					}
 					got := there()
 					for name, id := range want {
-						if got[name] != id && !(c == nil && base[name] == id) { // the embedded one has those that were moved
+						if got[name] != id && !(c == nil && base[name] == id) { // the embedded session remote has only the refs that were moved
 							return false
 						}
 					}
@@ -274,51 +275,51 @@ func TestSessionCarriesCommits(t *testing.T) {
 					within += 5 * c.reached()
 				}
 				if slowest = max(slowest, took); took > within {
-					t.Errorf("it took %s, want at most %s: %s", took, within, script)
+					t.Errorf("pushing took %s, want at most %s: %s", took, within, script)
 				}
 			}
 			t.Logf("the slowest of them was there %s after the command", slowest.Round(time.Millisecond))
 			for _, id := range old {
 				if !w.has(theirs, id) && id != base["refs/heads/main"].String() {
-					t.Errorf("%s, that main was, is gone", id)
+					t.Errorf("commit %s, the previous value of main, is not on the session remote", id)
 				}
 			}
 			if c != nil {
 				last := map[string]object.ID{}
 				for _, u := range must[[]gittest.Update](t)(c.Updates()) {
 					if was, seen := last[u.Ref]; seen && u.Old != was {
-						t.Errorf("%s went from %s to %s, but was %s", u.Ref, u.Old, u.New, was)
+						t.Errorf("ref %s was moved from %s to %s, but was %s", u.Ref, u.Old, u.New, was)
 					}
 					last[u.Ref] = u.New
 				}
 			}
 
-			// It is a repository like any other.
+			// Stock git can clone and fsck the session remote.
 			w.sound(theirs)
 			clone := w.clone(theirs)
 			w.sound(clone)
 			if got, want := w.git(clone, "rev-parse", "origin/main"), w.git(m.Dir, "rev-parse", "main"); got != want {
-				t.Errorf("a clone has %s, want %s", got, want)
+				t.Errorf("main of a clone of the session remote: got %s, want %s", got, want)
 			}
 			w.git(clone, "checkout", "--quiet", "origin/main")
 			if got, want := w.git(clone, "rev-parse", "HEAD^{tree}"), w.git(m.Dir, "write-tree"); got != want {
-				t.Errorf("a clone has tree %s, want %s", got, want)
+				t.Errorf("tree of a clone of the session remote: got %s, want %s", got, want)
 			}
 			if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
 				t.Errorf("status: %s", out)
 			}
 			if out := w.git(m.Dir, "for-each-ref") + w.git(m.Dir, "remote", "--verbose"); strings.Contains(out, "refs/afs") || strings.Contains(out, "session") {
-				t.Errorf("git's user sees %s", out)
+				t.Errorf("git in the mount prints %s", out)
 			}
 			m.sync()
 			if st := m.status().Session; st.Pending != 0 || st.Error != "" || len(st.Diverged) > 0 || st.Name != "work" || c != nil && st.LastSync == nil {
-				t.Errorf("status %+v", st)
+				t.Errorf("status: got %+v", st)
 			}
 		})
 	}
 }
 
-// Tools that write through .git are seen like git itself.
+// Refs that tools write through .git are pushed like those that git writes.
 func TestSessionCarriesWhatOthersWrite(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -342,7 +343,7 @@ func TestSessionCarriesWhatOthersWrite(t *testing.T) {
 	w.sh(m.Dir, "git fetch -q "+clone+" HEAD:refs/heads/fetched")
 	arrives("refs/heads/fetched", w.git(clone, "rev-parse", "HEAD"))
 
-	// As libraries do: a file below refs, renamed into place, and a pack that came by itself.
+	// As libraries do: a file below refs that is renamed into place, and a pack that is written without git.
 	w.sh(clone, "git commit -q --allow-empty -m packed && git bundle create -q ../packed.bundle HEAD~1..HEAD")
 	id := w.git(clone, "rev-parse", "HEAD")
 	w.sh(m.Dir, "git bundle unbundle "+filepath.Join(filepath.Dir(clone), "packed.bundle"))
@@ -354,7 +355,7 @@ func TestSessionCarriesWhatOthersWrite(t *testing.T) {
 	w.sh(m.Dir, "git worktree remove "+linked)
 }
 
-// A checkpoint looks at git and leaves it alone.
+// A checkpoint reads the git directory and does not change it.
 func TestCheckpointsTouchNothingOfGit(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -370,16 +371,16 @@ func TestCheckpointsTouchNothingOfGit(t *testing.T) {
 		t.Errorf("checkpoint: got %+v, want one that was made", p)
 	}
 	if again := m.checkpoint(); again.Made || again.ID != p.ID {
-		t.Errorf("nothing has changed, but %+v is another than %+v", again, p)
+		t.Errorf("checkpoint without a change: got %+v, want %+v", again, p)
 	}
 	if after := w.sh(m.gitDir(), "find . -type f | sort | xargs sha256sum; find . -printf '%p %i %m %T@\n' | sort"); after != before {
 		t.Errorf("the git directory was changed:\n%s", diffLines(before, after))
 	}
 	if now := m.status().Network; now != requests {
-		t.Errorf("a checkpoint asked the remote: %+v, was %+v", now, requests)
+		t.Errorf("a checkpoint sent requests to the remote: got %+v, want %+v", now, requests)
 	}
 	if tree := w.look(m.Dir).Tree; p.Tree != tree {
-		t.Errorf("the checkpoint has tree %s, git makes %s", p.Tree, tree)
+		t.Errorf("tree of the checkpoint: got %s, want git's %s", p.Tree, tree)
 	}
 }
 

@@ -18,12 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// sessionGit is the repository of a mount's session.
+// sessionGit returns the path of the repository of a mount's session.
 func (m mounted) sessionGit() string {
 	return filepath.Join(m.w.state, "mounts", m.ID, "session.git")
 }
 
-// in reads a file as a checkpoint has it.
+// in returns the contents of a file in a checkpoint.
 func (m mounted) in(tree, path string) string {
 	m.w.Helper()
 	cmd := exec.Command("git", "cat-file", "blob", tree+":"+path)
@@ -35,7 +35,7 @@ func (m mounted) in(tree, path string) string {
 	return string(out)
 }
 
-// What programs have written is in a checkpoint, though they have not closed the file, and the kernel keeps it to itself.
+// A checkpoint contains the data that programs have written to files that are still open, although it is only in the page cache.
 func TestCheckpointsHoldWhatIsNotFlushed(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -51,21 +51,21 @@ func TestCheckpointsHoldWhatIsNotFlushed(t *testing.T) {
 	copy(memory, "through memory\n")
 	p := m.checkpoint()
 	if got := m.in(p.Tree, "open"); got != "written\n" {
-		t.Errorf("an open file holds %.40q", got)
+		t.Errorf("open file in the checkpoint: got %.40q", got)
 	}
 	if got := m.in(p.Tree, "mapped"); !strings.HasPrefix(got, "through memory\n") || len(got) != 4096 {
-		t.Errorf("a mapped file holds %.40q", got)
+		t.Errorf("mapped file in the checkpoint: got %.40q", got)
 	}
 	copy(memory, "again\n")
 	must[int](t)(open.WriteString("more\n"))
 	p = m.checkpoint()
 	if got := m.in(p.Tree, "open") + m.in(p.Tree, "mapped")[:6]; got != "written\nmore\nagain\n" {
-		t.Errorf("later they hold %q", got)
+		t.Errorf("files in the later checkpoint: got %q", got)
 	}
 	w.unmountBusy(m, open, mappedFile, memory)
 }
 
-// unmountBusy lets go of files before the mount does.
+// unmountBusy closes the files and then unmounts.
 func (w *world) unmountBusy(m mounted, a, b *os.File, memory []byte) {
 	w.Helper()
 	unix.Munmap(memory)
@@ -74,7 +74,7 @@ func (w *world) unmountBusy(m mounted, a, b *os.File, memory []byte) {
 	w.unmount(m)
 }
 
-// Every checkpoint is of one moment: of two files written one after the other, the first is never behind.
+// Every checkpoint is the state of one moment: if two files are written one after the other, the first is never the older one.
 func TestCheckpointsAreOfOneMoment(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -137,7 +137,7 @@ func TestCheckpointsAreOfOneMoment(t *testing.T) {
 	}
 }
 
-// A crash is a pause that was not asked for; what a session is stands in its history.
+// A crash pauses the session as interrupted, and the session's history lists all its states.
 func TestSessionLifecycle(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -154,15 +154,15 @@ func TestSessionLifecycle(t *testing.T) {
 				return s
 			}
 		}
-		t.Fatalf("session work is not among %+v", all)
+		t.Fatalf("session list has no session work: %+v", all)
 		return control.SessionInfo{}
 	}
 	if s := info(); s.State != "active" || !s.Mounted || s.Last == nil || len(s.Last.Pins) != 1 || s.Last.Pins[0] != "kept" {
-		t.Errorf("mounted: %+v", s)
+		t.Errorf("session while mounted: got %+v", s)
 	}
 	w.killDaemon()
 	if s := info(); s.State != "paused" || s.Mounted || len(s.History) == 0 || s.History[len(s.History)-1].Reason != "interrupted" {
-		t.Errorf("killed: %+v", s)
+		t.Errorf("session after the kill: got %+v", s)
 	}
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git")
 	states := func() string {
@@ -173,15 +173,15 @@ func TestSessionLifecycle(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	if got := states(); !strings.Contains(got, "paused resumed") {
-		t.Errorf("history %s", got)
+		t.Errorf("history of the session: got %s", got)
 	}
 	w.unmount(m)
 	w.ok("session", "close", "work")
 	if s := info(); s.State != "closed" {
-		t.Errorf("closed: %+v", s)
+		t.Errorf("session after it was closed: got %+v", s)
 	}
 	if r := w.afs("mount", url, m.Dir, "--session", "work"); r.code == 0 || !strings.Contains(r.stderr, "reopen") {
-		t.Errorf("a closed session: %s", r)
+		t.Errorf("mount of a closed session: got %s", r)
 	}
 	w.ok("session", "reopen", "work")
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git")
@@ -190,13 +190,13 @@ func TestSessionLifecycle(t *testing.T) {
 	var gc control.SessionGCReply
 	w.json(&gc, "session", "gc", "work", "--dry-run")
 	if !gc.DryRun || len(gc.Dropped) > 0 {
-		t.Errorf("gc %+v", gc)
+		t.Errorf("gc: got %+v", gc)
 	}
 	for i := range 5 {
 		w.sh(m.Dir, fmt.Sprintf("echo %d >new; head -c 100000 /dev/urandom >large; git add -A; git commit -qm %d", i, i))
 		m.checkpoint()
 	}
-	w.ok("sync", m.Dir) // a commit is carried by itself, soon
+	w.ok("sync", m.Dir) // a commit is pushed automatically after a moment
 	tips := w.git(m.sessionGit(), "rev-parse", "main")
 	w.json(&gc, "session", "gc", "work", "--keep-all", "1ms", "--keep-daily", "1ms")
 	left := m.checkpoints()
@@ -205,13 +205,13 @@ func TestSessionLifecycle(t *testing.T) {
 	}
 	w.sound(m.sessionGit())
 	w.sh(m.Dir, "echo after >new")
-	if p := m.checkpoint(); p.Tree != w.look(m.Dir).Tree { // one that the last commit caused may have come before, and hold it
+	if p := m.checkpoint(); p.Tree != w.look(m.Dir).Tree { // the checkpoint that the last commit caused may already contain the change
 		t.Errorf("checkpoint after gc: got %+v, want one of the tree as it is", p)
 	}
 	w.sound(m.sessionGit())
 }
 
-// Notes are git's, transcripts are linked to checkpoints, and neither holds a secret.
+// Notes are git notes, transcripts are linked to checkpoints, and neither contains a secret.
 func TestNotesAndTranscripts(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -230,36 +230,36 @@ func TestNotesAndTranscripts(t *testing.T) {
 	}
 	input(`{"model":"some","token":"`+secrets[1]+`"}`, "session", "note", "--ref", "agent", "--json", "-")
 	if note := w.git(m.Dir, "notes", "--ref", "agent", "show"); !strings.Contains(note, `"some"`) {
-		t.Errorf("git notes shows %q", note)
+		t.Errorf("git notes show printed %q", note)
 	}
 	p := m.checkpoint()
 	input(`{"role":"user","text":"my key is `+secrets[0]+`"}`+"\n"+`{"role":"tool","text":"curl https://u:`+secrets[3]+`@example.invalid/ `+secrets[2]+`"}`+"\n", "session", "record", "-")
 	var show control.SessionShowReply
 	w.json(&show, "session", "show", p.ID, "-C", m.Dir)
 	if show.Records != 2 {
-		t.Errorf("show %+v", show)
+		t.Errorf("session show: got %+v", show)
 	}
 	m.sync()
 	for _, dir := range []string{m.sessionGit(), m.gitDir()} {
 		all := w.sh(dir, "git cat-file --batch --batch-all-objects 2>/dev/null || true")
 		for _, s := range secrets {
 			if strings.Contains(all, s) {
-				t.Errorf("%s holds %s", dir, s)
+				t.Errorf("%s contains the secret %s", dir, s)
 			}
 		}
 		if dir == m.sessionGit() && !strings.Contains(all, "my key is ") {
-			t.Errorf("%s does not hold the transcript", dir)
+			t.Errorf("%s does not have the transcript", dir)
 		}
 	}
-	w.until("the note is carried", func() bool {
+	w.until("the note is on the session remote", func() bool {
 		_, err := gittest.Git(t.Context(), m.sessionGit(), "rev-parse", "--verify", "--quiet", "refs/notes/agent")
 		return err == nil
 	})
 	w.sound(m.sessionGit())
 }
 
-// Whenever everything dies in the middle of a restore, the next mount has all of it or nothing, and when the worker alone
-// dies the command has its answer.
+// If all processes are killed in the middle of a restore, the next mount has the complete restore or none of it. If only the worker
+// is killed, the command still succeeds.
 func TestRestoreKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -281,7 +281,7 @@ func TestRestoreKilled(t *testing.T) {
 		record := filepath.Join(w.state, "mounts", m.ID, "checkout.json")
 		over := make(chan result, 1)
 		go func() { over <- w.afs("session", "restore", "-C", m.Dir, to.ID) }()
-		w.until("the restore is under way", func() bool {
+		w.until("the restore has started", func() bool {
 			_, err := os.Lstat(record)
 			return err == nil || len(over) > 0
 		})
@@ -301,11 +301,11 @@ func TestRestoreKilled(t *testing.T) {
 		case got == want:
 			at = 1 - at
 		case got != was || !all:
-			t.Fatalf("round %d: the tree is %s, neither %s nor %s", round, got, was, want)
+			t.Fatalf("round %d: tree is %s, want %s or %s", round, got, was, want)
 		}
 	}
 	if halves == 0 {
-		t.Error("no kill came in the middle of one")
+		t.Error("no kill hit a restore in its middle")
 	}
 	t.Logf("%d of 12 were in the middle", halves)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Proposals are compared from a machine that has nothing, by link, and where they are mounted, with the same result.
+// compare has the same result on a machine that has none of the sessions, with links, and where the sessions are mounted.
 func TestSessionCompare(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -71,11 +71,11 @@ func TestSessionCompare(t *testing.T) {
 		sent, n := log.Blobs()
 		for id := range strings.Lines(quiet) {
 			if sent[object.MustID(strings.TrimSpace(id))] > 0 {
-				t.Errorf("compare from afar fetched the content of a file that nobody changed")
+				t.Errorf("compare on another machine fetched contents of a file that no session changed")
 			}
 		}
 		if n > 30 {
-			t.Errorf("compare from afar fetched %d contents, want those of changed files alone", n)
+			t.Errorf("compare on another machine fetched %d contents, want those of changed files alone", n)
 		}
 	}
 	o.json(&reply, "session", "compare", c.arg+"#session=try-1@good", c.arg+"#session=try-2")
@@ -86,7 +86,7 @@ func TestSessionCompare(t *testing.T) {
 	w.json(&reply, "session", "compare", "try-1", "try-2")
 	check("one of them not mounted", reply)
 
-	// A session that this host does not have is found on the session remote of the mount around.
+	// A session that this host does not have is looked up on the session remote of the mount that contains the working directory.
 	third := o.bare(origin.URL("r.git"), flags("try-3")...)
 	o.sh(third.Dir, "echo 3 >only-3")
 	third.checkpoint("--sync")
@@ -108,11 +108,11 @@ func TestSessionCompare(t *testing.T) {
 		t.Errorf("compare of one session: got %s, want exit code %d", r, control.ExitUsage)
 	}
 	if r := w.afs("session", "compare", "try-1", "nobody", "--json"); r.code != control.ExitNotMounted || !strings.Contains(r.stdout, `"not-found"`) {
-		t.Errorf("compare with a session that is not there: got %s, want exit code %d", r, control.ExitNotMounted)
+		t.Errorf("compare with an unknown session: got %s, want exit code %d", r, control.ExitNotMounted)
 	}
 }
 
-// Forks are compared with the checkpoint that they began at, and sessions of different commits with their merge base.
+// The base of a fork and its parent is the checkpoint that was forked, and that of sessions of different commits is their merge base.
 func TestSessionCompareBases(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -145,11 +145,11 @@ func TestSessionCompareBases(t *testing.T) {
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "fork"}, far...)...)
 		if len(reply.Shared) != 0 || reply.Sides[0].BaseCheckpoint != "parent@"+checkpoint.ID || reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
-			t.Errorf("compare %v of a session and its fork: got %+v, want checkpoint %s as the base, and nothing that both changed", far, reply, checkpoint.ID)
+			t.Errorf("compare %v of a session and its fork: got %+v, want checkpoint %s as the base, and no path that both changed", far, reply, checkpoint.ID)
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "older"}, far...)...)
 		if len(reply.Shared) != 1 || reply.Shared[0].Path != "a" || reply.Shared[0].Verdict != control.VerdictConflict || reply.Sides[1].Base != old.String() || len(reply.Sides[1].Changes) != 1 {
-			t.Errorf("compare %v of sessions of two commits: got %+v, want a conflict in a, and nothing of what came between", far, reply)
+			t.Errorf("compare %v of sessions of two commits: got %+v, want a conflict in a, and no path that only the commits between changed", far, reply)
 		}
 	}
 	w.ok("unmount", fork)

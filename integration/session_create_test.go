@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A command creates the repository of a session remote that a git server does not have. Its failure is an error with what it said.
+// A configured command creates the repository of a session remote that the git server does not have. If it fails, the error has its output.
 func TestSessionRemoteIsCreatedByCommand(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -37,7 +37,7 @@ git init -q --bare %s/"${ARTIFACTFS_SESSION_REMOTE##*/}"
 git -C %s/"${ARTIFACTFS_SESSION_REMOTE##*/}" config http.receivepack true
 `, ran, root, root))
 	at := server.URL("new.git")
-	for _, name := range []string{"one", "two"} { // the second time the repository is there
+	for _, name := range []string{"one", "two"} { // the second time the repository exists
 		m := w.bare(url, "--session", name, "--session-remote", at, "--session-remote-create", makes+" 'two words; touch "+w.root+"/shell'", "--wait", "git")
 		w.sh(m.Dir, "echo x >x")
 		m.checkpoint("--sync")
@@ -70,7 +70,7 @@ git -C %s/"${ARTIFACTFS_SESSION_REMOTE##*/}" config http.receivepack true
 	if r := w.afs("mount", url, w.place("m"), "--session-remote", at, "--session-remote-create", "sh -c 'x"); r.code != control.ExitUsage {
 		t.Errorf("a command with an open quote: got %s, want exit code %d", r, control.ExitUsage)
 	}
-	// sh is run where the user says so, and the environment gives the default.
+	// A shell runs only if the command names it, and an environment variable has the default command.
 	w.env = append(w.env, "ARTIFACTFS_SESSION_REMOTE_CREATE=sh -c '"+makes+" by-shell'")
 	m := w.bare(url, "--session", "three", "--session-remote", server.URL("three.git"), "--wait", "git")
 	w.sh(m.Dir, "echo x >x")

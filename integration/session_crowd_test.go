@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/crowd"
 )
 
-// Sessions that work at the same time on one session remote are not in each other's way, and not in the people's.
+// Sessions that push to one session remote at the same time do not disturb each other or users who push with git.
 // `make bench BENCH="-session -only crowd"` does it with 20 of them for 5 minutes.
 func TestSessionsShareASessionRemote(t *testing.T) {
 	t.Parallel()
@@ -21,9 +21,9 @@ func TestSessionsShareASessionRemote(t *testing.T) {
 	}
 	t.Log(report.Summary())
 	if err := report.Err(); err != nil {
-		t.Errorf("work of the crowd: %v", err)
+		t.Errorf("sessions of the crowd: %v", err)
 	}
 	if report.Kills != 1 || report.Commits < 4 || report.Notes < 4 {
-		t.Errorf("they did too little to show anything: %s", report.Summary())
+		t.Errorf("the sessions did too little to test anything: %s", report.Summary())
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // refsLeft lists the refs of a session remote outside of the trash, without branches and tags that are not the session's alone:
-// they stay, and the command says so.
+// they stay, and the command reports that.
 func (w *world) refsLeft(path string) (left []string) {
 	for name := range w.refsIn(path) {
 		if !strings.HasPrefix(name, "refs/afs/trash/") && name != "refs/heads/topic" && name != "refs/tags/t1" {
@@ -24,7 +24,7 @@ func (w *world) refsLeft(path string) (left []string) {
 	return left
 }
 
-// A deleted session is gone here and on the session remote, and comes back as it was, from another machine too.
+// A deleted session is removed here and on the session remote, and can be restored completely, also from another machine.
 func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"thin", "shared"} {
@@ -46,32 +46,32 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 
 			mounted := w.afs("session", "delete", "work", "--yes")
 			if mounted.code == 0 || !strings.Contains(mounted.stderr, "mounted at "+m.Dir) {
-				t.Errorf("deleting what is mounted: %s", mounted)
+				t.Errorf("delete of a mounted session: got %s", mounted)
 			}
 			o := w.elsewhere()
 			held := o.afs("session", "delete", "work", "--session-remote", c.arg, "--yes")
 			if held.code == 0 || !strings.Contains(held.stderr, "--take-over") {
-				t.Errorf("deleting what is at work elsewhere: %s", held)
+				t.Errorf("delete of a session that another machine holds: got %s", held)
 			}
 			w.unmount(m)
 			if r := w.afs("session", "delete", "work"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "--yes") {
-				t.Errorf("without --yes and a terminal: %s", r)
+				t.Errorf("delete without --yes and a terminal: got %s", r)
 			}
 			w.ok("session", "delete", "work", "--yes")
 			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
 				t.Errorf("refs left on the session remote: %v, want %v", left, own)
 			}
 			if exists(filepath.Join(w.state, "mounts", "work")) {
-				t.Error("it is still in the state directory")
+				t.Error("the session is still in the state directory")
 			}
 			var there, here control.SessionTrashReply
 			w.json(&here, "session", "list", "--deleted")
 			o.json(&there, "session", "list", "--deleted", "--session-remote", c.arg)
 			if len(here.Deleted) != 1 || len(there.Deleted) != 1 || there.Deleted[0].Name != "work" {
-				t.Errorf("deleted: here %+v, there %+v", here, there)
+				t.Errorf("deleted sessions: got %+v in the state directory, %+v on the session remote", here, there)
 			}
 			if r := w.afs("session", "delete", "work", "--yes"); r.code != control.ExitNotMounted {
-				t.Errorf("deleting it again: %s", r)
+				t.Errorf("second delete: got %s", r)
 			}
 
 			w.ok("session", "undelete", "work")
@@ -81,7 +81,7 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			w.unmount(again)
 			w.sound(c.Path)
 
-			// Another machine deletes it, and brings it back there alone.
+			// Another machine deletes and restores the session, which restores it on the session remote only.
 			o.ok("session", "delete", "work", "--session-remote", c.arg, "--yes")
 			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
 				t.Errorf("refs left after it was deleted from elsewhere: %v, want %v", left, own)
@@ -90,12 +90,12 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			third := o.bare(url, append(c.flags("work"), "--wait", "git")...)
 			w.same("brought back elsewhere", before, o.look(third.Dir))
 
-			// To discard it is to delete it there.
+			// Discarding the session deletes it on the session remote, too.
 			o.ok("unmount", "--discard", "--yes", third.Dir)
 			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
 				t.Errorf("refs left after it was discarded: %v, want %v", left, own)
 			}
-			// What is older than a week goes with the next one.
+			// Deleted sessions that are older than a week are removed with the next delete.
 			for name, id := range w.refsIn(c.Path) {
 				if strings.HasPrefix(name, "refs/afs/trash/work/") {
 					_, rest, _ := strings.Cut(strings.TrimPrefix(name, "refs/afs/trash/work/"), "/")
@@ -110,7 +110,7 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			w.ok("session", "delete", "other", "--yes")
 			for name := range w.refsIn(c.Path) {
 				if strings.HasPrefix(name, "refs/afs/trash/work/") {
-					t.Errorf("%s is still there", name)
+					t.Errorf("%s still exists", name)
 				}
 			}
 			if err := os.RemoveAll(filepath.Join(w.state, "trash")); err != nil {
@@ -120,7 +120,7 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 	}
 }
 
-// gc of all sessions of a host goes through each of them.
+// session gc --all collects each session of the host.
 func TestSessionGCOfAll(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
