@@ -66,7 +66,7 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 // adoptHere adopts the checkpoint with the given id from another session on this host. It hard-links the object files of the
 // other session instead of copying them.
 func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
-	h, err := m.daemon.homeOf(of)
+	h, err := m.host.Registry.HomeOf(of)
 	if err != nil {
 		return a, err
 	}
@@ -127,12 +127,12 @@ func (m *mount) sawObjects(repo *session.Repo) error {
 // adoptFar adopts a checkpoint of a session that is stored on a session remote, whose URL is the parameter at. It fetches the
 // checkpoint's commits and trees, and calls adoptFrom to make the contents available.
 func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
-	d := m.daemon
-	far, err := d.Catalog.MirrorOf(ctx, at, of)
+	all := m.host.Catalog
+	far, err := all.MirrorOf(ctx, at, of)
 	if err != nil {
 		return a, err
 	}
-	defer d.Catalog.CloseMirror(far)
+	defer all.CloseMirror(far)
 	o, err := catalog.OpenFar(ctx, far, of, false)
 	if err != nil {
 		return a, err
@@ -167,7 +167,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 // adoptContents opens the session remote whose URL is the parameter at, and calls adoptFrom with it. The parameter of is the id
 // of the session that checkpoint p belongs to. It returns nil if that URL leads to no session remote.
 func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
-	remote, _, err := m.daemon.remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
+	remote, _, err := m.host.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 	}
 	// A failed fetch is not fatal: contents that also exist on the mounted remote are fetched from there when they are read.
 	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
-		m.daemon.log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
+		m.host.Log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
 	}
 	return nil
 }

@@ -22,6 +22,9 @@ type backgroundTurns struct {
 	made   time.Time // when the last of them was served or failed
 }
 
+// newTurns returns the turns of the mounts of a process.
+func newTurns() *backgroundTurns { return &backgroundTurns{token: make(chan struct{}, 1)} }
+
 // startMount records that a mount is starting. The caller calls ended when that mount is served or has failed.
 func (t *backgroundTurns) startMount() (ended func()) {
 	t.mu.Lock()

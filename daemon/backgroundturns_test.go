@@ -8,8 +8,6 @@ import (
 	"time"
 )
 
-func newTurns() *backgroundTurns { return &backgroundTurns{token: make(chan struct{}, 1)} }
-
 // One has its turn at a time, whoever came first; who is waited for needs none.
 func TestTurnsAreTakenOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -101,7 +101,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		} else {
 			// If all contents are already on this host, the prefetch just walks the tree, and no caller waits for that.
 			if m.snapshot().Local && m.request.Wait != control.WaitAll {
-				m.daemon.backgroundTurns.calm(ctx, nil, nil)
+				m.host.Turns.calm(ctx, nil, nil)
 			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
 		}
@@ -145,7 +145,7 @@ func (m *mount) afterOthers(ctx context.Context) {
 		return
 	}
 	select {
-	case <-m.daemon.served:
+	case <-m.host.Served:
 	case <-time.After(behindWait):
 	case <-ctx.Done():
 	}
@@ -193,7 +193,7 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 // more, and at least roomStep bytes more. It returns after roomMost in any case. Without this wait, each retry would transfer a
 // pack again that still does not fit.
 func (m *mount) awaitRoom(ctx context.Context) {
-	before, _ := disk.Free(m.daemon.state)
+	before, _ := disk.Free(m.host.State)
 	need := before + max(before/4, roomStep)
 	latest := time.NewTimer(roomMost)
 	defer latest.Stop()
@@ -205,7 +205,7 @@ func (m *mount) awaitRoom(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if free, err := disk.Free(m.daemon.state); err == nil && free >= need {
+		if free, err := disk.Free(m.host.State); err == nil && free >= need {
 			return
 		}
 	}
@@ -219,10 +219,10 @@ func (m *mount) note(what string, err error) {
 	_, failed := m.failures[what]
 	switch {
 	case err != nil:
-		m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
 		m.failures[what] = err
 	case failed:
-		m.daemon.log.Info("succeeded after all: "+what, zap.String("dir", m.dir))
+		m.host.Log.Info("succeeded after all: "+what, zap.String("dir", m.dir))
 		delete(m.failures, what)
 	}
 }

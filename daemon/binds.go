@@ -65,7 +65,7 @@ func (m *mount) checkGitDir() error {
 func (m *mount) bindOptions() bind.Options {
 	return bind.Options{
 		Dir: m.dir, Home: m.home.Dir, ID: m.id, Tree: m.tree, Writable: m.writable(),
-		Owner: worktree.Cred{UID: m.request.UID, GID: m.request.GID}, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		Owner: worktree.Cred{UID: m.request.UID, GID: m.request.GID}, Log: m.host.Log.With(zap.String("mount", m.dir)),
 	}
 }
 

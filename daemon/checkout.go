@@ -36,7 +36,7 @@ func (m *mount) readyGit(ctx context.Context) (*gitdir.Dir, error) {
 func (m *mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.tree, Kernel: m.server, Mark: staleMark{m}, Mounts: mountsOver(m.dir), Differ: git, Git: git, Refs: git,
-		Journal: m.git.journal, Trees: m.view.Tree, Log: m.daemon.log, Dir: m.dir, Base: m.snapshot().Tree,
+		Journal: m.git.journal, Trees: m.view.Tree, Log: m.host.Log, Dir: m.dir, Base: m.snapshot().Tree,
 		Lock: func(ctx context.Context) (checkout.Index, error) {
 			lock, err := git.LockIndex(ctx)
 			if err != nil {
@@ -58,7 +58,7 @@ func (m *mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
 		return
 	}
 	if err := git.BreakLocks(ctx); err != nil {
-		m.daemon.log.Warn("break the locks of an interrupted switch", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("break the locks of an interrupted switch", zap.String("dir", m.dir), zap.Error(err))
 	}
 	for _, p := range m.git.journal.Pending() {
 		switch {
@@ -77,7 +77,7 @@ func (m *mount) abandonCheckout(ctx context.Context, p *checkout.Pending, what s
 	if ctx.Err() == nil {
 		err = errors.Join(err, p.End())
 	}
-	m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
+	m.host.Log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
 }
 
 // staleMark implements checkout.StaleMark. It stores the mark in the takeover state, where a successor of this process can read

@@ -33,38 +33,6 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Contents that the session created and
 // that are missing are fetched from the session remote when they are read (fetch.Local.From).
 
-// origin is a checkpoint of a session on this host that a mount starts from.
-type origin struct {
-	home       string // home of that session, or of a mount that shows one checkpoint of it
-	session    string
-	record     statedir.Record
-	checkpoint session.Checkpoint
-	// carried holds the session's options at the time of the fork.
-	carried control.SessionOptions
-}
-
-// local returns the checkpoint in the form that package resume uses. The parameter remote is the session remote of the new
-// mount; it may be nil. ContentsFrom is set to the session remote of the parent if remote is a different one and may lack the
-// contents.
-func (o origin) local(remote *thin.Remote) resume.Local {
-	l := resume.Local{
-		RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.checkpoint, Ref: o.record.Ref,
-	}
-	switch at := o.carried.Remote; at {
-	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		// If the parent session is itself a fork, some contents may be stored only on the session remote of its own parent.
-		if o.record.Checkpoint != nil {
-			l.ContentsFrom = o.record.Checkpoint.From
-		}
-	default:
-		// If both sessions have the same session remote, contents are fetched from it without ContentsFrom.
-		if remote == nil || remote.URL() != statedir.WithoutSecrets(at) {
-			l.ContentsFrom = statedir.WithoutSecrets(at)
-		}
-	}
-	return l
-}
-
 // sessionRepoDir returns the directory of the session's repository in the home.
 func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, statedir.SessionRepoName) }
 
@@ -86,12 +54,12 @@ func (m *mount) lend() error {
 	// If the daemon had to ask the session remote which repository to mount, its connection is still open and is used here.
 	if at, _ := remotes.SessionURL(r); at != "" {
 		var l *remotes.Login
-		if remote = m.known.take(m.daemon.remotes, at, remotes.GivenForSession(r, at)); remote != nil {
+		if remote = m.known.take(m.host.Remotes, at, remotes.GivenForSession(r, at)); remote != nil {
 			l = m.known.login
-			m.daemon.remotes.HoldLogin(m, l)
+			m.host.Remotes.HoldLogin(m, l)
 		} else {
 			m.known = nil
-			l = m.daemon.remotes.Hold(m, remotes.GivenForSession(r, at))
+			l = m.host.Remotes.Hold(m, remotes.GivenForSession(r, at))
 		}
 		m.mu.Lock()
 		m.sessionLogin = l
@@ -99,7 +67,7 @@ func (m *mount) lend() error {
 	}
 	if remote == nil {
 		var err error
-		if remote, _, err = m.daemon.remotes.Session(r); err != nil {
+		if remote, _, err = m.host.Remotes.Session(r); err != nil {
 			return err
 		}
 	}
@@ -123,7 +91,7 @@ func (m *mount) addForkRemote(at string) error {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
 	r.SessionOptions.Remote = at
-	remote, _, err := m.daemon.remotes.Session(r)
+	remote, _, err := m.host.Remotes.Session(r)
 	if err != nil || remote == nil {
 		return err
 	}
@@ -248,11 +216,27 @@ func (m *mount) startAt(ctx context.Context, a *resume.Start) error {
 	return nil
 }
 
+// knownBase returns the base commit of the mount's session, and true, if the metadata of the session was read before the mount
+// was created. The zero id means that the session was started on an unborn branch.
+func (m *mount) knownBase() (object.ID, bool) {
+	var base string
+	switch {
+	case m.far != nil:
+		base = m.far.Meta.Base
+	case m.known != nil:
+		base = m.known.Meta.Base
+	default:
+		return object.ID{}, false
+	}
+	id, err := object.ParseID(base)
+	return id, err == nil || base == ""
+}
+
 // repoOptions returns the options of the session's repository, which uses the object directory of the store as an alternate.
 func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	return session.RepoOptions{
 		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
-		Log: m.daemon.log.With(zap.String("session", name)),
+		Log: m.host.Log.With(zap.String("session", name)),
 	}
 }
 
@@ -294,7 +278,7 @@ func (m *mount) expect(ctx context.Context) {
 		return nil
 	})
 	if err != nil {
-		m.daemon.log.Debug("look for contents of the session", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Debug("look for contents of the session", zap.String("dir", m.dir), zap.Error(err))
 	}
 	// Only missing blobs matter; those on this host are never requested.
 	ids = m.owned.Missing(ids)

@@ -49,28 +49,25 @@ func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list
 	return list, err
 }
 
-// Restore changes files of a mount back to their state at a checkpoint. A dry run only lists the changes.
-func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress func(control.Progress)) (control.RestoreReply, error) {
-	m, ok := d.find(r.Dir)
-	if !ok || !m.served() {
-		return control.RestoreReply{}, fault.NotMounted("restore", r.Dir)
-	}
+// restore changes files of the mount back to their state at a checkpoint. A dry run only lists the changes. The errors of restore
+// name the cause and a remedy.
+func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
 	start := time.Now()
-	reply, err := m.restore(ctx, r)
+	reply, err := m.restoreOnly(ctx, r)
 	if err != nil {
 		of := fault.Subject{Area: fault.Restore, Verb: "restore", Object: m.dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.gitPath()}
 		return control.RestoreReply{}, of.Explain(err)
 	}
 	if !r.DryRun {
-		d.log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Checkpoint.ID), zap.Int("paths", len(reply.Changes)),
+		m.host.Log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Checkpoint.ID), zap.Int("paths", len(reply.Changes)),
 			zap.Duration("took", time.Since(start)))
 	}
 	return reply, nil
 }
 
-// restore implements Restore for one mount; its errors carry no hints yet. It holds git's index lock from the comparison until
+// restoreOnly implements restore; its errors carry no hints yet. It holds git's index lock from the comparison until
 // all files are written, so that no git command changes the index in between.
-func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
+func (m *mount) restoreOnly(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
 	if !m.writable() {
 		return reply, fault.ErrReadOnly
 	}
@@ -137,7 +134,7 @@ func pathsInside(paths []string) (inside []string, err error) {
 
 // reply returns the reply for the changes in list. The parameter dry states that the changes were not applied.
 func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
-	o, err := w.m.daemon.Catalog.OpenMount(w.m.listed())
+	o, err := w.m.host.Catalog.OpenMount(w.m.listed())
 	if err != nil {
 		return control.RestoreReply{}, err
 	}

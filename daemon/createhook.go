@@ -33,12 +33,11 @@ const (
 
 // createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of the
 // session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push reports
-// that error. The mutex d.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
+// that error. The mutex Host.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
 // the first one runs the command and the others find the repository.
 func (m *mount) createByHook(ctx context.Context, progress func(control.Progress)) error {
-	d := m.daemon
-	d.creating.Lock()
-	defer d.creating.Unlock()
+	m.host.creating.Lock()
+	defer m.host.creating.Unlock()
 	url, err := m.lacksRemote(ctx)
 	if err != nil || url == "" {
 		return err
@@ -51,7 +50,7 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	if err != nil {
 		return fault.Remote(err)
 	}
-	d.log.Info("creating session remote", zap.String("url", url), zap.String("session", m.request.Session))
+	m.host.Log.Info("creating session remote", zap.String("url", url), zap.String("session", m.request.Session))
 	if out, err := m.runHook(ctx, url, format.String()); err != nil {
 		cause := err.Error()
 		if out != "" {
@@ -72,7 +71,7 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 // lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does not
 // exist. Otherwise it returns "". A server that cannot be reached is not an error.
 func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
-	remote, _, err := m.daemon.remotes.Session(m.request)
+	remote, _, err := m.host.Remotes.Session(m.request)
 	if err != nil || remote == nil {
 		return "", err
 	}

@@ -71,33 +71,20 @@ func (c *Config) take(name string) *os.File {
 // Daemon holds the mounts of one process and everything that they share. It implements control.Handler. Its methods are safe for
 // concurrent use.
 type Daemon struct {
-	state   string // path of the state directory
-	log     *zap.Logger
-	sampled *zap.Logger    // log for messages that file system requests may cause very often; it drops repetitions
-	homes   statedir.Homes // directories of mounts and sessions below the state directory
-
-	keeper      takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
-	failures    statedir.Failures // mounts that ended without an unmount, and the causes
-	endedMounts endedMounts       // mounts that ended lately, for repeated unmount requests
-	watch       *watch.Watcher    // inotify descriptor of all mounts
+	host        *Host       // what all mounts share
+	endedMounts endedMounts // mounts that ended lately, for repeated unmount requests
 
 	ctx      context.Context    // context of the background work of the daemon itself; ends with Close
 	end      context.CancelFunc // cancels ctx
 	behind   sync.WaitGroup     // background work of the daemon itself
-	creating sync.Mutex         // held while the command of a request creates a session remote
-	served   chan struct{}      // closed when the takeover of all mounts has ended; those that killed earlier workers come last, after it
 	resuming sync.WaitGroup     // work that takes over the mounts of the predecessor
 
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	*catalog.Catalog                  // answers requests on sessions, mounted or not
-	remotes          *remotes.Remotes // stores, session remotes and logins of all mounts
-	latencies        fuse.Latencies   // durations of the kernel requests of all mounts
-	taken            int              // number of predecessors whose mounts were taken over; see Config.Takeovers
-
-	backgroundTurns backgroundTurns // schedules background work around the start of mounts
-	memoryLimit     int64           // soft memory limit of the Go runtime without any mount, in bytes
+	*catalog.Catalog       // answers requests on sessions, mounted or not
+	taken            int   // number of predecessors whose mounts were taken over; see Config.Takeovers
+	memoryLimit      int64 // soft memory limit of the Go runtime without any mount, in bytes
 
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
@@ -129,27 +116,29 @@ func New(c Config) (*Daemon, error) {
 	}
 	idle := make(chan struct{})
 	close(idle)
-	d := &Daemon{
-		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: statedir.Homes{State: c.State, Log: c.Log}, memory: memory, blobs: blobs,
-		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: watch.New(c.Keeper, c.take(watch.Kept)),
-		served: make(chan struct{}), mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
-		backgroundTurns: backgroundTurns{token: make(chan struct{}, 1)}, remotes: remotes.New(c.State, c.Log, memory, blobs),
+	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers}
+	h := &Host{
+		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
+		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.Log, memory, blobs),
+		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: newTurns(),
+		Handler: d, Registry: d, Served: make(chan struct{}),
 	}
-	d.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: d.homes, Remotes: d.remotes, Mounts: d, Writer: d.writer}
+	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
+	d.host, d.Catalog = h, h.Catalog
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Descriptors) > 0 {
-		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Descriptors)))
+		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Descriptors)))
 		d.takeOverAll(c.Descriptors)
 		d.behind.Go(func() { // only after the takeover: file system calls block until their mount is served again
 			d.resuming.Wait()
-			if err := d.homes.RemoveLeftovers(); err != nil {
-				d.log.Warn("look for what killed processes left", zap.Error(err))
+			if err := d.host.Homes.RemoveLeftovers(); err != nil {
+				d.host.Log.Warn("look for what killed processes left", zap.Error(err))
 			}
 		})
 		return d, nil
 	}
-	if err := d.homes.RemoveLeftovers(); err != nil {
+	if err := d.host.Homes.RemoveLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
 	}
 	d.behind.Go(func() { d.Catalog.Expire(d.ctx, time.Now()) })
@@ -177,7 +166,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	all.Wait()
 	d.behind.Wait()
-	d.watch.Close()
+	d.host.Watch.Close()
 	errs = append(errs, d.blobs.Close())
 	d.memory.Close()
 	return errors.Join(errs...)
@@ -193,9 +182,16 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 		if err := m.stop(ctx, false); err != nil {
 			return fault.Explain("unmount", m.dir, err)
 		}
-		d.unregister(m)
+		d.Unregister(m)
 	}
 	return nil
+}
+
+// Ending reports whether the daemon is shutting down.
+func (d *Daemon) Ending() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
 }
 
 // Idle returns a channel that is closed while the daemon has no mount. A mount that is being prepared counts as a mount. When a
@@ -214,7 +210,7 @@ func (d *Daemon) add(m *mount) bool {
 	if len(d.mounts) == 0 {
 		d.idle = make(chan struct{})
 	}
-	m.login = d.remotes.Hold(m, remotes.GivenFor(m.request.Remote, string(m.request.Token), m.request.TokenFile))
+	m.holdLogin()
 	d.mounts[m.dir] = m
 	d.limitMemory()
 	return true
@@ -231,13 +227,13 @@ func (d *Daemon) limitMemory() {
 	}
 }
 
-// remove removes m from d.mounts. If m was the last mount, it closes the channel that Idle returns. The caller must not hold
+// Remove removes m from d.mounts. If m was the last mount, it closes the channel that Idle returns. The caller must not hold
 // d.mu.
-func (d *Daemon) remove(m *mount) {
+func (d *Daemon) Remove(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mounts, m.dir)
-	d.remotes.Drop(m)
+	d.host.Remotes.Drop(m)
 	d.limitMemory()
 	if len(d.mounts) == 0 {
 		close(d.idle)

@@ -41,9 +41,3 @@ func GiveUp(state string, descriptors []keeper.Descriptor, reason string, log *z
 	}
 	return errors.Join(errs...)
 }
-
-// mounted reports whether the file system is mounted at m.dir.
-func (m *mount) mounted() bool {
-	_, err := mountpoint.DeviceOf(m.dir)
-	return err == nil
-}

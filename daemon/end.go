@@ -88,7 +88,7 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	if !force {
 		m.redirects.Rebind(ctx, m.server)
 		if bindErr := m.inside.Bind(); bindErr != nil {
-			m.daemon.log.Warn("show the git directory again", zap.String("dir", m.dir), zap.Error(bindErr))
+			m.host.Log.Warn("show the git directory again", zap.String("dir", m.dir), zap.Error(bindErr))
 		}
 		return mountpoint.NameUsers(m.dir, err)
 	}
@@ -98,13 +98,13 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 // detach removes a busy mount from the directory tree (MNT_DETACH), after it has made the kernel write its cached changes. The
 // parameter busy is the reason, which is logged.
 func (m *mount) detach(busy error) error {
-	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
+	m.host.Log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
 	m.flush()
 	if err := m.inside.Unbind(true); err != nil {
-		m.daemon.log.Warn("detach git directory", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("detach git directory", zap.String("dir", m.dir), zap.Error(err))
 	}
 	if err := m.redirects.Unbind(true); err != nil {
-		m.daemon.log.Warn("detach redirected directories", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("detach redirected directories", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return m.server.Detach()
 }
@@ -133,6 +133,12 @@ func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	}
 }
 
+// mounted reports whether the file system is mounted at m.dir.
+func (m *mount) mounted() bool {
+	_, err := mountpoint.DeviceOf(m.dir)
+	return err == nil
+}
+
 // flush calls syncfs(2), which makes the kernel send its cached changes of the mount to this process. It waits no longer than
 // flushTime, and logs errors.
 func (m *mount) flush() {
@@ -154,7 +160,7 @@ func (m *mount) flush() {
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
-		m.daemon.log.Warn("flush mount", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("flush mount", zap.String("dir", m.dir), zap.Error(err))
 	}
 }
 
@@ -177,7 +183,7 @@ func (m *mount) finish() {
 	m.inherited.Close()
 	m.endAgent()
 	if err := m.git.close(); err != nil {
-		m.daemon.log.Warn("stop answering git", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("stop answering git", zap.String("dir", m.dir), zap.Error(err))
 	}
 	o := m.leave()
 	if m.view != nil {
@@ -185,7 +191,7 @@ func (m *mount) finish() {
 		m.view.Close()
 	}
 	if err := m.takeBack(); err != nil {
-		m.daemon.log.Warn("close objects of git directory and session", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.dir), zap.Error(err))
 	}
 	if m.release != nil {
 		m.release()
@@ -194,8 +200,8 @@ func (m *mount) finish() {
 	m.outcome = o
 	m.mu.Unlock()
 	m.point.Remove()
-	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.unsaved.Paths))
+	m.host.Log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.unsaved.Paths))
 	m.handover.Drop()
-	m.daemon.remove(m) // before gone is closed, since a mount request that waits for gone then needs the directory
+	m.host.Registry.Remove(m) // before gone is closed, since a mount request that waits for gone then needs the directory
 	close(m.gone)
 }

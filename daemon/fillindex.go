@@ -39,7 +39,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 			if here := m.view.Counts(ctx).Fetched; here == last {
 				arrived = now
 			} else {
-				done := m.daemon.backgroundTurns.take(ctx, nil, nil)
+				done := m.host.Turns.take(ctx, nil, nil)
 				filled := m.fillIndexOnce(ctx)
 				done()
 				if filled {
@@ -84,7 +84,7 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})
 	if err != nil {
-		m.daemon.log.Debug("fill index", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Debug("fill index", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return done
 }

@@ -26,7 +26,7 @@ func (m *mount) newFilters() *filter.Programs {
 	}
 	return filter.New(filter.Options{
 		Dir: m.dir, Base: m.request.Environment, Env: env, Deadline: filterDeadline,
-		Ready: m.awaitGitDir, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		Ready: m.awaitGitDir, Log: m.host.Log.With(zap.String("mount", m.dir)),
 	})
 }
 

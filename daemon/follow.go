@@ -72,13 +72,10 @@ func (m *mount) follow(ctx context.Context) {
 	}
 }
 
-// Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
-// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason.
-func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
-	m, ok := d.find(r.Dir)
-	if !ok || !m.served() {
-		return control.RefreshReply{}, fault.NotMounted("refresh", r.Dir)
-	}
+// refreshNow fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
+// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason. The errors of
+// refreshNow name the cause and a remedy.
+func (m *mount) refreshNow(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
 	start := time.Now()
 	progress(control.Progress{Phase: "trees"})
 	m.store.Forgive()
@@ -179,7 +176,7 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
-				m.daemon.log.Info("followed", zap.String("dir", m.dir), zap.String("branch", branch),
+				m.host.Log.Info("followed", zap.String("dir", m.dir), zap.String("branch", branch),
 					zap.Stringer("commit", tip), zap.Int64("paths", moved.Paths))
 			}
 		}

@@ -13,12 +13,6 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// farOrigin is the start of a mount that forks a session on a session remote: the parent session and its checkpoint.
-type farOrigin struct {
-	*resume.Parent
-	at string // URL of the session remote; it may hold a secret
-}
-
 // forkFar forks a session that is stored on a session remote, starting from one of its checkpoints, and mounts the fork. If the
 // mount is read-only, forkFar mounts the checkpoint itself and creates no session.
 func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
@@ -56,14 +50,14 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
-	remote, _, err := d.remotes.Session(at)
+	remote, _, err := d.host.Remotes.Session(at)
 	if err != nil {
 		return nil, err
 	}
 	if remote == nil {
 		return nil, statedir.ErrNoSession
 	}
-	parent, ok, err := resume.Look(ctx, d.state, remote, r.Of, r.ID)
+	parent, ok, err := resume.Look(ctx, d.host.State, remote, r.Of, r.ID)
 	if err == nil && !ok {
 		err = fault.NoSuchSessionError{Remote: remote.URL()}
 	}
@@ -80,7 +74,7 @@ func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
 		to.Session = statedir.SessionName(statedir.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))
 	}
-	if _, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := statedir.ReadRecord(filepath.Join(d.host.Homes.Dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
 		e := fault.ExplainSession("fork", of, fmt.Errorf("%w: %s", fault.ErrSessionExists, to.Session))
 		e.Hint = "choose another name with --session NAME"
 		return e

@@ -64,7 +64,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 		m.wantGit()
 	}
 	if !m.hasIndex() {
-		done := m.daemon.backgroundTurns.take(ctx, m.gitWanted, m.tree.Noticed())
+		done := m.host.Turns.take(ctx, m.gitWanted, m.tree.Noticed())
 		defer done()
 	}
 	if ctx.Err() != nil {
@@ -155,7 +155,7 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	// The mount works without git commands, so a missing git is not an error.
 	version, err := gitdir.InstalledGit(ctx)
 	if err != nil {
-		m.daemon.log.Info("no git", zap.Error(err))
+		m.host.Log.Info("no git", zap.Error(err))
 	}
 	branch := "" // only a mount of HEAD has learned the remote's default branch
 	if r := m.request.Ref; r == "" || r == "HEAD" {
@@ -188,19 +188,19 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 		return err
 	}
 	objects, err := promisor.Serve(m.gitPath(), m.provider(),
-		gitsocket.Options{Inherited: m.inherited.Take(takeover.PartObjects), Keep: m.handover.KeepAs(takeover.PartObjects)}, m.daemon.log)
+		gitsocket.Options{Inherited: m.inherited.Take(takeover.PartObjects), Keep: m.handover.KeepAs(takeover.PartObjects)}, m.host.Log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
 	answers, err := credential.Serve(m.gitPath(), logins{m},
-		gitsocket.Options{Inherited: m.inherited.Take(takeover.PartLogins), Keep: m.handover.KeepAs(takeover.PartLogins)}, m.daemon.log)
+		gitsocket.Options{Inherited: m.inherited.Take(takeover.PartLogins), Keep: m.handover.KeepAs(takeover.PartLogins)}, m.host.Log)
 	if err != nil {
 		return errors.Join(err, objects.Close(), monitor.Close())
 	}
 	var guests *control.Guests
 	if m.inside.Wanted() {
 		o := gitsocket.Options{Inherited: m.inherited.Take(takeover.PartGuests), Keep: m.handover.KeepAs(takeover.PartGuests)}
-		if guests, err = control.ServeGuests(m.gitPath(), o, m.dir, m.daemon, m.daemon.log); err != nil {
+		if guests, err = control.ServeGuests(m.gitPath(), o, m.dir, m.host.Handler, m.host.Log); err != nil {
 			return errors.Join(err, answers.Close(), objects.Close(), monitor.Close())
 		}
 	}
@@ -267,7 +267,7 @@ func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 	defer cancel()
 	rules, files, err := m.ignoreFiles(ctx)
 	if err != nil { // without the ignore files git status is slower, but correct
-		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
 		Token:    m.tree.StartToken(),

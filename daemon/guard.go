@@ -29,7 +29,7 @@ func (m *mount) guarded(what string, work func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v", errFault, p)
-			m.daemon.log.Error(what+" panicked", zap.String("dir", m.dir), zap.Error(err), zap.ByteString("stack", debug.Stack()))
+			m.host.Log.Error(what+" panicked", zap.String("dir", m.dir), zap.Error(err), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
 	return work()

@@ -22,7 +22,7 @@ func TestFaultBehindAMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	m := &mount{daemon: &Daemon{log: zap.NewNop()}, acquired: acquired{store: store}, serving: serving{failures: map[string]error{}}}
+	m := &mount{host: &Host{Log: zap.NewNop()}, acquired: acquired{store: store}, serving: serving{failures: map[string]error{}}}
 	m.behind("tidy", func() { panic("a bug") })
 	m.work.Wait()
 	if err := m.failure(); !errors.Is(err, errFault) {

@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"os"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -31,6 +33,68 @@ func (m *mount) requestNow() control.MountRequest {
 		}
 	}
 	return r
+}
+
+// holdLogin sets the login of the mount to the one that all mounts of its remote share. The registry calls it when it adds the
+// mount, and calls Drop of package remotes when it removes the mount.
+func (m *mount) holdLogin() {
+	m.login = m.host.Remotes.Hold(m, remotes.GivenFor(m.request.Remote, string(m.request.Token), m.request.TokenFile))
+}
+
+// loginOf returns the credentials for the mounted remote and its URL, or, if session is set, those for the session remote. It
+// returns nil if there is no such remote. The URL may hold a secret.
+func (m *mount) loginOf(session bool) (at string, l *remotes.Login) {
+	if !session {
+		return m.request.Remote, m.login
+	}
+	m.mu.Lock()
+	l = m.sessionLogin
+	m.mu.Unlock()
+	if l == nil || m.sessionRemote == nil {
+		return "", nil
+	}
+	return m.sessionRemote.URL(), l
+}
+
+// renewed makes the mount use the new credentials of its logins: it stores them in the takeover state, updates the git directory
+// and repeats failed work.
+func (m *mount) renewed(ctx context.Context) {
+	now := m.requestNow()
+	// A successor must start with the new credentials.
+	m.handover.Update(func(h *takeover.State) {
+		h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
+		h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile =
+			now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
+	})
+	if err := m.writeLogins(ctx); err != nil {
+		m.host.Log.Warn("set up logins of git", zap.String("dir", m.dir), zap.Error(err))
+	}
+	m.retry() // work that failed with the old token
+}
+
+// writeLogins rewrites the part of the git configuration that lists the URLs for which git commands request a login from this
+// daemon. It does nothing if the git directory does not exist yet.
+func (m *mount) writeLogins(ctx context.Context) error {
+	m.mu.Lock()
+	ready := m.gitReady
+	m.mu.Unlock()
+	if !ready {
+		return nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return gitdir.Options{Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
+}
+
+// retry repeats failed background work of the mount immediately, without waiting for the end of its pause.
+func (m *mount) retry() {
+	m.mu.Lock()
+	close(m.retried)
+	m.retried = make(chan struct{})
+	m.mu.Unlock()
+	m.agent.Retry()
 }
 
 // logins answers git commands in a mount that request a login. It implements credential.Source.
@@ -82,7 +146,7 @@ func (l logins) helped(ctx context.Context) []gitdir.Login {
 	for _, r := range l.remotes() {
 		urls, first, err := r.Logins(ctx)
 		if err != nil {
-			l.mount.daemon.log.Warn("read git's settings for logins", zap.String("dir", l.mount.dir), zap.Error(err))
+			l.mount.host.Log.Warn("read git's settings for logins", zap.String("dir", l.mount.dir), zap.Error(err))
 		}
 		for _, u := range urls {
 			list = append(list, gitdir.Login{URL: u, First: first})

@@ -42,23 +42,19 @@ type merging struct {
 	objects string // directory that git writes new objects to; "": that of its git directory
 }
 
-// Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the conflicts,
-// and names the checkpoint that undoes the merge.
-func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
-	m, ok := d.find(r.Dir)
-	if !ok || !m.served() {
-		return control.MergeReply{}, fault.NotMounted("merge", r.Dir)
-	}
-	reply, err := m.merge(ctx, r)
+// merge merges a checkpoint of another session into the mount. The reply lists the changed paths and the conflicts, and names the
+// checkpoint that undoes the merge. The errors of merge name the cause and a remedy.
+func (m *mount) merge(ctx context.Context, r control.MergeRequest) (control.MergeReply, error) {
+	reply, err := m.mergeOnly(ctx, r)
 	if err != nil {
 		return control.MergeReply{}, fault.ExplainSessionAt("merge", "session "+r.Of, err)
 	}
 	return reply, nil
 }
 
-// merge implements Merge for the mount m. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still has conflicts
+// mergeOnly implements merge. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still has conflicts
 // of an earlier merge, fault.ErrConflicts. It does not change the working tree before its last step.
-func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
+func (m *mount) mergeOnly(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.writable() {
 		return reply, fault.ErrReadOnly
 	}
@@ -94,7 +90,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err := w.mergeTrees(ctx, name); err != nil {
 		return reply, err
 	}
-	o, err := m.daemon.Catalog.OpenMount(m.listed())
+	o, err := m.host.Catalog.OpenMount(m.listed())
 	if err != nil {
 		return reply, err
 	}
@@ -106,7 +102,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	// restore writes a journal entry, so that a successor completes the restore if this process dies.
-	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
+	done, err := m.restoreOnly(ctx, control.RestoreRequest{Dir: m.dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
 	if err != nil {
 		return reply, err
 	}
@@ -185,7 +181,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if err := w.repo.Write(ctx, commits); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(w.m.daemon.state, "merge-*.tmp")
+	dir, err := os.MkdirTemp(w.m.host.State, "merge-*.tmp")
 	if err != nil {
 		return err
 	}
@@ -323,7 +319,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 // editIndex applies edits to tree and returns the resulting tree. The edits have the input format of git update-index -z
 // --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
-	dir, err := os.MkdirTemp(w.m.daemon.state, "merge-*.tmp")
+	dir, err := os.MkdirTemp(w.m.host.State, "merge-*.tmp")
 	if err != nil {
 		return tree, err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/proc"
-	"github.com/artifactfs/artifactfs/session/agent"
 )
 
 // metricsAge is the largest age of the counts of fetched contents in a scrape. New counts need a walk of the tree, which is
@@ -44,7 +43,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	one("artifactfs_cache_quota_bytes", metrics.Gauge, "Bytes that the cache on disk may take.", float64(usage.Quota))
 	one("artifactfs_cache_damaged_total", metrics.Counter, "Contents found damaged in the cache, and fetched again.", float64(usage.Damaged))
 	var st unix.Statfs_t
-	if err := unix.Statfs(d.state, &st); err == nil {
+	if err := unix.Statfs(d.host.State, &st); err == nil {
 		one("artifactfs_state_free_bytes", metrics.Gauge, "Bytes free where the state directory is.", float64(st.Bavail)*float64(st.Bsize))
 	}
 	return w.Flush()
@@ -84,31 +83,22 @@ var processStart = time.Now()
 // writeOperations writes the durations of the kernel requests of all mounts, by operation.
 func (d *Daemon) writeOperations(w *metrics.Writer) {
 	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")
-	d.latencies.Each(func(op string, h *metrics.Histogram) {
+	d.host.Times.Each(func(op string, h *metrics.Histogram) {
 		w.Histogram(h, metrics.Label{Name: "op", Value: strings.ToLower(op)})
 	})
 }
 
 // scraped holds the values of one mount at a scrape.
 type scraped struct {
-	control.MountStatus
-	ops     map[string]uint64 // number of kernel requests by operation
-	store   *fetch.Store      // nil while the mount is being prepared
-	label   metrics.Label     // directory of the mount
-	figures agent.Figures     // counters of the session
+	figures
+	label metrics.Label // directory of the mount
 }
 
 // scrape returns the values of all mounts, sorted by directory.
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
-		s := scraped{MountStatus: m.statusSince(ctx, time.Now().Add(-metricsAge)), label: metrics.Label{Name: "mount", Value: m.dir}}
-		if m.served() {
-			s.store, s.figures = m.store, m.agent.Figures()
-			if m.server != nil {
-				s.ops = m.server.Stats()
-			}
-		}
-		all = append(all, s)
+		f := m.figuresSince(ctx, time.Now().Add(-metricsAge))
+		all = append(all, scraped{f, metrics.Label{Name: "mount", Value: m.dir}})
 	}
 	return all
 }
@@ -161,11 +151,11 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.",
 		func(m *scraped) float64 { return float64(m.Session.Checkpoints) })
 	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.",
-		func(m *scraped) float64 { return float64(m.figures.Made) })
+		func(m *scraped) float64 { return float64(m.session.Made) })
 	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.",
-		func(m *scraped) float64 { return m.figures.Took.Seconds() })
+		func(m *scraped) float64 { return m.session.Took.Seconds() })
 	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.",
-		func(m *scraped) float64 { return m.figures.Paused.Seconds() })
+		func(m *scraped) float64 { return m.session.Paused.Seconds() })
 	writePushes(w, mounts, each)
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
@@ -186,17 +176,17 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 	each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
 	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.",
-		func(m *scraped) float64 { return float64(m.figures.Pushed.Pushes) })
+		func(m *scraped) float64 { return float64(m.session.Pushed.Pushes) })
 	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.",
-		func(m *scraped) float64 { return float64(m.figures.Pushed.Failures) })
+		func(m *scraped) float64 { return float64(m.session.Pushed.Failures) })
 	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.",
-		func(m *scraped) float64 { return m.figures.Pushed.Took.Seconds() })
+		func(m *scraped) float64 { return m.session.Pushed.Took.Seconds() })
 	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.",
-		func(m *scraped) float64 { return float64(m.figures.Pushed.Bytes) })
+		func(m *scraped) float64 { return float64(m.session.Pushed.Bytes) })
 	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.",
-		func(m *scraped) float64 { return float64(m.figures.Pushed.Refs) })
+		func(m *scraped) float64 { return float64(m.session.Pushed.Refs) })
 	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.",
-		func(m *scraped) float64 { return float64(m.figures.Pushed.Refused) })
+		func(m *scraped) float64 { return float64(m.session.Pushed.Refused) })
 	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
 		// Without a finished push there is no sample.

@@ -4,13 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
@@ -39,7 +36,7 @@ import (
 // the other fields may be used by one goroutine, which runs start or succeed. After that they are constant, and every goroutine
 // may read them.
 type mount struct {
-	daemon *Daemon
+	host *Host
 	requested
 	starting
 	acquired
@@ -149,74 +146,8 @@ type ending struct {
 	gone     chan struct{} // closed when all parts of the mount have ended
 }
 
-// Mount creates the mount that r requests. It returns when the root of the working tree is readable and when everything that
-// r.Wait names has been fetched. If it returns an error, or if ctx ends, the mount has been undone. If a request with the same
-// r.Nonce is running or has succeeded, Mount waits for it and returns its reply. Mount is safe for concurrent use.
-func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-	_, reply, err := d.mount(ctx, r, mountStart{}, progress)
-	return reply, err
-}
-
-// mount implements Mount. The additional input b is the parent mount of a submodule, or the checkpoint or the earlier record
-// that the mount starts from. The result also includes the mount.
-func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart,
-	progress func(control.Progress)) (*mount, control.MountReply, error) {
-	start := time.Now()
-	ctx, abort := context.WithCancel(ctx)
-	defer abort()
-	ended := d.backgroundTurns.startMount() // background work of other mounts waits until ended is called
-	defer ended()
-	defer func() { b.known.close() }()
-	m, err := d.awaitEarlier(ctx, r)
-	if err == nil && m == nil {
-		if err = d.complete(ctx, &r, &b); err == nil {
-			m, err = d.reserve(r, b, abort)
-		}
-	}
-	if err != nil {
-		return nil, control.MountReply{}, fault.Explain("mount", r.Dir, err)
-	}
-	reply, err := m.startOnce(ctx, start, progress)
-	ended()
-	if err == nil {
-		if r.Submodules {
-			m.submodules.enter(ctx)
-		}
-		m.announce(progress)
-		d.failures.Forget(m.dir, progress)
-		for _, note := range m.store.Stats().Notices {
-			progress(control.Progress{Message: note})
-		}
-		err = m.await(ctx, progress)
-		reply.Timings.Total = time.Since(start).Milliseconds()
-		if snap := m.snapshot(); snap != nil && snap.Whole() {
-			reply.Timings.Trees = snap.Took().Milliseconds()
-			if r.Wait != control.WaitTree {
-				reply.Files = int64(m.view.Counts(ctx).Files)
-			}
-		}
-	}
-	if err != nil {
-		if ctx.Err() != nil { // the other error is a consequence of the cancellation
-			err = ctx.Err()
-		}
-		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
-			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
-		}
-		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir,
-			Remote: statedir.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
-	}
-	// If this process dies now, the successor replies to the repeated request.
-	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
-	d.register(m)
-	d.log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
-		zap.Int64("total_ms", reply.Timings.Total))
-	return m, reply, nil
-}
-
-// reserve adds a new mount in the state preparing to the daemon, so that no other request can mount on the same directory. It
-// returns mountpoint.ErrAlreadyMounted if the directory has a mount. The mount calls abort to cancel its start.
-func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.CancelFunc) (*mount, error) {
+// newMounting returns a mount for the request r, which the caller adds to the registry. The mount calls abort to cancel its start.
+func newMounting(host *Host, r control.MountRequest, b mountStart, abort context.CancelFunc) *mount {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
 		id = "" // a mount of a checkpoint has a home of its own, since the session may be mounted too
@@ -229,24 +160,16 @@ func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.Can
 		rand.Read(random[:])
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := d.newMount(r, id, dir, time.Now())
+	m := newMount(host, r, id, dir, time.Now())
 	m.session, m.parent, m.base, m.from, m.far, m.known, m.abort = session, b.parent, b.base, b.from, b.far, b.known, abort
 	m.agent = m.newAgent()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, errors.New("the daemon is shutting down")
-	}
-	if !d.add(m) {
-		return nil, mountpoint.ErrAlreadyMounted
-	}
-	return m, nil
+	return m
 }
 
-// newMount returns a mount that has no resources and is not registered with the daemon yet.
-func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Time) *mount {
+// newMount returns a mount that has no resources and is not in the registry yet.
+func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time) *mount {
 	m := &mount{
-		daemon:    d,
+		host:      host,
 		requested: requested{id: id, dir: dir, request: r, since: since},
 		starting:  starting{abort: func() {}, started: make(chan struct{})},
 		acquired:  acquired{shown: make(chan struct{}, 1)},
@@ -268,46 +191,38 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 // leaveWait is how long a mount request waits for an earlier mount on the same directory to end.
 const leaveWait = 10 * time.Second
 
-// awaitEarlier checks whether an earlier mount uses the directory of r. If that mount is ending, awaitEarlier waits until it has
-// ended, and returns nil. If that mount was created by a request with the same nonce, the caller repeats a request whose reply
-// was lost, and awaitEarlier returns the mount. Otherwise, and after leaveWait, it returns mountpoint.ErrAlreadyMounted.
-func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
-	defer cancel()
-	for {
-		d.mu.Lock()
-		m, ok := d.mounts[filepath.Clean(r.Dir)]
-		d.mu.Unlock()
-		if !ok {
-			return nil, nil
-		}
-		asked := r.Nonce != "" && m.request.Nonce == r.Nonce // the same request made m
-		if err := m.awaitTakeover(ctx); err != nil {
-			return nil, context.Cause(ctx)
-		}
-		if m.isGone() {
-			continue
-		}
-		served := m.served()
-		switch {
-		case m.isEnding(served): // wait until it has left the registry
-		case served && asked:
-			return m, nil
-		case !served && asked: // the first try of the request is still starting: wait until it is served or gone
-		default:
-			return nil, mountpoint.ErrAlreadyMounted
-		}
-		started := m.started
-		if served {
-			started = nil // receiving from a nil channel blocks forever: only gone counts
-		}
-		select {
-		case <-m.gone:
-		case <-started:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+// awaitEnd waits until the mount has ended, if it is ending, so that another mount can use its directory. If the mount was
+// created by a request with the given nonce, the caller repeats a request whose reply was lost: awaitEnd then waits until the
+// mount is served, and returns true. Otherwise it returns mountpoint.ErrAlreadyMounted. It returns the cause of the end of ctx if
+// ctx ends first. If it returns false and nil, the mount may have ended, and the caller looks at the registry again.
+func (m *mount) awaitEnd(ctx context.Context, nonce string) (repeated bool, err error) {
+	asked := nonce != "" && m.request.Nonce == nonce // the same request made m
+	if err := m.awaitTakeover(ctx); err != nil {
+		return false, context.Cause(ctx)
 	}
+	if m.isGone() {
+		return false, nil
+	}
+	served := m.served()
+	switch {
+	case m.isEnding(served): // wait until it has left the registry
+	case served && asked:
+		return true, nil
+	case !served && asked: // the first try of the request is still starting: wait until it is served or gone
+	default:
+		return false, mountpoint.ErrAlreadyMounted
+	}
+	started := m.started
+	if served {
+		started = nil // receiving from a nil channel blocks forever: only gone counts
+	}
+	select {
+	case <-m.gone:
+	case <-started:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	return false, nil
 }
 
 // isEnding reports whether a mount is being unmounted, or was served before and is not mounted in the kernel any more.
@@ -332,19 +247,10 @@ func (m *mount) awaitTakeover(ctx context.Context) error {
 	}
 }
 
-// Unmount unmounts the mount at r.Dir. If the mount is busy and r.Detach is not set, Unmount returns an error and changes
-// nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error reports that. The
-// reply names the session that was kept and its pending refs. Unmount is safe for concurrent use.
-func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
-	m, ok := d.find(r.Dir)
-	if !ok || m.dir != filepath.Clean(r.Dir) {
-		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
-			if d.failures.Forget(filepath.Clean(r.Dir), nil) {
-				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
-			}
-			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
-		}
-	}
+// unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, unmount returns
+// an error and changes nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error
+// reports that.
+func (m *mount) unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	if err := m.awaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
@@ -358,7 +264,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 		m.setEnd(false, false, 0) // the mount stays, and so does its session
 		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
-	d.unregister(m)
+	m.host.Registry.Unregister(m)
 	m.mu.Lock()
 	o := m.outcome
 	m.mu.Unlock()

@@ -46,9 +46,9 @@ func (m *mount) tendPacks(ctx context.Context) {
 	}
 	wake, most := make(chan struct{}, 1), packsRetry
 	for _, d := range dirs {
-		stop, fresh, err := m.daemon.watch.Add(d.path, wake)
+		stop, fresh, err := m.host.Watch.Add(d.path, wake)
 		if err != nil {
-			m.daemon.log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
+			m.host.Log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
 			// A directory that cannot be watched is polled more often.
 			most = packsBlind
 			continue
@@ -88,9 +88,9 @@ func (m *mount) joinPacks(ctx context.Context, d *tended) error {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		m.daemon.log.Warn("join packs", zap.String("mount", m.dir), zap.Error(err))
+		m.host.Log.Warn("join packs", zap.String("mount", m.dir), zap.Error(err))
 	case res.Removed > 0 || res.Name != "":
-		m.daemon.log.Info("joined packs", zap.String("in", d.path), zap.Int("packs", res.Packs), zap.Int("removed", res.Removed),
+		m.host.Log.Info("joined packs", zap.String("in", d.path), zap.Int("packs", res.Packs), zap.Int("removed", res.Removed),
 			zap.Int("objects", res.Objects), zap.Int64("bytes", res.Bytes), zap.Duration("took", time.Since(start)))
 	}
 	return err

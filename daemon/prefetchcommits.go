@@ -3,12 +3,55 @@ package daemon
 import (
 	"context"
 	"errors"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/promisor"
 )
+
+// prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
+func (m *mount) prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+	var reply control.PrefetchReply
+	// Commits are prefetched into git's object store, and paths into the cache of contents.
+	if len(r.Commits) > 0 {
+		return m.prefetchCommits(ctx, r, progress)
+	}
+	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
+		progress(control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"})
+	})
+	if err != nil {
+		return reply, fault.Explain("prefetch", r.Dir, err)
+	}
+	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}, nil
+}
+
+// matcher returns a function that reports whether a path matches one of specs. A spec matches its path and everything below it,
+// or is a pattern of path.Match. If specs is empty, every path matches.
+func matcher(specs []string) func(string) bool {
+	if len(specs) == 0 {
+		return func(string) bool { return true }
+	}
+	return func(p string) bool {
+		for _, spec := range specs {
+			spec = strings.Trim(path.Clean(spec), "/")
+			if spec == "." || p == spec || strings.HasPrefix(p, spec+"/") {
+				return true
+			}
+			if ok, _ := path.Match(spec, p); ok {
+				return true
+			}
+			// As in a .gitignore file, a pattern without a slash matches the name in every directory.
+			if ok, _ := path.Match(spec, path.Base(p)); ok && !strings.Contains(spec, "/") {
+				return true
+			}
+		}
+		return false
+	}
+}
 
 // prefetchCommits fetches the objects of the commits in r.Commits, so that they are in git's object store when it returns. It
 // waits for the git directory. If r.Commits names other commits than HEAD, it also waits for the history, in which these are

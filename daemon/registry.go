@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +15,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -34,77 +31,44 @@ const (
 
 // registryPath returns the registry file of the mount at dir.
 func (d *Daemon) registryPath(dir string) string {
-	return filepath.Join(d.state, "registry", statedir.FileName(dir))
+	return filepath.Join(d.host.State, "registry", statedir.FileName(dir))
 }
 
 // register writes the registry file of a mount, and logs failures. A mount of a submodule is not registered, because it is restored
 // with its parent. Without a keeper (the interface to the supervisor) no mount is registered, because all mounts end with this
 // process.
 func (d *Daemon) register(m *mount) {
-	if d.keeper == nil || m.parent != nil || m.request.Passing {
+	r, ok := m.registered()
+	if !ok {
 		return
 	}
-	// A registered request has no secrets, and no nonce, because it is not repeated by a caller.
-	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.request, Record: m.record}
-	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.session
-	r.Request.CreateRemote = nil
-	r.Request.SessionOptions = shown(r.Request.SessionOptions)
-	r.Record.Version = statedir.RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
 	if err == nil {
-		err = os.MkdirAll(filepath.Join(d.state, "registry"), 0o700)
+		err = os.MkdirAll(filepath.Join(d.host.State, "registry"), 0o700)
 	}
 	if err == nil {
 		err = disk.WriteFile(d.registryPath(m.dir), append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		d.log.Warn("register mount", zap.String("dir", m.dir), zap.Error(err))
+		d.host.Log.Warn("register mount", zap.String("dir", m.dir), zap.Error(err))
 	}
 }
 
-// unregister removes the registry file of a mount.
-func (d *Daemon) unregister(m *mount) {
-	if d.keeper == nil || m.parent != nil {
+// Unregister removes the registry file of a mount.
+func (d *Daemon) Unregister(m *mount) {
+	if !m.hasRegistration() {
 		return
 	}
 	if err := os.Remove(d.registryPath(m.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Warn("unregister mount", zap.String("dir", m.dir), zap.Error(err))
+		d.host.Log.Warn("unregister mount", zap.String("dir", m.dir), zap.Error(err))
 	}
-}
-
-// unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
-// umount(8). It does nothing during a shutdown of the system, because that unmounts every file system.
-func (m *mount) unregisterUnmounted() {
-	m.daemon.mu.Lock()
-	closed := m.daemon.closed
-	m.daemon.mu.Unlock()
-	// If stopping is set, a request to this daemon unmounts the mount, and that request also unregisters it.
-	m.mu.Lock()
-	ours := m.stopping
-	m.mu.Unlock()
-	if closed || ours || m.daemon.keeper == nil || m.parent != nil || systemEnds() {
-		return
-	}
-	m.daemon.unregister(m)
-}
-
-// systemEnds reports whether systemd is shutting the system down. In that case all file systems are unmounted.
-func systemEnds() bool {
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
-	defer cancel()
-	// Its exit status reports the state of the system.
-	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output()
-	return strings.TrimSpace(string(out)) == "stopping"
 }
 
 // Remount restores the registered mounts. It returns nil after it has tried each mount once, or the error of ctx. It repeats
 // failed mounts in the background until they succeed, until they are replaced by another mount or unregistered by an unmount, or
 // until the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
-	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.state, "registry")), "*.json"))
+	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
 	if err != nil {
 		return fmt.Errorf("restore mounts: %w", err)
 	}
@@ -151,7 +115,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 		err = fmt.Errorf("%w: version %d", statedir.ErrRecord, r.Version)
 	}
 	if err != nil {
-		d.log.Error("restore mount", zap.String("file", path), zap.Error(err))
+		d.host.Log.Error("restore mount", zap.String("file", path), zap.Error(err))
 		return true
 	}
 	if _, there := d.find(r.Request.Dir); there {
@@ -160,7 +124,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	// Remount waits until the files can be read, and not for git or the history.
 	r.Request.Wait = control.WaitTree
 	if r.Request.Session != "" {
-		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Request.Session)); err == nil {
+		if _, err := os.Lstat(filepath.Join(d.host.Homes.Dir(), r.Request.Session)); err == nil {
 			r.Request.Ref = "" // the session resumes at its own base commit, without a request to the remote
 		}
 	}
@@ -171,9 +135,9 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if err == nil {
 		return true
 	}
-	d.log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
+	d.host.Log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
 	// The failure is shown by status until the mount succeeds or is unmounted.
-	d.failures.Add(statedir.Failure{
+	d.host.Failures.Add(statedir.Failure{
 		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session,
 		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
 	})

@@ -22,7 +22,7 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.dir, p.Restore.Before)
 	if err == nil {
 		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
-		m.daemon.log.Info("finished a restore that was interrupted", zap.String("dir", m.dir),
+		m.host.Log.Info("finished a restore that was interrupted", zap.String("dir", m.dir),
 			zap.String("checkpoint", string(p.Restore.Checkpoint)))
 		return
 	}

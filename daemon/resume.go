@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,9 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor
@@ -30,7 +28,7 @@ import (
 //	then the rest      what the dead process had not finished: history, prefetching, trees that were being fetched
 //
 // If the mount request was not answered before the process died, the mount is removed, and the caller repeats its request. If a
-// mount cannot be taken over, it is removed too, and the reason is recorded for status requests (Daemon.failures).
+// mount cannot be taken over, it is removed too, and the reason is recorded for status requests (Host.Failures).
 
 const (
 	takeTries = 5                     // attempts in one process
@@ -38,9 +36,6 @@ const (
 	// mostDeaths is how many processes in a row may die during the takeover of one mount before that mount is abandoned. The
 	// number is not smaller, because processes also die for other reasons, for example in tests that kill them.
 	mostDeaths = 10
-	// A mount during whose takeover at least suspect processes died is taken over after all other mounts, so that the others are
-	// served before this process may die too.
-	suspect = 2
 )
 
 var (
@@ -48,129 +43,78 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// takeOverAll registers the mounts of the predecessor and takes them over in the background. It takes over the mounts during
-// whose takeover processes died last, one at a time. It closes d.served when it has tried all others.
-func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
-	if d.keeper == nil {
+// inherit returns the mount that a predecessor has left with the descriptors in. The caller adds it to the registry and calls
+// succeed. If the state of the mount cannot be read, inherit closes the descriptors and returns an error.
+func inherit(host *Host, in takeover.Inherited) (*mount, error) {
+	k, err := takeover.Resume(host.Keeper, in, host.Log)
+	if err != nil {
+		return nil, err
+	}
+	h := k.State()
+	m := newMount(host, h.Request, h.ID, h.Dir, h.Since)
+	m.takeoverDone, m.inherited = make(chan struct{}), in
+	m.handover = k
+	m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
+	m.agent = m.newAgent()
+	m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
+	for _, note := range h.Notes {
+		m.redirects.Note("%s", note)
+	}
+	return m, nil
+}
+
+// leaveTakeover releases an inherited mount that is not in the registry and will not be taken over.
+func (m *mount) leaveTakeover() {
+	m.inherited.Close()
+	m.handover.Drop()
+}
+
+// deaths returns the number of processes that died in a row during the takeover of the mount.
+func (m *mount) deaths() int { return m.handover.State().Died }
+
+// joinParent links an inherited mount of a submodule with its parent, and with the outermost mount, which lists all nested
+// submodules. The function mountAt returns the mount at a directory.
+func (m *mount) joinParent(mountAt func(dir string) (*mount, bool)) {
+	dir := m.handover.State().ParentDir
+	parent, ok := mountAt(dir)
+	if dir == "" || !ok {
 		return
 	}
-	var mounts, later []*mount
-	for _, in := range takeover.Inherit(descriptors) {
-		k, err := takeover.Resume(d.keeper, in, d.log)
-		// Without a readable state the mount cannot be taken over. Resume has already closed its descriptors.
-		if err != nil {
-			d.log.Warn("take over mount", zap.String("key", in.Key), zap.Error(err))
-			continue
+	m.parent = parent
+	outmost := parent
+	for dir := outmost.handover.State().ParentDir; dir != ""; dir = outmost.handover.State().ParentDir {
+		next, ok := mountAt(dir)
+		if !ok {
+			break
 		}
-		h := k.State()
-		m := d.newMount(h.Request, h.ID, h.Dir, h.Since)
-		m.takeoverDone, m.inherited = make(chan struct{}), in
-		m.handover = k
-		m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
-		m.agent = m.newAgent()
-		m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
-		for _, note := range h.Notes {
-			m.redirects.Note("%s", note)
-		}
-		d.mu.Lock()
-		added := d.add(m)
-		d.mu.Unlock()
-		// If the state is damaged, two mounts may have the same directory. The first one is served.
-		if !added {
-			d.log.Warn("two mounts were kept of one directory", zap.String("dir", m.dir))
-			in.Close()
-			m.handover.Drop()
-			continue
-		}
-		mounts = append(mounts, m)
+		outmost = next
 	}
-	// The keeper returns the mounts in no particular order. Therefore submodules are linked to their parents after all mounts
-	// are known.
-	for _, m := range mounts {
-		h := m.handover.State()
-		if parent, ok := d.mountAt(h.ParentDir); ok && h.ParentDir != "" {
-			m.parent = parent
-			outmost := parent
-			for dir := outmost.handover.State().ParentDir; dir != ""; dir = outmost.handover.State().ParentDir {
-				next, ok := d.mountAt(dir)
-				if !ok {
-					break
-				}
-				outmost = next
-			}
-			outmost.submodules.inside = append(outmost.submodules.inside, m)
-		}
-		if h.Died >= suspect {
-			later = append(later, m)
-		}
-	}
-	// The mounts with the fewest deaths are tried first, because they are the most likely to succeed.
-	slices.SortStableFunc(later, func(a, b *mount) int { return a.handover.State().Died - b.handover.State().Died })
-	d.resuming.Go(func() {
-		var all sync.WaitGroup
-		for _, m := range mounts {
-			if !slices.Contains(later, m) {
-				all.Go(func() { m.succeed() })
-			}
-		}
-		all.Wait()
-		close(d.served)
-		// These takeovers may kill the process, so all other mounts are served before.
-		for _, m := range later {
-			m.succeed()
-		}
-	})
+	outmost.submodules.inside = append(outmost.submodules.inside, m)
 }
 
-// mountAt returns the mount whose directory is dir. Unlike find, it does not look at parent directories. The caller must not
-// hold d.mu.
-func (d *Daemon) mountAt(dir string) (*mount, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m, ok := d.mounts[dir]
-	return m, ok
-}
-
-// Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. It returns an error if
-// this version of the program cannot serve one of the mounts and another version may be able to; such a mount stays attached.
-func (d *Daemon) Resumed(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		d.resuming.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.unfit
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone.
-func (m *mount) succeed() {
+// succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. The result ended reports
+// whether the mount was unmounted while no process served it, so that a repeated unmount request may still ask for its outcome.
+// If another version of the program may be able to serve the mount, succeed leaves it attached and returns an error.
+func (m *mount) succeed() (ended bool, err error) {
 	defer close(m.takeoverDone)
 	h := m.handover.State()
-	log := m.daemon.log.With(zap.String("dir", m.dir))
+	log := m.host.Log.With(zap.String("dir", m.dir))
 	switch {
 	case h.Phase != takeover.Served:
 		log.Info("removing a mount that was not finished")
 		m.removeUnfinished()
-		return
+		return false, nil
 	// Before Linux 6.9, the kernel does not resend requests that the dead process had read.
 	case !m.inherited.Has(takeover.PartDevice):
 		m.abandon(errNotMoved)
-		return
+		return false, nil
 	case h.Died >= mostDeaths:
 		m.abandon(fmt.Errorf("%w: %d did", errDeadly, h.Died))
-		return
+		return false, nil
 	}
 	start := time.Now()
 	// The attempt is counted before it starts, so that the count includes it even if this process dies.
 	m.handover.Update(func(h *takeover.State) { h.Died++ })
-	var err error
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
 		// An attempt that has opened the tree cannot be undone, and is not repeated.
 		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries {
@@ -181,18 +125,15 @@ func (m *mount) succeed() {
 		time.Sleep(pause)
 	}
 	switch {
-	// Another version of the program may be able to serve this mount, so it is left attached.
 	case errors.Is(err, fuse.ErrUnfit):
 		log.Error("take over mount", zap.Error(err))
-		m.daemon.mu.Lock()
-		m.daemon.unfit = fmt.Errorf("take over %s: %w", m.dir, err)
-		m.daemon.mu.Unlock()
+		return false, fmt.Errorf("take over %s: %w", m.dir, err)
 	case err != nil:
 		m.abandon(err)
 	case m.server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
-		m.daemon.endedMounts.add(m)
+		return true, nil
 	default:
 		// The takeover succeeded, so the deaths before it do not count any more.
 		m.handover.Update(func(h *takeover.State) { h.Died = 0 })
@@ -200,6 +141,27 @@ func (m *mount) succeed() {
 		if err := m.inside.Bind(); err != nil {
 			log.Warn("show the git directory again", zap.Error(err))
 		}
+	}
+	return false, nil
+}
+
+// beginHandover stores the state of the mount with the keeper (the interface to the supervisor), so that a successor of this
+// worker can take over the mount. If that fails, the mount is served anyway, but cannot be taken over.
+func (m *mount) beginHandover() {
+	h := takeover.State{Phase: takeover.Preparing, ID: m.id, Dir: m.dir, Since: m.since, Request: m.request}
+	if m.parent != nil {
+		h.ParentDir = m.parent.dir
+	}
+	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
+}
+
+// touch acquires and releases the lock of the mount, and the lock of its inode tree. All code holds these locks briefly.
+func (m *mount) touch() {
+	m.mu.Lock()
+	served := m.cancel != nil
+	m.mu.Unlock()
+	if served { // only then tree is set, and it stays set
+		m.tree.KnownAttr(worktree.Root)
 	}
 }
 
@@ -211,7 +173,7 @@ func (m *mount) takeOver() (err error) {
 	device := m.inherited.File(takeover.PartDevice)
 	// The kernel may have unmounted the file system between the two processes.
 	gone := hungUp(device)
-	if m.store, m.release, err = m.daemon.remotes.Store(m.request, m.login); err != nil {
+	if m.store, m.release, err = m.host.Remotes.Store(m.request, m.login); err != nil {
 		return err
 	}
 	m.before = m.store.Stats()
@@ -254,7 +216,7 @@ func (m *mount) takeOver() (err error) {
 	if m.server, err = fuse.Serve(m.tree, m.dir, d, m.fuseOptions()); err != nil && m.server == nil {
 		return err
 	} else if err != nil {
-		m.daemon.log.Warn("take over mount", zap.String("dir", m.dir), zap.Error(err)) // it has just been unmounted
+		m.host.Log.Warn("take over mount", zap.String("dir", m.dir), zap.Error(err)) // it has just been unmounted
 	}
 	if h.Discard { // it was about to be unmounted
 		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
@@ -268,14 +230,14 @@ func (m *mount) takeOver() (err error) {
 // locks the home.
 func (m *mount) takeOverHome(ctx context.Context) (err error) {
 	if lock := m.inherited.File(takeover.PartLock); lock != nil {
-		m.home, err = m.daemon.homes.TakeOver(m.id, m.dir, lock)
+		m.home, err = m.host.Homes.TakeOver(m.id, m.dir, lock)
 		if err == nil {
 			m.inherited.Take(takeover.PartLock)
 		}
 		return err
 	}
 	// The keeper does not have the lock if the predecessor failed to send it.
-	m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir)
+	m.home, err = m.host.Homes.Lock(ctx, m.id, m.dir)
 	if err == nil {
 		m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	}
@@ -317,11 +279,11 @@ func hungUp(device *os.File) bool {
 
 // removeUnfinished removes a mount whose request was not answered before the predecessor died. The caller repeats its request.
 func (m *mount) removeUnfinished() {
-	mountpoint.DetachQuietly(m.dir, m.daemon.log)
+	mountpoint.DetachQuietly(m.dir, m.host.Log)
 	lock := m.inherited.Take(takeover.PartLock)
 	m.inherited.Close()
 	if lock != nil {
-		t, err := m.daemon.homes.TakeOver(m.id, m.dir, lock)
+		t, err := m.host.Homes.TakeOver(m.id, m.dir, lock)
 		switch {
 		case err != nil:
 			lock.Close()
@@ -338,10 +300,9 @@ func (m *mount) removeUnfinished() {
 
 // abandon detaches a mount that cannot be taken over, and records the reason for status.
 func (m *mount) abandon(why error) {
-	d := m.daemon
-	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
-	d.failures.Add(failureOf(m.handover.State(), why))
-	mountpoint.DetachQuietly(m.dir, d.log)
+	m.host.Log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
+	m.host.Failures.Add(failureOf(m.handover.State(), why))
+	mountpoint.DetachQuietly(m.dir, m.host.Log)
 	m.inherited.Close()
 	if m.server != nil || m.tree != nil {
 		m.finish()
@@ -362,6 +323,6 @@ func (m *mount) removeUnserved() {
 	m.mu.Unlock()
 	m.handover.Drop()
 	m.point.Remove()
-	m.daemon.remove(m)
+	m.host.Registry.Remove(m)
 	close(m.gone)
 }

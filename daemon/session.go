@@ -35,12 +35,12 @@ const leaveTime = 5 * time.Second
 func (m *mount) enter(ctx context.Context) error {
 	// A read-only mount must not create the home of a session that does not exist.
 	if m.session != "" && m.request.ReadOnly {
-		if _, err := os.Lstat(filepath.Join(m.daemon.homes.Dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(m.host.Homes.Dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
 			return statedir.ErrNoSession
 		}
 	}
 	var err error
-	if m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir); err != nil || m.session == "" {
+	if m.home, err = m.host.Homes.Lock(ctx, m.id, m.dir); err != nil || m.session == "" {
 		return err
 	}
 	m.record, err = statedir.ReadRecord(m.home.Dir)
@@ -88,7 +88,7 @@ func (m *mount) recreateHome(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir); err != nil {
+	if m.home, err = m.host.Homes.Lock(ctx, m.id, m.dir); err != nil {
 		return err
 	}
 	return m.initRecord()
@@ -170,7 +170,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 func (m *mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.request.UID, GID: m.request.GID,
-		Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		Log: m.host.Log.With(zap.String("mount", m.dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
@@ -289,10 +289,10 @@ func (m *mount) leave() (o outcome) {
 	m.record.Until = m.expiry(time.Now())
 	o.until = m.record.Until
 	if err := m.record.Save(m.home.Dir); err != nil { // without the counts, they are computed when a caller lists the session
-		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
+		m.host.Log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
 	}
 	if o.err != nil {
-		m.daemon.log.Error("settle session", zap.String("home", m.home.Dir), zap.Error(o.err))
+		m.host.Log.Error("settle session", zap.String("home", m.home.Dir), zap.Error(o.err))
 	}
 	if m.discards() && o.err == nil {
 		now := time.Now()
@@ -301,7 +301,7 @@ func (m *mount) leave() (o outcome) {
 		if o.err = m.home.ToTrash(m.session, now); o.err != nil {
 			return o
 		}
-		m.daemon.log.Info("discarded session", zap.String("session", m.session), zap.Int64("changed", w.Paths))
+		m.host.Log.Info("discarded session", zap.String("session", m.session), zap.Int64("changed", w.Paths))
 		return outcome{trashed: m.session, until: now.Add(trash.Keep)}
 	}
 	m.home.Release()
@@ -322,7 +322,7 @@ func (m *mount) expiry(now time.Time) time.Time {
 // removeHome removes the home and logs a failure.
 func (m *mount) removeHome() {
 	if err := m.home.Remove(); err != nil {
-		m.daemon.log.Warn("remove mount's directory", zap.Error(err))
+		m.host.Log.Warn("remove mount's directory", zap.Error(err))
 	}
 }
 

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -23,7 +22,7 @@ import (
 )
 
 // agentMount implements the interfaces of package agent for a mount.
-type agentMount struct{ *mount }
+type agentMount struct{ m *mount }
 
 var (
 	_ agent.Tree       = agentMount{}
@@ -39,15 +38,15 @@ var (
 // called.
 func (m *mount) newAgent() *agent.Agent {
 	a := agentMount{m}
-	log := m.daemon.log
+	log := m.host.Log
 	if log == nil {
 		log = zap.NewNop()
 	}
 	return agent.New(agent.Config{
 		Session: m.session, Dir: m.dir, Writable: m.writable(), Log: log,
 		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
-		Writer: m.daemon.writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.asFollowed(ctx, false) },
-		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.daemon.watch.Add(dir, wake) },
+		Writer: m.host.Writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.asFollowed(ctx, false) },
+		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.host.Watch.Add(dir, wake) },
 	})
 }
 
@@ -64,45 +63,35 @@ func (m *mount) configureAgent() error {
 	return err
 }
 
-// writer returns the identity of this process, which sessions store in claims and in lanes (the chain of checkpoints of one
-// writer).
-func (d *Daemon) writer() (session.Writer, error) {
-	pid := os.Getpid()
-	if d.keeper != nil { // the supervisor replaces a worker that dies, so its process ID identifies the daemon
-		pid = os.Getppid()
-	}
-	return session.Here(d.state, pid)
-}
-
 // Changed returns the number of paths that the user changed.
-func (a agentMount) Changed() int64 { return a.changed() }
+func (a agentMount) Changed() int64 { return a.m.changed() }
 
 // LastChange returns the time of the latest change of the working tree.
-func (a agentMount) LastChange() time.Time { return a.tree.LastChange() }
+func (a agentMount) LastChange() time.Time { return a.m.tree.LastChange() }
 
 // Noticed returns a channel that receives a value after a change of the working tree.
-func (a agentMount) Noticed() <-chan struct{} { return a.tree.Noticed() }
+func (a agentMount) Noticed() <-chan struct{} { return a.m.tree.Noticed() }
 
 // MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
-func (a agentMount) MassRemoval() <-chan struct{} { return a.tree.Removals().Mass() }
+func (a agentMount) MassRemoval() <-chan struct{} { return a.m.tree.Removals().Mass() }
 
 // MassRemoved returns the time of the latest removal, whether the tree has little space left to keep more removed files, and
 // whether many files were removed or overwritten since the last checkpoint.
-func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.tree.Removals().Requested() }
+func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Removals().Requested() }
 
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
-func (a agentMount) Await(ctx context.Context) bool { return a.triedGit(ctx) }
+func (a agentMount) Await(ctx context.Context) bool { return a.m.triedGit(ctx) }
 
 // Exists reports whether the git directory exists, or an attempt to create it was made.
-func (a agentMount) Exists() bool { return a.gitWasTried() || a.hasIndex() }
+func (a agentMount) Exists() bool { return a.m.gitWasTried() || a.m.hasIndex() }
 
 // Untouched reports whether git's refs and index are unchanged since the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
-	b := a.mountedGitState()
+	b := a.m.mountedGitState()
 	if b == nil {
 		return true, nil // the mount started from a checkpoint, and differences from that are found elsewhere
 	}
-	return b.Untouched(a.gitPath(), a.snapshot().Format)
+	return b.Untouched(a.m.gitPath(), a.m.snapshot().Format)
 }
 
 // mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
@@ -137,21 +126,21 @@ func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 
 // NewCapturer returns a capturer that stores the state of the mount's working tree and git directory in r.Repo.
 func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
-	base, err := a.record.Base()
+	base, err := a.m.record.Base()
 	if err != nil {
 		return nil, err
 	}
 	c, err := capture.New(capture.Options{
-		Tree: a.tree, WriteBack: a.writeBack, GitDir: a.gitPath(), Repo: r.Repo, Memory: filepath.Join(a.home.Dir, captureMemory),
-		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.snapshot().Tree,
-		InitialState: a.mountedGitState(), Rules: r.Rules,
-		Converts: a.view.Returns, Blob: a.rawBlob, Trees: a.view.Tree, OthersNotes: r.MergedNotes,
-		Log: a.daemon.log.With(zap.String("session", a.session)),
+		Tree: a.m.tree, WriteBack: a.m.writeBack, GitDir: a.m.gitPath(), Repo: r.Repo, Memory: filepath.Join(a.m.home.Dir, captureMemory),
+		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
+		InitialState: a.m.mountedGitState(), Rules: r.Rules,
+		Converts: a.m.view.Returns, Blob: a.m.rawBlob, Trees: a.m.view.Tree, OthersNotes: r.MergedNotes,
+		Log: a.m.host.Log.With(zap.String("session", a.m.session)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return guardedCapturer{c, a.mount}, nil
+	return guardedCapturer{c, a.m}, nil
 }
 
 // captureMemory is the name of the file in a home that records the files which the last checkpoint saw.
@@ -173,7 +162,7 @@ func (m *mount) writeBack(ctx context.Context) error {
 	err := m.server.WriteBack(limited)
 	// If limited has ended and ctx has not, writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		m.daemon.log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.dir), zap.Error(err))
+		m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.dir), zap.Error(err))
 		return nil
 	}
 	return err
@@ -193,19 +182,19 @@ func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte,
 
 // Open opens the session's repository for writing, and creates it if necessary.
 func (a agentMount) Open() (*session.Repo, error) {
-	base, err := a.record.Base()
+	base, err := a.m.record.Base()
 	if err != nil {
 		return nil, err
 	}
-	o := a.repoOptions(base.Format, a.session)
-	o.Fresh = []string{filepath.Join(a.gitPath(), "objects")}
-	repo, err := session.OpenRepo(a.sessionRepoDir(), o)
+	o := a.m.repoOptions(base.Format, a.m.session)
+	o.Fresh = []string{filepath.Join(a.m.gitPath(), "objects")}
+	repo, err := session.OpenRepo(a.m.sessionRepoDir(), o)
 	if err != nil {
 		return nil, err
 	}
 	// Another mount may use the path of this repository to resume from it while the history of the base commit is still being
 	// fetched. The base commit is recorded as shallow, so that git does not look for its parents.
-	ends := a.store.Boundary()
+	ends := a.m.store.Boundary()
 	if !base.Commit.IsZero() {
 		ends = append(ends, base.Commit)
 	}
@@ -218,38 +207,38 @@ func (a agentMount) Open() (*session.Repo, error) {
 // OpenMeta opens the session's repository for a caller that changes the session's metadata. It works before the base commit is
 // known.
 func (a agentMount) OpenMeta() (*session.Repo, error) {
-	format := a.store.Format()
-	if base, err := a.record.Base(); err == nil {
+	format := a.m.store.Format()
+	if base, err := a.m.record.Base(); err == nil {
 		format = base.Format
 	}
-	return session.OpenRepo(a.sessionRepoDir(), a.repoOptions(format, a.session))
+	return session.OpenRepo(a.m.sessionRepoDir(), a.m.repoOptions(format, a.m.session))
 }
 
 // Meta returns the metadata that is stored for a new session.
 func (a agentMount) Meta() session.Meta {
-	r := a.record
-	meta := session.Meta{Session: a.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
-	if p := r.Checkpoint; p != nil && p.Parent != "" && p.Parent != a.session {
+	r := a.m.record
+	meta := session.Meta{Session: a.m.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
+	if p := r.Checkpoint; p != nil && p.Parent != "" && p.Parent != a.m.session {
 		meta.From, meta.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
 	}
 	return meta
 }
 
 // Session returns the session remote, or nil if the session has no session remote or the embedded one.
-func (a agentMount) Session() *thin.Remote { return a.sessionRemote }
+func (a agentMount) Session() *thin.Remote { return a.m.sessionRemote }
 
 // Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
 // if this mount has no connection to that remote.
 func (a agentMount) Parent() (name string, remote *transport.Remote) {
-	p := a.record.Checkpoint
-	if p == nil || p.Parent == "" || p.Parent == a.session || p.ParentRemote == "" {
+	p := a.m.record.Checkpoint
+	if p == nil || p.Parent == "" || p.Parent == a.m.session || p.ParentRemote == "" {
 		return "", nil
 	}
 	switch {
-	case a.sessionRemote != nil && a.sessionRemote.URL() == p.ParentRemote:
-		return p.Parent, a.sessionRemote.Remote
-	case a.forkRemote != nil && a.forkRemote.URL() == p.ParentRemote:
-		return p.Parent, a.forkRemote.Remote
+	case a.m.sessionRemote != nil && a.m.sessionRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.sessionRemote.Remote
+	case a.m.forkRemote != nil && a.m.forkRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.forkRemote.Remote
 	}
 	return "", nil
 }
@@ -257,10 +246,10 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 // OpenOrigin opens the mounted remote as a session remote. It does not use the session's token. The caller closes the remote.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	// Without a session token, the mounted remote is opened with its own credentials.
-	r := a.requestNow()
+	r := a.m.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	r.SessionToken, r.SessionTokenFile = "", ""
-	origin, _, err := a.daemon.remotes.Session(r)
+	origin, _, err := a.m.host.Remotes.Session(r)
 	if err != nil {
 		return nil, err
 	}
@@ -269,18 +258,18 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 
 // FetchMeta fetches the version want of the session's metadata. The parameter have is the version on this host.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
-	_, err := a.owned.Fetch(ctx, fetch.FetchRequest{From: a.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
+	_, err := a.m.owned.Fetch(ctx, fetch.FetchRequest{From: a.m.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
 	return err
 }
 
 // ReadMeta returns the metadata with the given id of a session that is stored on remote.
 func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
-	return resume.ReadMeta(ctx, a.daemon.state, remote, id)
+	return resume.ReadMeta(ctx, a.m.host.State, remote, id)
 }
 
 // Contents returns a function that fetches missing contents of the session, or nil if no contents can be missing.
 func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
-	return a.listed().Contents(ctx)
+	return a.m.listed().Contents(ctx)
 }
 
 // wasServed reports whether this process has ever served the mount.
@@ -290,19 +279,12 @@ func (m *mount) wasServed() bool {
 	return m.cancel != nil
 }
 
-// ending reports whether the daemon is shutting down.
-func (d *Daemon) ending() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.closed
-}
-
 // endReason returns the reason that is recorded in the mount's last checkpoint.
 func (m *mount) endReason() session.Reason {
 	if m.discards() {
 		return session.Discard
 	}
-	if m.daemon.ending() {
+	if m.host.Registry.Ending() {
 		return session.Shutdown
 	}
 	return session.Unmount

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -204,19 +203,6 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	}
 }
 
-// listed returns the mount in the form that package catalog uses, or nil if m is nil.
-func (m *mount) listed() *catalog.Mounted {
-	if m == nil {
-		return nil
-	}
-	c := &catalog.Mounted{Session: m.session, Record: m.record, Dir: m.dir, GitDir: m.gitPath(), Writable: m.writable(), Agent: m.agent,
-		Store: m.store, Owned: m.owned, Request: m.requestNow}
-	if m.home != nil {
-		c.Home = m.home.Dir
-	}
-	return c
-}
-
 // Mounted returns the mount that serves a session, for package catalog. The parameter of is the session's name or a directory in
 // its mount.
 func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, error) {
@@ -236,44 +222,6 @@ func (d *Daemon) Writable() []*catalog.Mounted {
 		}
 	}
 	return all
-}
-
-// reportLeft adds to the reply of an unmount the refs that are not pushed, the reason, and the refs that were pushed under
-// another name because they diverged: another session had changed them too.
-func (m *mount) reportLeft(reply *control.UnmountReply) {
-	left := m.agent.Left()
-	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
-	if len(left.Diverged) > 0 {
-		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.record)
-	}
-}
-
-// lostText returns a message about a ref that was moved after the last checkpoint of a session, before its mount died.
-func lostText(ref, id string) string {
-	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
-		statedir.ShortRef(ref), id, id)
-}
-
-// discardThere deletes a discarded session on its session remote, within discardTime. It returns a warning that names the refs
-// which remain on the session remote, or "".
-func (m *mount) discardThere(ctx context.Context) (warning string) {
-	o := m.agent.Options()
-	repo, _ := m.agent.Repo()
-	if repo == nil || m.session == "" { // nothing was pushed
-		return ""
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
-	defer cancel()
-	r := m.requestNow()
-	r.Session, r.SessionOptions = m.session, o
-	_, kept, err := m.daemon.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
-	switch {
-	case err != nil:
-		return "the session remote still has it: " + control.AsError(err).Error()
-	case len(kept) > 0:
-		return "the session remote keeps " + strings.Join(kept, ", ")
-	}
-	return ""
 }
 
 // mounted returns the served mount of a session, or nil if there is none. The session is named by the parameter of: its name, or a
@@ -305,19 +253,4 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 		return nil, statedir.ErrNoSession
 	}
 	return m, nil
-}
-
-// discardTime is how long an unmount with --discard waits for the session remote.
-const discardTime = 10 * time.Second
-
-// shown returns the options in the form that is recorded. It omits credentials, and settings that apply to a single mount.
-func shown(o control.SessionOptions) control.SessionOptions {
-	// Names of kinds of session remotes contain no secrets.
-	switch o.Remote {
-	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
-	default:
-		o.Remote = statedir.WithoutSecrets(o.Remote)
-	}
-	o.TakeOver = false
-	return o
 }

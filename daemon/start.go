@@ -19,6 +19,45 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
+// mountNow starts the mount, and waits for everything that the request wants to wait for. It calls served when the mount is served
+// or has failed. If a start fails, mountNow undoes it. If the mount is served already, because a caller repeats its request,
+// mountNow returns the earlier reply.
+func (m *mount) mountNow(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
+	reply, err := m.startOnce(ctx, start, progress)
+	served()
+	if err == nil {
+		if m.request.Submodules {
+			m.submodules.enter(ctx)
+		}
+		m.announce(progress)
+		m.host.Failures.Forget(m.dir, progress)
+		for _, note := range m.store.Stats().Notices {
+			progress(control.Progress{Message: note})
+		}
+		err = m.await(ctx, progress)
+		reply.Timings.Total = time.Since(start).Milliseconds()
+		if snap := m.snapshot(); snap != nil && snap.Whole() {
+			reply.Timings.Trees = snap.Took().Milliseconds()
+			if m.request.Wait != control.WaitTree {
+				reply.Files = int64(m.view.Counts(ctx).Files)
+			}
+		}
+	}
+	if err != nil {
+		if ctx.Err() != nil { // the other error is a consequence of the cancellation
+			err = ctx.Err()
+		}
+		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
+			m.host.Log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
+		}
+		return control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir,
+			Remote: statedir.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
+	}
+	// If this process dies now, the successor replies to the repeated request.
+	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
+	return reply, nil
+}
+
 // startOnce calls start. If the mount is served already, it returns the reply of the earlier start instead.
 func (m *mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.served() {
@@ -53,7 +92,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if len(m.point.Created) > 0 {
 		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
-	if m.store, m.release, err = m.daemon.remotes.Store(m.request, m.login); err != nil {
+	if m.store, m.release, err = m.host.Remotes.Store(m.request, m.login); err != nil {
 		return reply, err
 	}
 	m.before = m.store.Stats()
@@ -196,8 +235,8 @@ func (m *mount) attach() error {
 // fuseOptions returns the options of package fuse. Every process that serves the mount uses the same options.
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
-		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
-		ReadOnly: m.request.ReadOnly, ACL: m.request.ACL, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
+		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.dir)),
+		ReadOnly: m.request.ReadOnly, ACL: m.request.ACL, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.host.Times,
 	}
 	if m.writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook

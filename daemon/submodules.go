@@ -213,8 +213,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""
-	m, _, err := s.mount.daemon.mount(ctx, r, mountStart{parent: parent}, func(control.Progress) {})
-	return m, err
+	return s.mount.host.Registry.MountInside(ctx, r, parent)
 }
 
 // maxSessionName is the longest session name in bytes that control.ValidSession allows.
@@ -276,8 +275,8 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 		m.mu.Unlock()
 		// The mount has ended, so its session is discarded in the same way as any session that is not mounted.
 		if discard && o.unsaved.Any() {
-			if err := m.daemon.homes.Discard(m.session, trash); err != nil {
-				m.daemon.log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
+			if err := m.host.Homes.Discard(m.session, trash); err != nil {
+				m.host.Log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
 			} else {
 				o.unsaved = statedir.Unsaved{}
 			}

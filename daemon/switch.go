@@ -20,26 +20,22 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Switch changes a mounted working tree, its index and HEAD to another commit.
-func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
-	m, ok := d.find(r.Dir)
-	if !ok || !m.served() {
-		return control.SwitchReply{}, fault.NotMounted("switch", r.Dir)
-	}
+// switchTo changes the working tree, the index and HEAD to another commit. Its errors name the cause and a remedy.
+func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	start := time.Now()
-	reply, err := m.switchTo(ctx, r, progress)
+	reply, err := m.switchOnly(ctx, r, progress)
 	if err != nil {
 		of := fault.Subject{Area: fault.Switch, Verb: "switch", Object: cmp.Or(r.Create, r.Ref), Ref: r.Ref, GitDir: m.gitPath()}
 		return control.SwitchReply{}, of.Explain(err)
 	}
 	reply.Took = time.Since(start).Milliseconds()
-	d.log.Info("switched", zap.String("dir", m.dir), zap.String("commit", reply.Commit), zap.Int64("paths", reply.Paths),
+	m.host.Log.Info("switched", zap.String("dir", m.dir), zap.String("commit", reply.Commit), zap.Int64("paths", reply.Paths),
 		zap.Int64("total_ms", reply.Took))
 	return reply, nil
 }
 
-// switchTo implements Switch for one mount; its errors carry no hints yet.
-func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
+// switchOnly implements switchTo; its errors carry no hints yet.
+func (m *mount) switchOnly(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.writable() {
 		return control.SwitchReply{}, fault.ErrReadOnly
 	}
@@ -147,7 +143,7 @@ func (m *mount) show(tree object.ID) {
 	m.view.Show(tree)
 	// If this fails, a later process prefetches the base tree instead.
 	if err := disk.WriteFile(filepath.Join(m.home.Dir, shownFile), []byte(tree.String()+"\n"), 0o600); err != nil {
-		m.daemon.log.Warn("note which tree is shown", zap.Error(err))
+		m.host.Log.Warn("note which tree is shown", zap.Error(err))
 	}
 	select {
 	case m.shown <- struct{}{}:

@@ -28,13 +28,17 @@ const (
 // Trace calls emit with the requests that the kernel sends to a mount, until the mount ends. The mount does not wait for emit:
 // if the buffer is full, events are dropped and counted.
 func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
-	m, ok := d.find(r.Dir)
-	if !ok || !m.served() || m.server == nil {
-		return fault.NotMounted("trace", r.Dir)
+	m, err := d.servedMount("trace", r.Dir)
+	if err != nil {
+		return err
 	}
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
 	// Recording starts before the first message is sent, so that no event after that message is missed.
-	defer m.server.Trace(l.hear)()
+	stop, ok := m.trace(l.hear)
+	if !ok {
+		return fault.NotMounted("trace", r.Dir)
+	}
+	defer stop()
 	for {
 		t, more := l.take() // the first message is empty and states that the stream has begun
 		if err := emit(t); err != nil {
@@ -47,7 +51,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		case <-l.wake:
 		case <-ctx.Done(): // the client has disconnected, or the daemon exits and the mount with it
 			return nil
-		case <-m.gone:
+		case <-m.ended():
 			// The last events are sent before the stream ends.
 			for more := true; more; {
 				t, more = l.take()

@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+)
+
+// Mount creates the mount that r requests. It returns when the root of the working tree is readable and when everything that
+// r.Wait names has been fetched. If it returns an error, or if ctx ends, the mount has been undone. If a request with the same
+// r.Nonce is running or has succeeded, Mount waits for it and returns its reply. Mount is safe for concurrent use.
+func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+	_, reply, err := d.mount(ctx, r, mountStart{}, progress)
+	return reply, err
+}
+
+// mount implements Mount. The additional input b is the parent mount of a submodule, or the checkpoint or the earlier record
+// that the mount starts from. The result also includes the mount.
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart,
+	progress func(control.Progress)) (*mount, control.MountReply, error) {
+	start := time.Now()
+	ctx, abort := context.WithCancel(ctx)
+	defer abort()
+	ended := d.host.Turns.startMount() // background work of other mounts waits until ended is called
+	defer ended()
+	defer func() { b.known.close() }()
+	m, err := d.awaitEarlier(ctx, r)
+	if err == nil && m == nil {
+		if err = d.complete(ctx, &r, &b); err == nil {
+			m, err = d.reserve(r, b, abort)
+		}
+	}
+	if err != nil {
+		return nil, control.MountReply{}, fault.Explain("mount", r.Dir, err)
+	}
+	reply, err := m.mountNow(ctx, start, ended, progress)
+	if err != nil {
+		return nil, reply, err
+	}
+	d.register(m)
+	d.host.Log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
+		zap.Int64("total_ms", reply.Timings.Total))
+	return m, reply, nil
+}
+
+// MountInside creates the mount that r requests for a submodule of the mount parent.
+func (d *Daemon) MountInside(ctx context.Context, r control.MountRequest, parent *mount) (*mount, error) {
+	m, _, err := d.mount(ctx, r, mountStart{parent: parent}, func(control.Progress) {})
+	return m, err
+}
+
+// reserve adds a new mount in the state preparing to the daemon, so that no other request can mount on the same directory. It
+// returns mountpoint.ErrAlreadyMounted if the directory has a mount. The mount calls abort to cancel its start.
+func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.CancelFunc) (*mount, error) {
+	m := newMounting(d.host, r, b, abort)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errors.New("the daemon is shutting down")
+	}
+	if !d.add(m) {
+		return nil, mountpoint.ErrAlreadyMounted
+	}
+	return m, nil
+}
+
+// awaitEarlier checks whether an earlier mount uses the directory of r. If that mount is ending, awaitEarlier waits until it has
+// ended, and returns nil. If that mount was created by a request with the same nonce, the caller repeats a request whose reply
+// was lost, and awaitEarlier returns the mount. Otherwise, and after leaveWait, it returns mountpoint.ErrAlreadyMounted.
+func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
+	defer cancel()
+	for {
+		d.mu.Lock()
+		m, ok := d.mounts[filepath.Clean(r.Dir)]
+		d.mu.Unlock()
+		if !ok {
+			return nil, nil
+		}
+		repeated, err := m.awaitEnd(ctx, r.Nonce)
+		if repeated {
+			return m, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Unmount unmounts the mount at r.Dir. If the mount is busy and r.Detach is not set, Unmount returns an error and changes
+// nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error reports that. The
+// reply names the session that was kept and its pending refs. Unmount is safe for concurrent use.
+func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
+	m, ok := d.find(r.Dir)
+	if !ok || m.dir != filepath.Clean(r.Dir) {
+		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
+			if d.host.Failures.Forget(filepath.Clean(r.Dir), nil) {
+				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
+			}
+			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
+		}
+	}
+	return m.unmount(ctx, r)
+}
+
+// Switch changes a mounted working tree, its index and HEAD to another commit.
+func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
+	m, err := d.servedMount("switch", r.Dir)
+	if err != nil {
+		return control.SwitchReply{}, err
+	}
+	return m.switchTo(ctx, r, progress)
+}
+
+// Restore changes files of a mount back to their state at a checkpoint. A dry run only lists the changes.
+func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
+	m, err := d.servedMount("restore", r.Dir)
+	if err != nil {
+		return control.RestoreReply{}, err
+	}
+	return m.restore(ctx, r)
+}
+
+// Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the conflicts,
+// and names the checkpoint that undoes the merge.
+func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+	m, err := d.servedMount("merge", r.Dir)
+	if err != nil {
+		return control.MergeReply{}, err
+	}
+	return m.merge(ctx, r)
+}
+
+// Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
+// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason.
+func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
+	m, err := d.servedMount("refresh", r.Dir)
+	if err != nil {
+		return control.RefreshReply{}, err
+	}
+	return m.refreshNow(ctx, progress)
+}
+
+// Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
+func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+	m, err := d.servedMount("prefetch", r.Dir)
+	if err != nil {
+		return control.PrefetchReply{}, err
+	}
+	return m.prefetch(ctx, r, progress)
+}
+
+// servedMount returns the mount that contains the directory dir. It returns an error that names verb if dir is in no mount, or if the
+// mount is not served yet.
+func (d *Daemon) servedMount(verb, dir string) (*mount, error) {
+	m, ok := d.find(dir)
+	if !ok || !m.served() {
+		return nil, fault.NotMounted(verb, dir)
+	}
+	return m, nil
+}
