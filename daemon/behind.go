@@ -18,6 +18,9 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
+// DefaultBudget is how many bytes of contents prefetch auto fetches for one mount if its request names no other number.
+const DefaultBudget = 256 << 20
+
 // Failed background work of a mount is repeated after a pause. The first pause is retryFirst; each following pause is twice as
 // long as the previous one, up to retryMost.
 const (

@@ -3,7 +3,6 @@ package daemon
 import (
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -13,14 +12,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
-
-func TestRecordedOptionsHaveNoSecrets(t *testing.T) {
-	o := control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Exclude: []string{"x"}, TakeOver: true}
-	want := control.SessionOptions{Remote: "https://127.0.0.1/s", Exclude: []string{"x"}}
-	if got := shown(o); !reflect.DeepEqual(got, want) {
-		t.Errorf("on record: got %+v, want %+v", got, want)
-	}
-}
 
 // What git does is in a checkpoint soon, whatever the policy says of files.
 func TestACheckpointIsMadeSoonAfterGit(t *testing.T) {

@@ -34,11 +34,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Defaults for the options that a mount request leaves unset.
-const (
-	DefaultCacheSize = 20 << 30  // bytes of contents on disk, of all mounts together
-	DefaultBudget    = 256 << 20 // bytes of contents that prefetch auto fetches for one mount
-)
+// DefaultCacheSize is the default size of the cache on disk: bytes of contents of all mounts together.
+const DefaultCacheSize = 20 << 30
 
 // Limits that no option changes.
 const (

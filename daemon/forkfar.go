@@ -65,7 +65,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin
 		remote.Close()
 		return nil, err
 	}
-	return &farOrigin{parent, r.SessionRemote}, nil
+	return &farOrigin{Parent: parent, at: r.SessionRemote}, nil
 }
 
 // nameFork sets the session name of a fork if the request names none. It returns an error with a hint if this host already has a

@@ -19,24 +19,25 @@ import (
 
 var _ control.Sessions = (*Daemon)(nil)
 
-// carried returns the mount that contains dir, if its session creates checkpoints, and an error otherwise. The error contains
-// verb.
-func (d *Daemon) carried(verb, dir string) (*mount, error) {
-	m, ok := d.find(dir)
-	if !ok || !m.served() {
-		return nil, fault.NotMounted(verb, dir)
+// carried returns the mount that contains dir, and its session, if the session creates checkpoints. Otherwise it returns an error
+// that contains verb.
+func (d *Daemon) carried(verb, dir string) (*mount, *catalog.Mounted, error) {
+	m, err := d.servedMount(verb, dir)
+	if err != nil {
+		return nil, nil, err
 	}
-	if !m.agent.Active() {
-		return nil, fault.ExplainSession(verb, m.dir, fault.ErrNoSessionRemote)
+	c := m.listed()
+	if !c.Agent.Active() {
+		return nil, nil, fault.ExplainSession(verb, c.Dir, fault.ErrNoSessionRemote)
 	}
-	return m, nil
+	return m, c, nil
 }
 
 // Checkpoint creates a checkpoint of a working tree. If the request says so, it also pins and pushes the checkpoint.
 func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	progress func(control.Progress)) (control.CheckpointReply, error) {
 	var reply control.CheckpointReply
-	m, err := d.carried("checkpoint", r.Dir)
+	_, c, err := d.carried("checkpoint", r.Dir)
 	if err != nil {
 		return reply, err
 	}
@@ -46,13 +47,13 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
 		}
 	}
-	p, report, err := m.agent.Capture(ctx, session.Manual, r.Message)
+	p, report, err := c.Agent.Capture(ctx, session.Manual, r.Message)
 	if err != nil {
-		return reply, fault.ExplainSession("checkpoint", m.dir, err)
+		return reply, fault.ExplainSession("checkpoint", c.Dir, err)
 	}
-	o, err := d.Catalog.OpenMount(m.listed())
+	o, err := d.Catalog.OpenMount(c)
 	if err != nil {
-		return reply, fault.ExplainSession("checkpoint", m.dir, err)
+		return reply, fault.ExplainSession("checkpoint", c.Dir, err)
 	}
 	// The pin is set before the push, so that it is pushed with the checkpoint.
 	if r.Pin != "" {
@@ -64,15 +65,15 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	if r.Sync {
 		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
 		defer cancel()
-		if err := m.agent.Flush(ctx); err != nil { // git's object directory may be the only one that has the latest commit
-			return reply, fault.Unsynced("sync", m.dir, err)
+		if err := c.Agent.Flush(ctx); err != nil { // git's object directory may be the only one that has the latest commit
+			return reply, fault.Unsynced("sync", c.Dir, err)
 		}
-		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
-			return reply, fault.Unsynced("sync", m.dir, err)
+		if err := c.Agent.Push(ctx, progressOf(progress)); err != nil {
+			return reply, fault.Unsynced("sync", c.Dir, err)
 		}
 	}
-	if o, err = d.Catalog.OpenMount(m.listed()); err != nil {
-		return reply, fault.ExplainSession("checkpoint", m.dir, err)
+	if o, err = d.Catalog.OpenMount(c); err != nil {
+		return reply, fault.ExplainSession("checkpoint", c.Dir, err)
 	}
 	return control.CheckpointReply{
 		Checkpoint: o.Shown(p), Made: report.Made, LeftOut: catalog.LeftOut(report.Left),
@@ -99,7 +100,7 @@ const syncTries = 5
 // refs may still be pending when Sync returns.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
-	m, err := d.carried("sync", r.Dir)
+	m, c, err := d.carried("sync", r.Dir)
 	if err != nil {
 		return reply, err
 	}
@@ -110,17 +111,17 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 	}
 	// Branches and tags are pushed too, so the git directory must be complete.
 	if !m.triedGit(ctx) {
-		return reply, fault.Unsynced("sync", m.dir, agent.ErrEnded)
+		return reply, fault.Unsynced("sync", c.Dir, agent.ErrEnded)
 	}
-	if err := m.agent.KeepAll(ctx, session.Manual); err != nil {
-		return reply, fault.ExplainSession("sync", m.dir, err)
+	if err := c.Agent.KeepAll(ctx, session.Manual); err != nil {
+		return reply, fault.ExplainSession("sync", c.Dir, err)
 	}
 	// Refs may move while they are pushed, so the push is repeated a few times.
 	for range syncTries {
-		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
-			return reply, fault.Unsynced("sync", m.dir, err)
+		if err := c.Agent.Push(ctx, progressOf(progress)); err != nil {
+			return reply, fault.Unsynced("sync", c.Dir, err)
 		}
-		if reply = (control.SyncReply{Dir: m.dir, Session: m.listed().Status()}); reply.Session.Pending == 0 {
+		if reply = (control.SyncReply{Dir: c.Dir, Session: c.Status()}); reply.Session.Pending == 0 {
 			break // otherwise something newer is pending, such as a checkpoint of merged notes
 		}
 	}
@@ -136,21 +137,25 @@ func noteOn(name string) bool {
 
 // SessionNote writes a git note on a commit or a checkpoint.
 func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
-	m, ok := d.find(r.Dir)
-	if !ok || !m.served() || !m.writable() {
+	m, err := d.servedMount("write note", r.Dir)
+	if err != nil {
+		return control.SessionNoteReply{}, err
+	}
+	c := m.listed()
+	if !c.Writable {
 		return control.SessionNoteReply{}, fault.NotMounted("write note", r.Dir)
 	}
 	if !m.triedGit(ctx) {
 		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
-	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
+	note := transcript.NoteRequest{GitDir: c.GitDir, Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
 	// The commits of checkpoints are stored in the repository of the session, and not in the mount's git directory.
 	if noteOn(r.Commit) {
-		repo, err := m.agent.Open(ctx)
+		repo, err := c.Agent.Open(ctx)
 		if err != nil {
-			return control.SessionNoteReply{}, fault.ExplainSession("write note", m.dir, err)
+			return control.SessionNoteReply{}, fault.ExplainSession("write note", c.Dir, err)
 		}
-		p, err := catalog.Find(ctx, repo, m.listed(), r.Commit)
+		p, err := catalog.Find(ctx, repo, c, r.Commit)
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
 		}
@@ -166,28 +171,28 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 // SessionRecord appends records to a session's transcript. Before it records a prompt of the user, it creates a checkpoint, so
 // that the files at the start of each turn can be restored.
 func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
-	m, err := d.carried("record", r.Dir)
+	_, c, err := d.carried("record", r.Dir)
 	if err != nil {
 		return control.SessionRecordReply{}, err
 	}
-	repo, err := m.agent.Open(ctx)
+	repo, err := c.Agent.Open(ctx)
 	if err != nil {
-		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
+		return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
 	}
 	// This checkpoint is created before the prompt is recorded, so that the user can return to the files at the time of the
 	// prompt.
-	if m.agent.Automatic() && transcript.HasPrompt(r.Lines) {
-		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
-			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
+	if c.Agent.Automatic() && transcript.HasPrompt(r.Lines) {
+		if _, _, err := c.Agent.Checkpoint(ctx, session.Turn, ""); err != nil {
+			return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
 		}
 	}
-	last, lane := m.agent.Newest()
+	last, lane := c.Agent.Newest()
 	n, err := transcript.Record(ctx, repo, transcript.Batch{
-		Session: m.session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
-		Provide: m.listed().Contents(ctx),
+		Session: c.Session, Lane: lane, Checkpoint: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
+		Provide: c.Contents(ctx),
 	})
 	if err != nil {
-		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
+		return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
 	}
 	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
