@@ -29,8 +29,8 @@ func (d *Daemon) Alive(ctx context.Context) error {
 		defer close(done)
 		ask("the registry")
 		for _, m := range d.list() {
-			ask(m.dir)
-			m.touch()
+			ask(m.Dir)
+			m.Touch()
 		}
 	}()
 	select {

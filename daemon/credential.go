@@ -25,19 +25,19 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	if !ok {
 		return reply, fault.NotMounted("credential", r.Dir)
 	}
-	if err := m.awaitTakeover(ctx); err != nil || !m.served() {
-		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.dir,
+	if err := m.AwaitTakeover(ctx); err != nil || !m.Served() {
+		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.Dir,
 			Cause: "it is not mounted yet", Hint: "try again in a moment"}
 	}
-	at, l := m.loginOf(r.Session)
-	reply.Dir = m.dir
+	at, l := m.LoginOf(r.Session)
+	reply.Dir = m.Dir
 	// ssh and local remotes take no token.
 	if l == nil || !l.IsWeb() {
-		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir,
+		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.Dir,
 			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
-	err := d.host.Remotes.TryToken(ctx, remotes.WithUser(at, l.User()), remotes.Environment(m.request), string(r.Token), r.TokenFile)
+	err := d.host.Remotes.TryToken(ctx, remotes.WithUser(at, l.User()), remotes.Environment(m.Request), string(r.Token), r.TokenFile)
 	// Only a definite refusal is an error. If the remote cannot be reached, the token may still be valid.
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
@@ -47,7 +47,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	reply.Checked = err == nil
 	reply.Mounts = d.renew(ctx, l, string(r.Token), r.TokenFile)
-	d.host.Log.Info("took a new token", zap.String("remote", reply.Remote), zap.Strings("mounts", reply.Mounts), zap.Bool("checked", reply.Checked))
+	d.host.Log.Info("took a new token", zap.String("remote", reply.Remote), zap.Strings("mounts", reply.Mounts),
+		zap.Bool("checked", reply.Checked))
 	return reply, nil
 }
 
@@ -60,8 +61,8 @@ func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string
 		if !uses(m) {
 			continue
 		}
-		m.renewed(ctx)
-		dirs = append(dirs, m.dir)
+		m.UseNewLogin(ctx)
+		dirs = append(dirs, m.Dir)
 	}
 	return dirs
 }

@@ -1,10 +1,10 @@
-// Package daemon serves mounts. It connects the store of a remote, a working tree and the kernel to a mount, keeps the registry
-// of the mounts, and starts and stops their parts in order.
+// Package daemon keeps the registry of the mounts of a process, starts, stops and takes over all mounts, and answers the requests
+// of clients.
 //
 // One process holds any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk
 // and the memory budget.
 //
-// Lock order: Daemon.mu, then mount.mu. Neither is held across waits for the network, the disk or the kernel.
+// The mounts themselves are in package mount. Lock order: Daemon.mu, then the lock of a mount. Neither is held across waits for the network, the disk or the kernel.
 package daemon
 
 import (
@@ -27,6 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/mount/watch"
@@ -68,7 +69,7 @@ func (c *Config) take(name string) *os.File {
 // Daemon holds the mounts of one process and everything that they share. It implements control.Handler. Its methods are safe for
 // concurrent use.
 type Daemon struct {
-	host        *Host       // what all mounts share
+	host        *mount.Host // what all mounts share
 	endedMounts endedMounts // mounts that ended lately, for repeated unmount requests
 
 	ctx      context.Context    // context of the background work of the daemon itself; ends with Close
@@ -85,10 +86,10 @@ type Daemon struct {
 
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
-	closed bool              // Close was called; no mount may be added
-	unfit  error             // why this version cannot serve a mount that exists; nil: it can serve all
-	mounts map[string]*mount // all mounts, by directory
-	idle   chan struct{}     // closed while mounts is empty; replaced by the next mount
+	closed bool                    // Close was called; no mount may be added
+	unfit  error                   // why this version cannot serve a mount that exists; nil: it can serve all
+	mounts map[string]*mount.Mount // all mounts, by directory
+	idle   chan struct{}           // closed while mounts is empty; replaced by the next mount
 }
 
 var _ control.Handler = (*Daemon)(nil)
@@ -113,11 +114,11 @@ func New(c Config) (*Daemon, error) {
 	}
 	idle := make(chan struct{})
 	close(idle)
-	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers}
-	h := &Host{
+	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount.Mount{}, idle: idle, taken: c.Takeovers}
+	h := &mount.Host{
 		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
 		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.Log, memory, blobs),
-		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: newTurns(),
+		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: mount.NewTurns(),
 		Handler: d, Registry: d, Served: make(chan struct{}),
 	}
 	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
@@ -125,7 +126,8 @@ func New(c Config) (*Daemon, error) {
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Descriptors) > 0 {
-		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Descriptors)))
+		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers),
+			zap.Int("kept", len(c.Descriptors)))
 		d.takeOverAll(c.Descriptors)
 		d.behind.Go(func() { // only after the takeover: file system calls block until their mount is served again
 			d.resuming.Wait()
@@ -147,7 +149,7 @@ func New(c Config) (*Daemon, error) {
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
-	var mounts []*mount
+	var mounts []*mount.Mount
 	for _, m := range d.mounts {
 		mounts = append(mounts, m)
 	}
@@ -157,8 +159,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 	errs = append(errs, d.Resumed(ctx))
 	var all sync.WaitGroup
 	for i, m := range mounts {
-		if m.parent == nil { // the mount of a submodule ends with the mount that contains it
-			all.Go(func() { errs[i] = m.stop(ctx, true) })
+		if m.Parent == nil { // the mount of a submodule ends with the mount that contains it
+			all.Go(func() { errs[i] = m.Stop(ctx, true) })
 		}
 	}
 	all.Wait()
@@ -176,8 +178,8 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 		return fault.Explain("shut down", "daemon", err)
 	}
 	for _, m := range d.list() {
-		if err := m.stop(ctx, false); err != nil {
-			return fault.Explain("unmount", m.dir, err)
+		if err := m.Stop(ctx, false); err != nil {
+			return fault.Explain("unmount", m.Dir, err)
 		}
 		d.Unregister(m)
 	}
@@ -200,15 +202,15 @@ func (d *Daemon) Idle() <-chan struct{} {
 }
 
 // add adds m to d.mounts and sets its login. It returns false if another mount has the same directory. The caller holds d.mu.
-func (d *Daemon) add(m *mount) bool {
-	if _, taken := d.mounts[m.dir]; taken {
+func (d *Daemon) add(m *mount.Mount) bool {
+	if _, taken := d.mounts[m.Dir]; taken {
 		return false
 	}
 	if len(d.mounts) == 0 {
 		d.idle = make(chan struct{})
 	}
-	m.holdLogin()
-	d.mounts[m.dir] = m
+	m.HoldLogin()
+	d.mounts[m.Dir] = m
 	d.limitMemory()
 	return true
 }
@@ -226,10 +228,10 @@ func (d *Daemon) limitMemory() {
 
 // Remove removes m from d.mounts. If m was the last mount, it closes the channel that Idle returns. The caller must not hold
 // d.mu.
-func (d *Daemon) Remove(m *mount) {
+func (d *Daemon) Remove(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.mounts, m.dir)
+	delete(d.mounts, m.Dir)
 	d.host.Remotes.Drop(m)
 	d.limitMemory()
 	if len(d.mounts) == 0 {
@@ -238,20 +240,20 @@ func (d *Daemon) Remove(m *mount) {
 }
 
 // list returns all mounts, sorted by directory.
-func (d *Daemon) list() []*mount {
+func (d *Daemon) list() []*mount.Mount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var mounts []*mount
+	var mounts []*mount.Mount
 	for _, m := range d.mounts {
 		mounts = append(mounts, m)
 	}
-	sort.Slice(mounts, func(i, j int) bool { return mounts[i].dir < mounts[j].dir })
+	sort.Slice(mounts, func(i, j int) bool { return mounts[i].Dir < mounts[j].Dir })
 	return mounts
 }
 
 // find returns the mount that contains dir: the mount at dir itself, or at its nearest ancestor that is the root of a mount. dir
 // is an absolute path. It returns false if dir is not in a mount.
-func (d *Daemon) find(dir string) (*mount, bool) {
+func (d *Daemon) find(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := filepath.Clean(dir); ; p = filepath.Dir(p) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -27,7 +28,7 @@ func GiveUp(state string, descriptors []keeper.Descriptor, reason string, log *z
 			continue
 		}
 		if h.Phase == takeover.Served {
-			f.Add(failureOf(h, errors.New(reason)))
+			f.Add(mount.FailureOf(h, errors.New(reason)))
 		}
 		if err := mountpoint.DetachAt(h.Dir); err != nil {
 			errs = append(errs, fmt.Errorf("detach %s: %w", h.Dir, err))

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"github.com/artifactfs/artifactfs/mount"
 	"sync"
 	"time"
 )
@@ -10,31 +11,31 @@ import (
 // concurrent use.
 type endedMounts struct {
 	mu     sync.Mutex
-	mounts map[string]*mount // by directory; guarded by mu
+	mounts map[string]*mount.Mount // by directory; guarded by mu
 }
 
 // endedMountTime is how long endedMounts holds a mount.
 const endedMountTime = time.Minute
 
 // add holds m for endedMountTime.
-func (d *endedMounts) add(m *mount) {
+func (d *endedMounts) add(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mounts == nil {
-		d.mounts = map[string]*mount{}
+		d.mounts = map[string]*mount.Mount{}
 	}
-	d.mounts[m.dir] = m
+	d.mounts[m.Dir] = m
 	time.AfterFunc(endedMountTime, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.mounts[m.dir] == m {
-			delete(d.mounts, m.dir)
+		if d.mounts[m.Dir] == m {
+			delete(d.mounts, m.Dir)
 		}
 	})
 }
 
 // remove removes and returns the mount at the directory dir. It returns false if endedMounts does not hold such a mount.
-func (d *endedMounts) remove(dir string) (*mount, bool) {
+func (d *endedMounts) remove(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, ok := d.mounts[dir]

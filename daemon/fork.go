@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -22,23 +23,23 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	}
 	// Remote and tokens of the parent's mount are the defaults of the fork.
-	to := h.request(r.Mount)
+	to := h.Complete(r.Mount)
 	if to.ReadOnly {
 		to.Session = "" // it shows the existing checkpoint and creates no session
 	} else if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
-	b := mountStart{}
+	b := mount.StartPoint{}
 	h, p, err := d.checkpointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	case p.ID == "": // the parent has no changes yet
-		b.base = &h.record
+		b.Base = &h.Record
 	default:
-		b.from = h.origin(p)
+		b.From = h.Origin(p)
 		if to.ReadOnly {
-			to.Session, to.At = h.session, string(p.ID)
+			to.Session, to.At = h.Session, string(p.ID)
 		}
 	}
 	_, reply, err := d.mount(ctx, to, b, progress)
@@ -47,29 +48,29 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 
 // HomeOf finds a session on this host. The parameter of is the name of the session, or an absolute path in its mount. HomeOf
 // returns statedir.ErrNoSession if this host has no such session.
-func (d *Daemon) HomeOf(of string) (h sessionHome, err error) {
+func (d *Daemon) HomeOf(of string) (h mount.SessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
 	case ok:
-		return m.sessionHome()
+		return m.SessionHome()
 	case filepath.IsAbs(of):
 		return h, fault.NotMounted("find session", of)
 	}
 	if err := control.ValidSession(of); err != nil {
 		return h, err
 	}
-	h = sessionHome{dir: filepath.Join(d.host.Homes.Dir(), of), session: of}
-	h.record, err = statedir.ReadRecord(h.dir)
+	h = mount.SessionHome{Dir: filepath.Join(d.host.Homes.Dir(), of), Session: of}
+	h.Record, err = statedir.ReadRecord(h.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return h, statedir.ErrNoSession
 	}
-	h.carried = h.record.Carried
+	h.Carried = h.Record.Carried
 	return h, err
 }
 
 // mountOf returns the mount that contains the directory of, if of is an absolute path, and otherwise the mount of the session
 // named of.
-func (d *Daemon) mountOf(of string) (*mount, bool) {
+func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	if filepath.IsAbs(of) {
 		return d.find(of)
 	}
@@ -77,7 +78,7 @@ func (d *Daemon) mountOf(of string) (*mount, bool) {
 	defer d.mu.Unlock()
 	for _, m := range d.mounts {
 		// The ID of a mount differs from the session's name if the mount only shows a checkpoint.
-		if m.id == of && m.session == of {
+		if m.ID == of && m.Session == of {
 			return m, true
 		}
 	}
@@ -88,28 +89,28 @@ func (d *Daemon) mountOf(of string) (*mount, bool) {
 // and h is a writable mount, it creates a checkpoint of the current state. If id is empty and h is a mount that shows one
 // checkpoint, it returns that checkpoint. If id is not empty and h shows one checkpoint, it looks the id up in the session's own
 // home, if this host has one, because the home of the mount has a single checkpoint.
-func (d *Daemon) checkpointToFork(ctx context.Context, h sessionHome, id string) (sessionHome, session.Checkpoint, error) {
-	shows := h.mount != nil && h.mount.Session == ""
+func (d *Daemon) checkpointToFork(ctx context.Context, h mount.SessionHome, id string) (mount.SessionHome, session.Checkpoint, error) {
+	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
-	case id == "" && h.mount != nil && h.mount.Writable:
-		p, _, err := h.mount.Agent.Checkpoint(ctx, session.Forking, "")
+	case id == "" && h.Mounted != nil && h.Mounted.Writable:
+		p, _, err := h.Mounted.Agent.Checkpoint(ctx, session.Forking, "")
 		return h, p, err
 	case id == "" && shows:
-		p, err := h.shown()
+		p, err := h.Shown()
 		return h, p, err
 	// The session's own home has all of its checkpoints, the home of the mount only one.
 	case shows:
-		if of, err := d.HomeOf(h.session); err == nil {
+		if of, err := d.HomeOf(h.Session); err == nil {
 			h = of
 		}
 	}
-	p, err := h.find(ctx, id)
+	p, err := h.Find(ctx, id)
 	return h, p, err
 }
 
 // show completes the request r to show one checkpoint of a session, and returns that checkpoint, if the session is on this host.
 // It returns nil if the session has to be looked up on a session remote.
-func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, error) {
+func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*mount.Origin, error) {
 	h, err := d.HomeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
 		return nil, nil // it is looked up on the session remote
@@ -117,22 +118,22 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 	if err != nil {
 		return nil, err
 	}
-	*r = h.request(*r)
-	p, err := h.find(ctx, r.At)
+	*r = h.Complete(*r)
+	p, err := h.Find(ctx, r.At)
 	if err != nil {
 		return nil, err
 	}
-	return h.origin(p), nil
+	return h.Origin(p), nil
 }
 
 // complete fills in what a mount request leaves open: the remote to mount, and the checkpoint that is shown. It reads them from
 // the session on this host, or from the session remote.
-func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mountStart) (err error) {
+func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount.StartPoint) (err error) {
 	// A mount that shows one checkpoint cannot be changed.
-	if r.At != "" && b.from == nil {
+	if r.At != "" && b.From == nil {
 		r.ReadOnly = true
-		if b.from, err = d.show(ctx, r); err != nil {
-			return explainResume(*r, err)
+		if b.From, err = d.show(ctx, r); err != nil {
+			return mount.ExplainResume(*r, err)
 		}
 	}
 	if r.Remote != "" {
@@ -140,13 +141,13 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount
 	}
 	// This host knows the remote of its own sessions.
 	if h, err := d.HomeOf(r.Session); err == nil {
-		*r = h.request(*r)
+		*r = h.Complete(*r)
 		return nil
 	}
 	// Otherwise the metadata on the session remote names the mounted remote.
-	if b.known, err = d.knowSession(ctx, *r); err != nil {
-		return explainResume(*r, err)
+	if b.Known, err = d.knowSession(ctx, *r); err != nil {
+		return mount.ExplainResume(*r, err)
 	}
-	r.Remote = b.known.Meta.Remote
+	r.Remote = b.Known.Meta.Remote
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -41,13 +42,13 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
-	_, reply, err := d.mount(ctx, to, mountStart{far: from}, progress)
+	_, reply, err := d.mount(ctx, to, mount.StartPoint{Far: from}, progress)
 	return reply, err
 }
 
 // lookFar reads the metadata of a fork's parent session from the parent's session remote. If the session does not exist, it
 // returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller closes the Remote of the result.
-func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin, error) {
+func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*mount.FarOrigin, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
 	remote, _, err := d.host.Remotes.Session(at)
@@ -65,7 +66,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin
 		remote.Close()
 		return nil, err
 	}
-	return &farOrigin{Parent: parent, at: r.SessionRemote}, nil
+	return &mount.FarOrigin{Parent: parent, At: r.SessionRemote}, nil
 }
 
 // nameFork sets the session name of a fork if the request names none. It returns an error with a hint if this host already has a

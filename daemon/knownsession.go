@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -12,7 +13,7 @@ import (
 // knowSession reads the metadata of a session from the session remote that the request names. It returns statedir.ErrNoSession
 // if the request names no URL of a session remote, or if the session remote does not have the session. The caller calls close on
 // the result.
-func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *knownSession, err error) {
+func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *mount.KnownSession, err error) {
 	remote, login, kind, err := d.host.Remotes.SessionLogin(r)
 	if err != nil {
 		return nil, err
@@ -28,13 +29,13 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 	if kind != "" {
 		return nil, statedir.ErrNoSession
 	}
-	k := &knownSession{login: login}
+	k := &mount.KnownSession{Login: login}
 	if k.Known, err = resume.List(ctx, remote, r.Session); err != nil {
 		return nil, err
 	}
 	if k.MetaID.IsZero() {
 		return nil, statedir.ErrNoSession
 	}
-	k.at, _ = remotes.SessionURL(r)
+	k.At, _ = remotes.SessionURL(r)
 	return k, k.ReadMeta(ctx, d.host.State)
 }

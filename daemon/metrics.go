@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/mount"
 )
 
 // metricsAge is the largest age of the counts of fetched contents in a scrape. New counts need a walk of the tree, which is
@@ -90,15 +91,15 @@ func (d *Daemon) writeOperations(w *metrics.Writer) {
 
 // scraped holds the values of one mount at a scrape.
 type scraped struct {
-	figures
+	mount.Figures
 	label metrics.Label // directory of the mount
 }
 
 // scrape returns the values of all mounts, sorted by directory.
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
-		f := m.figuresSince(ctx, time.Now().Add(-metricsAge))
-		all = append(all, scraped{f, metrics.Label{Name: "mount", Value: m.dir}})
+		f := m.Figures(ctx, time.Now().Add(-metricsAge))
+		all = append(all, scraped{f, metrics.Label{Name: "mount", Value: m.Dir}})
 	}
 	return all
 }
@@ -151,22 +152,22 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.",
 		func(m *scraped) float64 { return float64(m.Session.Checkpoints) })
 	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.",
-		func(m *scraped) float64 { return float64(m.session.Made) })
+		func(m *scraped) float64 { return float64(m.Agent.Made) })
 	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.",
-		func(m *scraped) float64 { return m.session.Took.Seconds() })
+		func(m *scraped) float64 { return m.Agent.Took.Seconds() })
 	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.",
-		func(m *scraped) float64 { return m.session.Paused.Seconds() })
+		func(m *scraped) float64 { return m.Agent.Paused.Seconds() })
 	writePushes(w, mounts, each)
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
-		kinds := make([]string, 0, len(m.ops))
-		for op := range m.ops {
+		kinds := make([]string, 0, len(m.Ops))
+		for op := range m.Ops {
 			kinds = append(kinds, op)
 		}
 		// Maps have no order: sort for stable output.
 		slices.Sort(kinds)
 		for _, op := range kinds {
-			w.Sample(float64(m.ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
+			w.Sample(float64(m.Ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
 		}
 	}
 }
@@ -176,17 +177,17 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 	each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
 	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.",
-		func(m *scraped) float64 { return float64(m.session.Pushed.Pushes) })
+		func(m *scraped) float64 { return float64(m.Agent.Pushed.Pushes) })
 	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.",
-		func(m *scraped) float64 { return float64(m.session.Pushed.Failures) })
+		func(m *scraped) float64 { return float64(m.Agent.Pushed.Failures) })
 	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.",
-		func(m *scraped) float64 { return m.session.Pushed.Took.Seconds() })
+		func(m *scraped) float64 { return m.Agent.Pushed.Took.Seconds() })
 	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.",
-		func(m *scraped) float64 { return float64(m.session.Pushed.Bytes) })
+		func(m *scraped) float64 { return float64(m.Agent.Pushed.Bytes) })
 	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.",
-		func(m *scraped) float64 { return float64(m.session.Pushed.Refs) })
+		func(m *scraped) float64 { return float64(m.Agent.Pushed.Refs) })
 	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.",
-		func(m *scraped) float64 { return float64(m.session.Pushed.Refused) })
+		func(m *scraped) float64 { return float64(m.Agent.Pushed.Refused) })
 	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
 		// Without a finished push there is no sample.
@@ -209,17 +210,17 @@ type remoteFigures struct {
 func remotesOf(mounts []scraped) (all []*remoteFigures) {
 	seen, byURL := map[*fetch.Store]bool{}, map[string]*remoteFigures{}
 	for _, m := range mounts {
-		if m.store == nil || seen[m.store] {
+		if m.Store == nil || seen[m.Store] {
 			continue
 		}
-		seen[m.store] = true
-		url := m.store.URL()
+		seen[m.Store] = true
+		url := m.Store.URL()
 		r := byURL[url]
 		if r == nil {
 			r = &remoteFigures{url: url, up: true}
 			byURL[url], all = r, append(all, r)
 		}
-		st := m.store.Stats()
+		st := m.Store.Stats()
 		r.up = r.up && st.Failure == nil
 		r.stats.Requests += st.Requests
 		r.stats.RoundTrips += st.RoundTrips
@@ -227,7 +228,7 @@ func remotesOf(mounts []scraped) (all []*remoteFigures) {
 		r.stats.BytesIn += st.BytesIn
 		r.stats.Foreground += st.Foreground
 		r.stats.Background += st.Background
-		waits, foreground, background := m.store.Latencies()
+		waits, foreground, background := m.Store.Latencies()
 		r.waits.Add(waits)
 		r.foreground.Add(foreground)
 		r.background.Add(background)

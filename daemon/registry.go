@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -37,8 +38,8 @@ func (d *Daemon) registryPath(dir string) string {
 // register writes the registry file of a mount, and logs failures. A mount of a submodule is not registered, because it is restored
 // with its parent. Without a keeper (the interface to the supervisor) no mount is registered, because all mounts end with this
 // process.
-func (d *Daemon) register(m *mount) {
-	r, ok := m.registered()
+func (d *Daemon) register(m *mount.Mount) {
+	r, ok := m.Registration()
 	if !ok {
 		return
 	}
@@ -47,20 +48,20 @@ func (d *Daemon) register(m *mount) {
 		err = os.MkdirAll(filepath.Join(d.host.State, "registry"), 0o700)
 	}
 	if err == nil {
-		err = disk.WriteFile(d.registryPath(m.dir), append(text, '\n'), 0o600)
+		err = disk.WriteFile(d.registryPath(m.Dir), append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		d.host.Log.Warn("register mount", zap.String("dir", m.dir), zap.Error(err))
+		d.host.Log.Warn("register mount", zap.String("dir", m.Dir), zap.Error(err))
 	}
 }
 
 // Unregister removes the registry file of a mount.
-func (d *Daemon) Unregister(m *mount) {
-	if !m.hasRegistration() {
+func (d *Daemon) Unregister(m *mount.Mount) {
+	if !m.HasRegistration() {
 		return
 	}
-	if err := os.Remove(d.registryPath(m.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.host.Log.Warn("unregister mount", zap.String("dir", m.dir), zap.Error(err))
+	if err := os.Remove(d.registryPath(m.Dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.host.Log.Warn("unregister mount", zap.String("dir", m.Dir), zap.Error(err))
 	}
 }
 
@@ -131,7 +132,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	_, _, err = d.mount(ctx, r.Request, mountStart{base: &r.Record}, func(control.Progress) {})
+	_, _, err = d.mount(ctx, r.Request, mount.StartPoint{Base: &r.Record}, func(control.Progress) {})
 	if err == nil {
 		return true
 	}

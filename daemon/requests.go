@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
@@ -17,20 +18,20 @@ import (
 // r.Wait names has been fetched. If it returns an error, or if ctx ends, the mount has been undone. If a request with the same
 // r.Nonce is running or has succeeded, Mount waits for it and returns its reply. Mount is safe for concurrent use.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-	_, reply, err := d.mount(ctx, r, mountStart{}, progress)
+	_, reply, err := d.mount(ctx, r, mount.StartPoint{}, progress)
 	return reply, err
 }
 
 // mount implements Mount. The additional input b is the parent mount of a submodule, or the checkpoint or the earlier record
 // that the mount starts from. The result also includes the mount.
-func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart,
-	progress func(control.Progress)) (*mount, control.MountReply, error) {
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.StartPoint,
+	progress func(control.Progress)) (*mount.Mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	ended := d.host.Turns.startMount() // background work of other mounts waits until ended is called
+	ended := d.host.Turns.StartMount() // background work of other mounts waits until ended is called
 	defer ended()
-	defer func() { b.known.close() }()
+	defer func() { b.Known.Close() }()
 	m, err := d.awaitEarlier(ctx, r)
 	if err == nil && m == nil {
 		if err = d.complete(ctx, &r, &b); err == nil {
@@ -40,26 +41,26 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mountStart
 	if err != nil {
 		return nil, control.MountReply{}, fault.Explain("mount", r.Dir, err)
 	}
-	reply, err := m.mountNow(ctx, start, ended, progress)
+	reply, err := m.Start(ctx, start, ended, progress)
 	if err != nil {
 		return nil, reply, err
 	}
 	d.register(m)
-	d.host.Log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
+	d.host.Log.Info("mounted", zap.String("dir", m.Dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
 		zap.Int64("total_ms", reply.Timings.Total))
 	return m, reply, nil
 }
 
 // MountInside creates the mount that r requests for a submodule of the mount parent.
-func (d *Daemon) MountInside(ctx context.Context, r control.MountRequest, parent *mount) (*mount, error) {
-	m, _, err := d.mount(ctx, r, mountStart{parent: parent}, func(control.Progress) {})
+func (d *Daemon) MountInside(ctx context.Context, r control.MountRequest, parent *mount.Mount) (*mount.Mount, error) {
+	m, _, err := d.mount(ctx, r, mount.StartPoint{Parent: parent}, func(control.Progress) {})
 	return m, err
 }
 
 // reserve adds a new mount in the state preparing to the daemon, so that no other request can mount on the same directory. It
 // returns mountpoint.ErrAlreadyMounted if the directory has a mount. The mount calls abort to cancel its start.
-func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.CancelFunc) (*mount, error) {
-	m := newMounting(d.host, r, b, abort)
+func (d *Daemon) reserve(r control.MountRequest, b mount.StartPoint, abort context.CancelFunc) (*mount.Mount, error) {
+	m := mount.New(d.host, r, b, abort)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -73,9 +74,9 @@ func (d *Daemon) reserve(r control.MountRequest, b mountStart, abort context.Can
 
 // awaitEarlier checks whether an earlier mount uses the directory of r. If that mount is ending, awaitEarlier waits until it has
 // ended, and returns nil. If that mount was created by a request with the same nonce, the caller repeats a request whose reply
-// was lost, and awaitEarlier returns the mount. Otherwise, and after leaveWait, it returns mountpoint.ErrAlreadyMounted.
-func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
+// was lost, and awaitEarlier returns the mount. Otherwise, and after LeaveWait, it returns mountpoint.ErrAlreadyMounted.
+func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount.Mount, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, mount.LeaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
 	for {
 		d.mu.Lock()
@@ -84,7 +85,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 		if !ok {
 			return nil, nil
 		}
-		repeated, err := m.awaitEnd(ctx, r.Nonce)
+		repeated, err := m.AwaitEnd(ctx, r.Nonce)
 		if repeated {
 			return m, nil
 		}
@@ -99,7 +100,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 // reply names the session that was kept and its pending refs. Unmount is safe for concurrent use.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
-	if !ok || m.dir != filepath.Clean(r.Dir) {
+	if !ok || m.Dir != filepath.Clean(r.Dir) {
 		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
 			if d.host.Failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
@@ -107,7 +108,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
 		}
 	}
-	return m.unmount(ctx, r)
+	return m.Unmount(ctx, r)
 }
 
 // Switch changes a mounted working tree, its index and HEAD to another commit.
@@ -116,7 +117,7 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	if err != nil {
 		return control.SwitchReply{}, err
 	}
-	return m.switchTo(ctx, r, progress)
+	return m.Switch(ctx, r, progress)
 }
 
 // Restore changes files of a mount back to their state at a checkpoint. A dry run only lists the changes.
@@ -125,7 +126,7 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(c
 	if err != nil {
 		return control.RestoreReply{}, err
 	}
-	return m.restore(ctx, r)
+	return m.Restore(ctx, r)
 }
 
 // Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the conflicts,
@@ -135,7 +136,7 @@ func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(contr
 	if err != nil {
 		return control.MergeReply{}, err
 	}
-	return m.merge(ctx, r)
+	return m.Merge(ctx, r)
 }
 
 // Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
@@ -145,7 +146,7 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	if err != nil {
 		return control.RefreshReply{}, err
 	}
-	return m.refreshNow(ctx, progress)
+	return m.Refresh(ctx, progress)
 }
 
 // Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
@@ -154,14 +155,14 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	if err != nil {
 		return control.PrefetchReply{}, err
 	}
-	return m.prefetch(ctx, r, progress)
+	return m.Prefetch(ctx, r, progress)
 }
 
 // servedMount returns the mount that contains the directory dir. It returns an error that names verb if dir is in no mount, or if the
 // mount is not served yet.
-func (d *Daemon) servedMount(verb, dir string) (*mount, error) {
+func (d *Daemon) servedMount(verb, dir string) (*mount.Mount, error) {
 	m, ok := d.find(dir)
-	if !ok || !m.served() {
+	if !ok || !m.Served() {
 		return nil, fault.NotMounted(verb, dir)
 	}
 	return m, nil

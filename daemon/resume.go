@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
@@ -21,9 +22,9 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	if d.host.Keeper == nil {
 		return
 	}
-	var mounts, later []*mount
+	var mounts, later []*mount.Mount
 	for _, in := range takeover.Inherit(descriptors) {
-		m, err := inherit(d.host, in)
+		m, err := mount.Inherit(d.host, in)
 		// Without a readable state the mount cannot be taken over.
 		if err != nil {
 			d.host.Log.Warn("take over mount", zap.String("key", in.Key), zap.Error(err))
@@ -34,8 +35,8 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		d.mu.Unlock()
 		// If the state is damaged, two mounts may have the same directory. The first one is served.
 		if !added {
-			d.host.Log.Warn("two mounts were kept of one directory", zap.String("dir", m.dir))
-			m.leaveTakeover()
+			d.host.Log.Warn("two mounts were kept of one directory", zap.String("dir", m.Dir))
+			m.LeaveTakeover()
 			continue
 		}
 		mounts = append(mounts, m)
@@ -43,44 +44,43 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	// The keeper returns the mounts in no particular order. Therefore submodules are linked to their parents after all mounts
 	// are known.
 	for _, m := range mounts {
-		if m.joinParent(d.mountAt); m.deaths() >= suspect {
+		if m.JoinParent(d.mountAt); m.Deaths() >= suspect {
 			later = append(later, m)
 		}
 	}
 	// The mounts with the fewest deaths are tried first, because they are the most likely to succeed.
-	slices.SortStableFunc(later, func(a, b *mount) int { return a.deaths() - b.deaths() })
+	slices.SortStableFunc(later, func(a, b *mount.Mount) int { return a.Deaths() - b.Deaths() })
+	// succeed keeps the result of a takeover for Resumed and for a repeated unmount request.
+	succeed := func(m *mount.Mount) {
+		ended, err := m.Succeed()
+		if ended {
+			d.endedMounts.add(m)
+		}
+		if err != nil {
+			d.mu.Lock()
+			d.unfit = err
+			d.mu.Unlock()
+		}
+	}
 	d.resuming.Go(func() {
 		var all sync.WaitGroup
 		for _, m := range mounts {
 			if !slices.Contains(later, m) {
-				all.Go(func() { d.succeed(m) })
+				all.Go(func() { succeed(m) })
 			}
 		}
 		all.Wait()
 		close(d.host.Served)
 		// These takeovers may kill the process, so all other mounts are served before.
 		for _, m := range later {
-			d.succeed(m)
+			succeed(m)
 		}
 	})
 }
 
-// succeed takes over the mount m, and keeps the result for Resumed and for a repeated unmount request.
-func (d *Daemon) succeed(m *mount) {
-	ended, err := m.succeed()
-	if ended {
-		d.endedMounts.add(m)
-	}
-	if err != nil {
-		d.mu.Lock()
-		d.unfit = err
-		d.mu.Unlock()
-	}
-}
-
 // mountAt returns the mount whose directory is dir. Unlike find, it does not look at parent directories. The caller must not
 // hold d.mu.
-func (d *Daemon) mountAt(dir string) (*mount, bool) {
+func (d *Daemon) mountAt(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, ok := d.mounts[dir]

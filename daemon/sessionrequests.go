@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -21,12 +22,12 @@ var _ control.Sessions = (*Daemon)(nil)
 
 // carried returns the mount that contains dir, and its session, if the session creates checkpoints. Otherwise it returns an error
 // that contains verb.
-func (d *Daemon) carried(verb, dir string) (*mount, *catalog.Mounted, error) {
+func (d *Daemon) carried(verb, dir string) (*mount.Mount, *catalog.Mounted, error) {
 	m, err := d.servedMount(verb, dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	c := m.listed()
+	c := m.Listed()
 	if !c.Agent.Active() {
 		return nil, nil, fault.ExplainSession(verb, c.Dir, fault.ErrNoSessionRemote)
 	}
@@ -110,7 +111,7 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		defer cancel()
 	}
 	// Branches and tags are pushed too, so the git directory must be complete.
-	if !m.triedGit(ctx) {
+	if !m.TriedGit(ctx) {
 		return reply, fault.Unsynced("sync", c.Dir, agent.ErrEnded)
 	}
 	if err := c.Agent.KeepAll(ctx, session.Manual); err != nil {
@@ -141,11 +142,11 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	if err != nil {
 		return control.SessionNoteReply{}, err
 	}
-	c := m.listed()
+	c := m.Listed()
 	if !c.Writable {
 		return control.SessionNoteReply{}, fault.NotMounted("write note", r.Dir)
 	}
-	if !m.triedGit(ctx) {
+	if !m.TriedGit(ctx) {
 		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
 	note := transcript.NoteRequest{GitDir: c.GitDir, Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
@@ -159,7 +160,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
 		}
-		note.Commit, note.Also = p.Commit.String(), m.sessionObjects()
+		note.Commit, note.Also = p.Commit.String(), m.SessionObjects()
 	}
 	n, err := transcript.Note(ctx, note)
 	if err != nil {
@@ -215,15 +216,15 @@ func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, erro
 	if m == nil || err != nil {
 		return nil, err
 	}
-	return m.listed(), nil
+	return m.Listed(), nil
 }
 
 // Writable returns all served mounts that are not read-only, for package catalog.
 func (d *Daemon) Writable() []*catalog.Mounted {
 	var all []*catalog.Mounted
 	for _, m := range d.list() {
-		if m.served() && !m.isGone() && m.writable() {
-			all = append(all, m.listed())
+		if m.Served() && !m.IsGone() && m.Writable() {
+			all = append(all, m.Listed())
 		}
 	}
 	return all
@@ -232,14 +233,14 @@ func (d *Daemon) Writable() []*catalog.Mounted {
 // mounted returns the served mount of a session, or nil if there is none. The session is named by the parameter of: its name, or a
 // directory in its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
 // session.
-func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
-	var m *mount
+func (d *Daemon) mounted(ctx context.Context, of string) (*mount.Mount, error) {
+	var m *mount.Mount
 	// A directory refers to the mount that contains it. A name refers to the writable mount of the session with that name.
 	if filepath.IsAbs(of) {
 		m, _ = d.find(of)
 	} else {
 		for _, other := range d.list() {
-			if other.session == of && other.writable() {
+			if other.Session == of && other.Writable() {
 				m = other
 			}
 		}
@@ -247,14 +248,14 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	if m == nil {
 		return nil, nil
 	}
-	if err := m.awaitTakeover(ctx); err != nil {
+	if err := m.AwaitTakeover(ctx); err != nil {
 		return nil, err
 	}
 	// The takeover may have failed, or the mount may have ended during the wait.
-	if !m.served() || m.isGone() {
+	if !m.Served() || m.IsGone() {
 		return nil, nil
 	}
-	if m.session == "" {
+	if m.Session == "" {
 		return nil, statedir.ErrNoSession
 	}
 	return m, nil

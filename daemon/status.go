@@ -34,10 +34,10 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	defer cancel()
 	there := map[string]bool{}
 	for _, m := range d.list() {
-		m.awaitTakeover(wait) // a takeover takes a moment only
-		if !m.isGone() {
-			there[m.dir] = true
-			st.Mounts = append(st.Mounts, m.statusSince(wait, then))
+		m.AwaitTakeover(wait) // a takeover takes a moment only
+		if !m.IsGone() {
+			there[m.Dir] = true
+			st.Mounts = append(st.Mounts, m.Status(wait, then))
 		}
 	}
 	// A failure is shown until its directory is mounted again.

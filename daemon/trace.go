@@ -34,7 +34,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
 	// Recording starts before the first message is sent, so that no event after that message is missed.
-	stop, ok := m.trace(l.hear)
+	stop, ok := m.Trace(l.hear)
 	if !ok {
 		return fault.NotMounted("trace", r.Dir)
 	}
@@ -51,7 +51,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		case <-l.wake:
 		case <-ctx.Done(): // the client has disconnected, or the daemon exits and the mount with it
 			return nil
-		case <-m.ended():
+		case <-m.Ended():
 			// The last events are sent before the stream ends.
 			for more := true; more; {
 				t, more = l.take()

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 )
 
@@ -134,7 +135,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"and DIR; with --read-only: none)")
 	f.StringVar(&o.follow, "follow", "", "follow `BRANCH` on the remote (no value: the mounted branch) while nothing\nis changed in the mount")
 	f.Lookup("follow").NoOptDefVal = followMounted
-	f.DurationVar(&r.FollowInterval, "follow-interval", daemon.DefaultFollowInterval, "interval between polls of --follow")
+	f.DurationVar(&r.FollowInterval, "follow-interval", mount.DefaultFollowInterval, "interval between polls of --follow")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, comma-separated, that are stored outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount submodules at their paths, recursively")
@@ -146,7 +147,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
 	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
 		"prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
-	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+cli.SizeText(daemon.DefaultBudget)+")")
+	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+cli.SizeText(mount.DefaultBudget)+")")
 	f.Var(&o.cache, "cache-size",
 		"quota of the cache of file contents, for all mounts together (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0,

@@ -17,10 +17,9 @@ const (
 // is met.
 var (
 	overLines = map[string]int{
-		"daemon": 8300,
+		"mount": 6290,
 	}
 	overFields = map[string]int{
-		"daemon.Daemon":           27,
 		"fetch.Store":             30,
 		"fetch/pipeline.Pipeline": 27,
 		"overlay.Layer":           26,
@@ -29,10 +28,10 @@ var (
 	overMethods = map[string]int{
 		"cache.Blobs":             64,
 		"daemon.Daemon":           58,
-		"daemon.mount":            171,
 		"fetch.Store":             123,
 		"fetch/pipeline.Pipeline": 67,
 		"gitdir.Dir":              41,
+		"mount.Mount":             188,
 		"overlay.Layer":           60,
 		"overlay/state.Table":     67,
 		"promisor.question":       45,

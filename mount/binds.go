@@ -1,0 +1,116 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/config"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/bind"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// gitDirInside returns the bind mount that shows the git directory as .git in the root of the mount; nil if the mount has a
+// file .git instead.
+func (m *Mount) gitDirInside() *bind.GitDir {
+	if m.Request.GitDir != control.GitDirInside {
+		return nil
+	}
+	return bind.NewGitDir(m.Dir, m.gitSources)
+}
+
+// gitSources returns the directories and programs that are bind-mounted below .git. The caller has set m.store, m.home (the
+// mount's directory below the state directory) and m.record before.
+func (m *Mount) gitSources() (bind.Sources, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
+	}
+	s := bind.Sources{Git: m.gitPath(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: hookProgram(program)}
+	if m.record.Checkpoint != nil {
+		s.Session = m.SessionObjects()
+	}
+	return s, nil
+}
+
+// checkGitDir returns an error with an exit code and a hint if the request asks for the git directory inside the mount and this
+// mount does not support that. It is called before anything is created on disk.
+func (m *Mount) checkGitDir() error {
+	refuse := func(exit int, cause, hint string) error {
+		return &control.Error{Code: exit, Verb: "mount", Object: m.Dir, Cause: cause, Hint: hint}
+	}
+	switch {
+	case !m.inside.Wanted():
+		return nil
+	case m.Request.ReadOnly && m.Session != "":
+		return refuse(control.ExitUsage, "--git-dir inside needs a mount that can be changed, or one without a session", "")
+	case m.Request.Through != "":
+		return refuse(control.ExitUsage, "--git-dir inside does not go with an automount", "")
+	case !mountpoint.MayBind():
+		return refuse(control.ExitFailed, "--git-dir inside takes bind mounts, which only root may make",
+			"as root of a user namespace it works: unshare --user --map-root-user --mount, and all that uses the mount in there")
+	}
+	return nil
+}
+
+// bindOptions returns the options for package bind. The caller has set m.home and m.tree before.
+func (m *Mount) bindOptions() bind.Options {
+	return bind.Options{
+		Dir: m.Dir, Home: m.home.Dir, ID: m.ID, Tree: m.tree, Writable: m.Writable(),
+		Owner: worktree.Cred{UID: m.Request.UID, GID: m.Request.GID}, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+	}
+}
+
+// planRedirects decides which paths are redirected (served from a plain directory elsewhere), based on the request and the
+// repository's configuration file. It stores the paths in m.record; the caller writes the record to disk.
+func (m *Mount) planRedirects(ctx context.Context) error {
+	paths := m.Request.Redirects
+	if !m.Request.RedirectsOnly {
+		paths = append(slices.Clone(paths), m.configuredRedirects(ctx)...)
+	}
+	var err error
+	m.record.Redirects, err = m.redirects.Plan(ctx, m.bindOptions(), bind.Wish{
+		Paths: paths, Strict: m.Request.RedirectsOnly, Old: m.record.Redirects, Base: m.view.Tree, Root: m.snap.Tree,
+	})
+	return err
+}
+
+// endRedirects removes the redirects' entries from the overlay, and the directories that the redirects point to. It is called
+// after the kernel has unmounted the file system.
+func (m *Mount) endRedirects(ctx context.Context) {
+	m.redirects.Remove(ctx)
+	m.record.Redirects = nil
+}
+
+// configuredRedirects returns the redirects that the configuration file in the repository lists. A session reads the file when
+// it is created and keeps the result in its record. The record suffices later, because the base tree of a session never changes,
+// and because a session can be resumed without a network, when the file may be missing.
+func (m *Mount) configuredRedirects(ctx context.Context) []string {
+	if m.resumed {
+		return m.record.Configured
+	}
+	file, err := readConfig(ctx, m.view, m.snap.Tree)
+	if err != nil {
+		m.redirects.Note("%s is ignored: %v", config.Name, err)
+	}
+	m.record.Configured = file.Redirect
+	return file.Redirect
+}
+
+// readConfig reads the file config.Name in the root of a tree. It returns the zero File if the tree has none.
+func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
+	// This limits the bytes that are read; config.Parse has a limit of its own.
+	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
+	if err != nil || text == nil {
+		return config.File{}, err
+	}
+	return config.Parse(text)
+}

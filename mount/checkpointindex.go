@@ -1,0 +1,140 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/checkout"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/resume"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// stagedIf returns the method stagedThen if staged is true, and nil otherwise.
+func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
+	if !staged {
+		return nil
+	}
+	return w.stagedThen
+}
+
+// stagedThen returns the differences between the index recorded in checkpoint p and the index recorded in the restore's target,
+// for the paths that are restored. It copies the blobs of the changed entries into the git directory, so that git can read them.
+func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitdir.Staged, error) {
+	now, err := w.repo.State(p)
+	if err != nil {
+		return nil, err
+	}
+	then, err := w.stateOf(ctx, w.Target)
+	if err != nil {
+		return nil, err
+	}
+	noSize := func(object.ID) (int64, bool) { return 0, false }
+	s, err := stagedAgainst(ctx, w.m.view.Tree, now.Index.Tree, &then.Index, w.m.store.Format(), noSize)
+	if err != nil {
+		return nil, err
+	}
+	x := &gitdir.Staged{}
+	listed := map[string]bool{}
+	for _, c := range s.Changes {
+		listed[c.Entry.Path] = true
+		if w.Wants(c.Entry.Path) {
+			x.Changes = append(x.Changes, c)
+		}
+	}
+	for _, e := range s.Others {
+		listed[e.Path] = true
+		if w.Wants(e.Path) {
+			x.Others = append(x.Others, e)
+		}
+	}
+	entry := entriesOf(ctx, w.m.view.Tree, then.Index.Tree)
+	// The remaining entries have flags in the current index and no flags in the target's index. They are replaced by the plain
+	// entries of the target's tree.
+	for _, e := range now.Index.Special {
+		if listed[e.Path] || !w.Wants(e.Path) {
+			continue
+		}
+		listed[e.Path] = true
+		was, err := entry(e.Path)
+		if err != nil {
+			return nil, err
+		}
+		x.Changes = append(x.Changes, index.Change{Entry: index.Entry{Path: e.Path, Mode: was.Mode, ID: was.ID}, Gone: was.Mode == 0})
+	}
+	return x, w.keepForGit(ctx, x)
+}
+
+// stateOf returns the checkpoint state of p. Small files of the state that are missing on this host are fetched from the session
+// remote.
+func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.State, error) {
+	blobs, err := resume.StateBlobs(w.repo, p)
+	if err == nil {
+		err = w.m.owned.Provide(ctx, blobs, nil)
+	}
+	if err != nil {
+		return session.State{}, err
+	}
+	return w.repo.State(p)
+}
+
+// keepForGit copies the blobs that x refers to, and that the session owns, into the object store of the mount's git directory.
+func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
+	var out []odb.Outgoing
+	add := func(e index.Entry) {
+		if e.IntentToAdd {
+			if empty, err := emptyBlob(e.ID.Format()); err == nil {
+				out = append(out, empty)
+			}
+			return
+		}
+		if !e.Mode.IsBlob() || !w.repo.Owned(e.ID) {
+			return
+		}
+		if _, size, err := w.repo.Size(e.ID); err == nil {
+			out = append(out, odb.Outgoing{ID: e.ID, Type: object.Blob, Size: size,
+				Open: func() (io.ReadCloser, error) { return w.repo.Open(e.ID) }})
+		}
+	}
+	for _, c := range x.Changes {
+		if !c.Gone {
+			add(c.Entry)
+		}
+	}
+	for _, e := range x.Others {
+		add(e)
+	}
+	if err := w.m.local.Keep(ctx, out); err != nil {
+		return fmt.Errorf("keep what was staged: %w", err)
+	}
+	return nil
+}
+
+// entriesOf returns a function that looks up the entry of a path in the tree root. That function returns the zero entry if the
+// path does not exist in the tree or is a directory.
+func entriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
+	tree := treesOf(ctx, read, root)
+	return func(at string) (object.TreeEntry, error) {
+		dir := parentOf(at)
+		id, ok := tree(dir)
+		if !ok {
+			return object.TreeEntry{}, nil
+		}
+		entries, err := read(ctx, id)
+		name := at
+		if dir != "" {
+			name = at[len(dir)+1:]
+		}
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		if i < 0 || err != nil || entries[i].Mode == object.ModeDir {
+			return object.TreeEntry{}, err
+		}
+		return entries[i], nil
+	}
+}

@@ -1,0 +1,183 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/checkout"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/catalog"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// restoring is a restore in progress, together with the repository of the session that its checkpoints belong to.
+type restoring struct {
+	checkout.Restore
+	m    *Mount
+	repo *session.Repo
+	// capture creates the checkpoint before the restore.
+	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
+}
+
+// newRestoring returns a restore of paths, or of all files if paths is empty. The caller sets Target.
+func (m *Mount) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
+	w := &restoring{m: m, repo: repo, capture: m.agent.Capture}
+	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.view.Tree), Paths: paths}
+	return w
+}
+
+// dirDiffer compares trees with treediff.WithDirs.
+type dirDiffer treediff.Reader
+
+// Differences returns the paths in which two trees differ, including empty directories, in the order in which treediff.WithDirs
+// visits them.
+func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
+	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
+		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
+		return nil
+	})
+	return list, err
+}
+
+// Restore changes files of the mount back to their state at a checkpoint. A dry run only lists the changes. The errors of restore
+// name the cause and a remedy.
+func (m *Mount) Restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
+	start := time.Now()
+	reply, err := m.restoreOnly(ctx, r)
+	if err != nil {
+		of := fault.Subject{
+			Area: fault.Restore, Verb: "restore", Object: m.Dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.gitPath(),
+		}
+		return control.RestoreReply{}, of.Explain(err)
+	}
+	if !r.DryRun {
+		m.host.Log.Info("restored", zap.String("dir", m.Dir), zap.String("checkpoint", reply.Checkpoint.ID),
+			zap.Int("paths", len(reply.Changes)),
+			zap.Duration("took", time.Since(start)))
+	}
+	return reply, nil
+}
+
+// restoreOnly implements restore; its errors carry no hints yet. It holds git's index lock from the comparison until
+// all files are written, so that no git command changes the index in between.
+func (m *Mount) restoreOnly(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
+	if !m.Writable() {
+		return reply, fault.ErrReadOnly
+	}
+	git, err := m.readyGit(ctx)
+	if err != nil {
+		return reply, err
+	}
+	// A caller whose daemon died repeats its request. The successor may already have completed the restore, which the nonce
+	// shows.
+	if done, ok := m.takeRestored(r.Nonce); ok {
+		return done, nil
+	}
+	// The checkpoint of another session is copied into this session's repository first.
+	if r.Of != "" {
+		a, err := m.adopt(ctx, r.Of, r.SessionRemote, r.ID)
+		if err != nil {
+			return reply, err
+		}
+		r.ID = string(a.checkpoint.ID)
+	}
+	paths, err := pathsInside(r.Paths)
+	if err != nil {
+		return reply, err
+	}
+	lock, err := git.LockIndex(ctx)
+	if err != nil {
+		return reply, err
+	}
+	defer lock.Release() // after a successful Apply it is already released
+	repo, err := m.agent.Open(ctx)
+	if err != nil {
+		return reply, err
+	}
+	w := m.newRestoring(git, repo, paths)
+	// The id is looked up before Apply creates a checkpoint, because an id may be relative to the newest checkpoint.
+	if w.Target, err = catalog.Find(ctx, repo, m.Listed(), r.ID); err != nil {
+		return reply, err
+	}
+	if err := w.Compare(ctx); err != nil {
+		return reply, err
+	}
+	if r.DryRun {
+		return w.reply(w.Changes, true)
+	}
+	if err := w.Apply(ctx, lock, w.stagedIf(r.Staged), r.Nonce, nil); err != nil {
+		return reply, err
+	}
+	return w.reply(w.Changes, false)
+}
+
+// pathsInside returns the paths cleaned and relative to the root of the mount. If one of them is the root itself, it returns no
+// paths, which stands for all files. It returns an error for a path outside the mount.
+func pathsInside(paths []string) (inside []string, err error) {
+	for _, p := range paths {
+		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
+			return nil, nil
+		} else if !filepath.IsLocal(p) {
+			return nil, fmt.Errorf("%s is not in the mount", p)
+		}
+		inside = append(inside, p)
+	}
+	return inside, nil
+}
+
+// reply returns the reply for the changes in list. The parameter dry states that the changes were not applied.
+func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
+	o, err := w.m.host.Catalog.OpenMount(w.m.Listed())
+	if err != nil {
+		return control.RestoreReply{}, err
+	}
+	defer o.Close()
+	changes := make([]control.PathChange, 0, len(list))
+	for _, d := range list {
+		// Paths that were left unchanged are listed in Kept instead.
+		if dry || !slices.Contains(w.Kept, d.Path) {
+			old, now := object.TreeEntry{Mode: d.OldMode, ID: d.Old}, object.TreeEntry{Mode: d.NewMode, ID: d.New}
+			changes = append(changes, catalog.PathChange(d.Path, old, now))
+		}
+	}
+	reply := control.RestoreReply{Dir: w.m.Dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes, Kept: []string{}}
+	if dry {
+		return reply, nil
+	}
+	before := o.Shown(w.Before)
+	reply.Before, reply.Kept = &before, append(reply.Kept, w.Kept...)
+	return reply, nil
+}
+
+// Capture creates a checkpoint of the current state.
+func (w *restoring) Capture(ctx context.Context) (session.Checkpoint, error) {
+	p, _, err := w.capture(ctx, session.Restore, "")
+	return p, err
+}
+
+// Dirs returns the permissions of a checkpoint's directories.
+func (w *restoring) Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error) {
+	state, err := w.stateOf(ctx, p)
+	return state.Dirs, err
+}
+
+// Hold creates a ref to the tree of a checkpoint, because the working tree is about to show parts of it and gc must not remove
+// its objects. It returns an error if gc has already removed the checkpoint.
+func (w *restoring) Hold(ctx context.Context, p session.Checkpoint) error {
+	defer w.repo.Working()()
+	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc removed it meanwhile
+		return err
+	}
+	ref := session.RestoredRef(w.repo.Session(), p.ID)
+	return w.repo.Update(ctx, []session.RefChange{{Name: ref, New: p.Tree, Force: true}})
+}

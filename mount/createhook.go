@@ -1,0 +1,120 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	// createTime is how long the command of --session-remote-create may run.
+	createTime = time.Minute
+	// createOutput is how many bytes from the end of the output of the command an error message has.
+	createOutput = 4 << 10
+
+	// shortestSecret is the length in bytes from which an argument of the command is treated as a possible secret and removed
+	// from its output.
+	shortestSecret = 8
+)
+
+// createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of the
+// session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push reports
+// that error. The mutex Host.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
+// the first one runs the command and the others find the repository.
+func (m *Mount) createByHook(ctx context.Context, progress func(control.Progress)) error {
+	m.host.creating.Lock()
+	defer m.host.creating.Unlock()
+	url, err := m.lacksRemote(ctx)
+	if err != nil || url == "" {
+		return err
+	}
+	failed := func(cause, hint string) error {
+		return &control.Error{Code: control.ExitRemote, Kind: control.CodeNotFound, Verb: "create session remote",
+			Object: url, Cause: cause, Hint: hint}
+	}
+	format, err := m.formatOfRemote(ctx)
+	if err != nil {
+		return fault.Remote(err)
+	}
+	m.host.Log.Info("creating session remote", zap.String("url", url), zap.String("session", m.Request.Session))
+	if out, err := m.runHook(ctx, url, format.String()); err != nil {
+		cause := err.Error()
+		if out != "" {
+			cause += ": " + out
+		}
+		return failed("the command of --session-remote-create failed: "+cause, "run the command by hand, or create the repository yourself")
+	}
+	if url, err = m.lacksRemote(ctx); err != nil {
+		return err
+	} else if url != "" {
+		return failed("the command of --session-remote-create ended without an error, and there is still no repository",
+			"git ls-remote URL shows what the server says")
+	}
+	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(m.Request.SessionOptions.Remote)})
+	return nil
+}
+
+// lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does not
+// exist. Otherwise it returns "". A server that cannot be reached is not an error.
+func (m *Mount) lacksRemote(ctx context.Context) (url string, err error) {
+	remote, _, err := m.host.Remotes.Session(m.Request)
+	if err != nil || remote == nil {
+		return "", err
+	}
+	defer remote.Close()
+	if _, err = remote.Capabilities(ctx); errors.Is(err, transport.ErrNotFound) {
+		return remote.URL(), nil
+	}
+	return "", ctx.Err()
+}
+
+// runHook runs the command of --session-remote-create. It passes the parameters of the repository in environment variables named
+// ARTIFACTFS_*. It returns the last createOutput bytes of the command's output as one line, with the secrets of the request
+// replaced by "***". After createTime it kills the command and its children.
+func (m *Mount) runHook(ctx context.Context, url, format string) (out string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
+	defer cancel()
+	r := m.requestNow()
+	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
+	cmd.Dir, cmd.WaitDelay = "/", time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The command runs in a new process group. The negative pid sends the signal to the whole group, and so to the command's
+	// children.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Env = append(append(os.Environ(), remotes.Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
+		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
+	given := remotes.GivenForSession(r, r.SessionOptions.Remote)
+	if token := given.Token(); token != "" {
+		cmd.Env = append(cmd.Env, "ARTIFACTFS_SESSION_TOKEN="+token)
+	}
+	var text bytes.Buffer
+	cmd.Stdout = &text
+	cmd.Stderr = cmd.Stdout
+	err = cmd.Run()
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	out = text.String()
+	// The first three are secrets and are always replaced. Short arguments of the command are not replaced, because a short
+	// option may occur in the output by chance.
+	for i, secret := range append(append(given.Secrets(), string(r.Token)), r.CreateRemote[1:]...) {
+		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
+			out = strings.ReplaceAll(out, secret, "***")
+		}
+	}
+	return strings.Join(strings.Fields(strings.ToValidUTF8(out[max(0, len(out)-createOutput):], "?")), " "), err
+}

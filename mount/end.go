@@ -1,0 +1,207 @@
+package mount
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+)
+
+// flushTime is how long flush waits for the kernel to write its cached changes of a mount to this process.
+const flushTime = 10 * time.Second
+
+// Stop unmounts the mount. If the mount is busy, stop detaches it if force is set; otherwise it returns an error, and the mount is
+// served as before. If the mount is still being prepared, stop cancels the preparation and waits until the starting goroutine has
+// cleaned up, or until ctx ends.
+func (m *Mount) Stop(ctx context.Context, force bool) error {
+	m.mu.Lock()
+	// goBehind sets StateMounted under the same lock, unless aborted is set. So the mount is stopped either here or by its own
+	// start.
+	preparing := m.state == control.StatePreparing
+	m.aborted = m.aborted || preparing
+	m.mu.Unlock()
+	if !preparing {
+		return m.takeDown(ctx, force)
+	}
+	m.abort()
+	select {
+	case <-m.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// takeDown ends a mount in these steps:
+//
+//	submodules   unmount them first, since they keep the mount busy
+//	push         the last checkpoint, while the kernel still has the mount
+//	unserve      unmount the bind mounts, then the mount itself
+//	finish       stop background work and release the rest
+//
+// If the mount is busy and force is not set, takeDown returns an error and the mount is served as before. takeDown must not run
+// concurrently with the start of the mount.
+func (m *Mount) takeDown(ctx context.Context, force bool) error {
+	if err := m.submodules.leave(ctx, force); err != nil {
+		return err
+	}
+	m.pushBeforeUnmount(ctx)
+	if m.server != nil {
+		if err := m.unserve(ctx, force); err != nil {
+			m.submodules.again(ctx)
+			return err
+		}
+	}
+	m.finish()
+	return nil
+}
+
+// unserve unmounts the bind mounts inside the mount, and then the mount itself. If that fails and force is not set, it restores
+// the bind mounts and returns an error that names the processes that use the mount. If force is set, it detaches everything
+// instead.
+func (m *Mount) unserve(ctx context.Context, force bool) error {
+	m.filters.Release() // idle filter programs keep the mount busy, since it is their working directory
+	if m.foreign() {
+		return m.leaveForeign(force)
+	}
+	if busy := m.awaitCopies(ctx, force); busy != nil && !force {
+		return busy
+	} else if busy != nil {
+		return m.detach(busy)
+	}
+	err := m.inside.Unbind(false)
+	if err == nil {
+		err = m.redirects.Unbind(false)
+	}
+	if err == nil {
+		err = m.server.Unmount(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	if !force {
+		m.redirects.Rebind(ctx, m.server)
+		if bindErr := m.inside.Bind(); bindErr != nil {
+			m.host.Log.Warn("show the git directory again", zap.String("dir", m.Dir), zap.Error(bindErr))
+		}
+		return mountpoint.NameUsers(m.Dir, err)
+	}
+	return m.detach(err)
+}
+
+// detach removes a busy mount from the directory tree (MNT_DETACH), after it has made the kernel write its cached changes. The
+// parameter busy is the reason, which is logged.
+func (m *Mount) detach(busy error) error {
+	m.host.Log.Warn("detaching busy mount", zap.String("dir", m.Dir), zap.Error(busy))
+	m.flush()
+	if err := m.inside.Unbind(true); err != nil {
+		m.host.Log.Warn("detach git directory", zap.String("dir", m.Dir), zap.Error(err))
+	}
+	if err := m.redirects.Unbind(true); err != nil {
+		m.host.Log.Warn("detach redirected directories", zap.String("dir", m.Dir), zap.Error(err))
+	}
+	return m.server.Detach()
+}
+
+// copiesFor is how long an unmount waits until other mount namespaces have dropped their copies of the mount. For example, a
+// command that runs in a mount namespace may be about to exit.
+const copiesFor = 5 * time.Second
+
+// awaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount, but no longer than
+// copiesFor. Such a copy remains mounted after an unmount in this namespace, and its file system calls need a process that
+// serves them. awaitCopies returns an error that names the remaining copies. If force is set, it does not wait.
+func (m *Mount) awaitCopies(ctx context.Context, force bool) error {
+	for until := time.Now().Add(copiesFor); ; {
+		copies, err := mountinfo.Copies(m.Dir)
+		if err != nil || len(copies) == 0 { // without /proc copies cannot be found
+			return nil
+		}
+		if force || time.Now().After(until) {
+			return mountpoint.BusyByCopies(copies)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return mountpoint.BusyByCopies(copies)
+		}
+	}
+}
+
+// mounted reports whether the file system is mounted at m.dir.
+func (m *Mount) mounted() bool {
+	_, err := mountpoint.DeviceOf(m.Dir)
+	return err == nil
+}
+
+// flush calls syncfs(2), which makes the kernel send its cached changes of the mount to this process. It waits no longer than
+// flushTime, and logs errors.
+func (m *Mount) flush() {
+	done := make(chan error, 1)
+	go func() {
+		done <- fuse.WithoutDevice(func() error {
+			fd, err := unix.Open(m.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.Syncfs(fd)
+		})
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-time.After(flushTime):
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		m.host.Log.Warn("flush mount", zap.String("dir", m.Dir), zap.Error(err))
+	}
+}
+
+// finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all its resources.
+// It may be called several times and concurrently; every call returns after everything has been released.
+func (m *Mount) finish() {
+	m.mu.Lock()
+	if m.stopping {
+		m.mu.Unlock()
+		<-m.gone
+		return
+	}
+	m.stopping, m.state = true, control.StateUnmounted
+	cancel := m.cancel
+	m.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	m.work.Wait()
+	m.inherited.Close()
+	m.endAgent()
+	if err := m.git.close(); err != nil {
+		m.host.Log.Warn("stop answering git", zap.String("dir", m.Dir), zap.Error(err))
+	}
+	o := m.leave()
+	if m.view != nil {
+		m.filters.Close()
+		m.view.Close()
+	}
+	if err := m.takeBack(); err != nil {
+		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.Dir), zap.Error(err))
+	}
+	if m.release != nil {
+		m.release()
+	}
+	m.mu.Lock()
+	m.outcome = o
+	m.mu.Unlock()
+	m.point.Remove()
+	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.unsaved.Paths))
+	m.handover.Drop()
+	m.host.Registry.Remove(m) // before gone is closed, since a mount request that waits for gone then needs the directory
+	close(m.gone)
+}

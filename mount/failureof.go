@@ -1,0 +1,17 @@
+package mount
+
+import (
+	"time"
+
+	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// FailureOf returns the record of a mount that ended without an unmount, with why as the cause. Credentials are removed from the
+// URL.
+func FailureOf(h takeover.State, why error) statedir.Failure {
+	return statedir.Failure{
+		Dir: h.Dir, ID: h.ID, Remote: statedir.WithoutSecrets(h.Request.Remote), Session: h.Record.Session,
+		Ref: h.Record.Ref, Commit: h.Record.Commit, When: time.Now(), Cause: why.Error(),
+	}
+}

@@ -1,0 +1,45 @@
+package mount
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+)
+
+// filterDeadline is how long a filter program may run without output. It is long because git-lfs prints nothing while it
+// downloads.
+const filterDeadline = 15 * time.Minute
+
+// newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). Like under git,
+// they run with GIT_DIR and GIT_WORK_TREE set. The rest of their environment is that of the mount request.
+func (m *Mount) newFilters() *filter.Programs {
+	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.Dir}
+	if m.inside.Wanted() {
+		env = append(env, gitcmd.Alternates(filepath.Join(m.store.GitDir(), "objects")))
+	}
+	return filter.New(filter.Options{
+		Dir: m.Dir, Base: m.Request.Environment, Env: env, Deadline: filterDeadline,
+		Ready: m.awaitGitDir, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+	})
+}
+
+// awaitGitDir waits until filter programs can use the mount's git directory. It returns an error if the git directory could not
+// be created, or if ctx or the mount ends.
+func (m *Mount) awaitGitDir(ctx context.Context) error {
+	if !m.TriedGit(ctx) {
+		return cmp.Or(ctx.Err(), context.Canceled)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.gitReady {
+		return errors.New("there is none yet")
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+package mount
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/checkout"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// A mount that follows its branch requests the branch's commit from the remote, and then switches to that commit like artifactfs
+// switch. A writable mount switches only if the user has not worked in it: git status lists nothing, and HEAD is the commit that
+// following set, or an ancestor of the branch on the remote.
+
+// DefaultFollowInterval is the time between two automatic requests to the remote.
+const DefaultFollowInterval = 30 * time.Second
+
+// followFile is the file in the mount's home that stores the state of following (type followed) as JSON. If the process is killed
+// between a switch and the writing of this file, the file describes the state before the switch. The next refresh corrects it.
+const followFile = "follow.json"
+
+var (
+	// errBranchGone reports that the followed branch was deleted on the remote.
+	errBranchGone = errors.New("the remote has no such branch any more")
+)
+
+// followed is the content of followFile.
+type followed struct {
+	Put     string    `json:"put"`              // commit that following, or the start of the mount, set HEAD to; "": unknown
+	Tip     string    `json:"tip"`              // commit of the branch on the remote at Checked
+	Checked time.Time `json:"checked,omitzero"` // time of the last request to the remote
+	Moved   time.Time `json:"moved,omitzero"`   // time of the last move; zero: never
+	Why     string    `json:"why,omitempty"`    // reason for which the mount did not move; "": it moved, or was at Tip
+}
+
+// follow refreshes the mount in regular intervals until ctx ends. It returns at once if the mount was not requested to follow
+// its branch.
+func (m *Mount) follow(ctx context.Context) {
+	if !m.Request.Follow || !m.TriedGit(ctx) || !m.tried(ctx, m.historyTried) {
+		return
+	}
+	interval := m.Request.FollowInterval
+	if interval <= 0 {
+		interval = DefaultFollowInterval
+	}
+	for {
+		_, err := m.refresh(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		m.note("follow the remote", err)
+		select {
+		// The pause is random within 10 %, so that mounts started together do not send requests at the same time.
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
+// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason. The errors of
+// Refresh name the cause and a remedy.
+func (m *Mount) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
+	start := time.Now()
+	progress(control.Progress{Phase: "trees"})
+	m.store.Forgive()
+	reply, err := m.refresh(ctx)
+	if m.Request.Follow && ctx.Err() == nil {
+		m.note("follow the remote", err)
+	}
+	if err != nil {
+		return reply, fault.Explain("refresh", m.Dir, err)
+	}
+	reply.Took = time.Since(start).Milliseconds()
+	return reply, nil
+}
+
+// refresh requests the commit of the mounted branch, fetches the commit if it is missing, updates the remote-tracking branch,
+// and switches the mount if it follows the branch. The channel m.following serializes the calls. refresh returns
+// fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was deleted on the remote.
+func (m *Mount) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
+	ref := m.snapshot().Ref
+	branch, ok := strings.CutPrefix(ref, "refs/heads/")
+	if !ok {
+		return reply, fault.ErrNoBranch
+	}
+	git, err := m.readyGit(ctx)
+	if err != nil {
+		return reply, err
+	}
+	select {
+	case m.following <- struct{}{}:
+		defer func() { <-m.following }()
+	case <-ctx.Done():
+		return reply, ctx.Err()
+	}
+	tip, err := m.store.Tip(ctx, ref)
+	if err == nil && tip.IsZero() {
+		err = errBranchGone
+	}
+	if err != nil {
+		return reply, fault.Remote(err)
+	}
+	from, err := git.Head(ctx)
+	if err != nil {
+		return reply, err
+	}
+	// The store fetches the commit before the ref is set, so that git never sees a ref to a missing commit.
+	if !m.store.HasCommit(tip) {
+		if err := m.store.Advance(ctx, ref, tip, from.Commit); err != nil {
+			return reply, fault.Remote(err)
+		}
+	}
+	known, err := git.Commit(ctx, "refs/remotes/origin/"+branch)
+	if err == nil && known.Commit != tip {
+		err = errors.Join(git.SetShallow(m.store.Boundary()), git.Track(ctx, ref, tip))
+	}
+	if err != nil {
+		return reply, err
+	}
+	reply = control.RefreshReply{Dir: m.Dir, Branch: branch, From: from.Commit.String(), To: tip.String(), Follows: m.Request.Follow}
+	if m.Request.Follow {
+		err = m.goAlong(ctx, git, branch, from, tip, known.Commit, &reply)
+	}
+	if !reply.Moved && reply.From != reply.To && err == nil {
+		if n, countErr := git.Behind(ctx, tip); countErr == nil {
+			reply.Behind = &n
+		}
+	}
+	return reply, err
+}
+
+// goAlong switches a mount that follows its branch to tip, the commit of the branch on the remote, unless work of the user
+// prevents that. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. The parameter known is the
+// commit of the remote-tracking branch before the refresh.
+func (m *Mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
+	reply *control.RefreshReply) error {
+	f := m.readFollowed()
+	if f.Put == "" { // following has not stored anything yet
+		if f.Put = known.String(); from.Commit == m.snapshot().Commit {
+			f.Put = from.Commit.String()
+		}
+	}
+	var err error
+	f.Tip, f.Checked, f.Why = tip.String(), time.Now(), ""
+	switch {
+	case from.Branch != branch:
+		f.Why = "HEAD is not on " + branch
+	case from.Commit == tip:
+		f.Put = tip.String()
+	default:
+		f.Why, err = m.holdsBack(ctx, git, from.Commit, f.Put, tip)
+		if err == nil && f.Why == "" {
+			var moved control.SwitchReply
+			moved, err = m.moveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
+			var in fault.RefusalError
+			var busy fault.GitBusyError
+			switch {
+			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
+				f.Why, err = err.Error(), nil // not an error of following: the next refresh tries again
+			case err == nil:
+				reply.Moved, reply.Paths = true, moved.Paths
+				f.Put, f.Moved = tip.String(), time.Now()
+				m.host.Log.Info("followed", zap.String("dir", m.Dir), zap.String("branch", branch),
+					zap.Stringer("commit", tip), zap.Int64("paths", moved.Paths))
+			}
+		}
+	}
+	reply.Why = f.Why
+	if err != nil {
+		return err
+	}
+	return m.noteFollowed(f)
+}
+
+// holdsBack returns a sentence that names the user's work that prevents the switch to tip, or "" if nothing prevents it. The
+// parameter put is the commit that following last set HEAD to.
+func (m *Mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
+	if head.String() != put && !git.Reaches(ctx, head, tip) {
+		return "the branch has commits of its own", nil
+	}
+	if !m.Writable() {
+		return "", nil
+	}
+	paths, err := git.Changes(ctx, false)
+	switch {
+	case err != nil:
+		return "", err
+	case len(paths) == 1:
+		return "there are local changes: " + paths[0], nil
+	case len(paths) > 1:
+		return fmt.Sprintf("there are local changes: %s and %d more", paths[0], len(paths)-1), nil
+	}
+	return "", nil
+}
+
+// onlyFollowed reports whether an unmount can delete the session without loss. That is the case if the session has no
+// checkpoints and no session remote, and if all its changes were made by following.
+func (m *Mount) onlyFollowed(ctx context.Context) bool {
+	return m.asFollowed(ctx, true) && m.Request.SessionOptions.Remote == "" && m.Listed().Status().Checkpoints == 0
+}
+
+// asFollowed reports whether a writable mount is exactly as following left it. If ignored is set, files that git ignores count
+// as work of the user.
+func (m *Mount) asFollowed(ctx context.Context, ignored bool) bool {
+	if !m.Request.Follow || !m.Writable() {
+		return false
+	}
+	m.mu.Lock()
+	git, ready := m.git.dir, m.gitReady
+	m.mu.Unlock()
+	f := m.readFollowed()
+	if !ready || f.Moved.IsZero() {
+		return false
+	}
+	branch := strings.TrimPrefix(m.snapshot().Ref, "refs/heads/")
+	head, err := git.Head(ctx)
+	if err != nil || head.Branch != branch || head.Commit.String() != f.Put {
+		return false
+	}
+	if other, err := git.OtherWork(ctx, branch); err != nil || other {
+		return false
+	}
+	paths, err := git.Changes(ctx, ignored)
+	return err == nil && len(paths) == 0
+}
+
+// readFollowed returns the state of following; the zero state if followFile does not exist or cannot be read.
+func (m *Mount) readFollowed() (f followed) {
+	if text, err := os.ReadFile(filepath.Join(m.home.Dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
+		return followed{}
+	}
+	return f
+}
+
+// noteFollowed writes the state of following to followFile.
+func (m *Mount) noteFollowed(f followed) error {
+	text, err := json.Marshal(f)
+	if err == nil {
+		err = disk.WriteFile(filepath.Join(m.home.Dir, followFile), append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note where the mount is: %w", err)
+	}
+	return nil
+}
+
+// followStatus returns the state of following for the mount's status; nil if the mount does not follow.
+func (m *Mount) followStatus() *control.FollowStatus {
+	if !m.Request.Follow {
+		return nil
+	}
+	f := m.readFollowed()
+	s := &control.FollowStatus{Branch: statedir.ShortRef(m.snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
+	s.Commit = f.Tip
+	return s
+}

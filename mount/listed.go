@@ -1,0 +1,96 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/session/catalog"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// Listed returns the mount in the form that package catalog uses, or nil if m is nil.
+func (m *Mount) Listed() *catalog.Mounted {
+	if m == nil {
+		return nil
+	}
+	c := &catalog.Mounted{Session: m.Session, Record: m.record, Dir: m.Dir, GitDir: m.gitPath(), Writable: m.Writable(), Agent: m.agent,
+		Store: m.store, Owned: m.owned, Request: m.requestNow}
+	if m.home != nil {
+		c.Home = m.home.Dir
+	}
+	return c
+}
+
+// SessionHome returns the home of the session that the mount has, or of which it shows one checkpoint. It returns
+// statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
+func (m *Mount) SessionHome() (SessionHome, error) {
+	switch {
+	case !m.Served():
+		return SessionHome{}, statedir.ErrNoSession
+	// The mount shows one checkpoint of a session that this host may not have.
+	case m.Request.At != "" && m.record.Checkpoint != nil:
+		return SessionHome{
+			Dir: m.home.Dir, Session: m.Request.Session, Record: m.record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
+		}, nil
+	case m.Session == "":
+		return SessionHome{}, statedir.ErrNoSession
+	}
+	return SessionHome{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
+}
+
+// reportLeft adds to the reply of an unmount the refs that are not pushed, the reason, and the refs that were pushed under
+// another name because they diverged: another session had changed them too.
+func (m *Mount) reportLeft(reply *control.UnmountReply) {
+	left := m.agent.Left()
+	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
+	if len(left.Diverged) > 0 {
+		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.record)
+	}
+}
+
+// lostText returns a message about a ref that was moved after the last checkpoint of a session, before its mount died.
+func lostText(ref, id string) string {
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
+		statedir.ShortRef(ref), id, id)
+}
+
+// discardThere deletes a discarded session on its session remote, within discardTime. It returns a warning that names the refs
+// which remain on the session remote, or "".
+func (m *Mount) discardThere(ctx context.Context) (warning string) {
+	o := m.agent.Options()
+	repo, _ := m.agent.Repo()
+	if repo == nil || m.Session == "" { // nothing was pushed
+		return ""
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
+	defer cancel()
+	r := m.requestNow()
+	r.Session, r.SessionOptions = m.Session, o
+	_, kept, err := m.host.Catalog.DeleteOnRemote(ctx, r, false, time.Now())
+	switch {
+	case err != nil:
+		return "the session remote still has it: " + control.AsError(err).Error()
+	case len(kept) > 0:
+		return "the session remote keeps " + strings.Join(kept, ", ")
+	}
+	return ""
+}
+
+// discardTime is how long an unmount with --discard waits for the session remote.
+const discardTime = 10 * time.Second
+
+// shown returns the options in the form that is recorded. It omits credentials, and settings that apply to a single mount.
+func shown(o control.SessionOptions) control.SessionOptions {
+	// Names of kinds of session remotes contain no secrets.
+	switch o.Remote {
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
+	default:
+		o.Remote = statedir.WithoutSecrets(o.Remote)
+	}
+	o.TakeOver = false
+	return o
+}

@@ -1,0 +1,143 @@
+package mount
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// Status returns the status of the mount. The numbers of files were counted after the time then; if then is zero, they are
+// omitted.
+func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
+	m.mu.Lock()
+	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
+	m.mu.Unlock()
+	s := control.MountStatus{
+		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+		Session: control.SessionStatus{Name: m.Session},
+	}
+	if m.Parent != nil {
+		s.SubmoduleOf = m.Parent.Dir
+	}
+	if !served {
+		return s // start or a takeover still writes the other fields
+	}
+	if s.GitReady = gitReady; gitReady {
+		s.Head = git.HeadName()
+	}
+	if err := m.failure(); err != nil {
+		s.Error = err.Error()
+	}
+	stats := m.store.Stats()
+	s.Notes = append(stats.Notices, m.tree.Recovery().Problems...)
+	s.Notes = append(s.Notes, m.redirects.Notes()...)
+	s.Notes = append(s.Notes, m.submodules.problems()...)
+	s.Notes = append(s.Notes, m.agent.Notices()...)
+	s.Notes = append(s.Notes, m.shownCheckpoint()...)
+	s.Session = m.Listed().Status()
+	// A failure to reach the remote takes precedence over refused objects (objects whose answers were invalid three times).
+	for _, r := range stats.Refused {
+		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
+		if !r.Object.IsZero() {
+			refused.Object = r.Object.String()
+		}
+		if !r.Next.IsZero() {
+			refused.Next = &r.Next
+		}
+		s.Refused = append(s.Refused, refused)
+	}
+	if len(stats.Refused) > 0 {
+		s.Error = stats.Refused[0].Error()
+	}
+	if stats.Failure != nil {
+		s.Error = stats.Failure.Error()
+	}
+	// A degraded mount serves everything that is on this host.
+	if s.Error != "" && state == control.StateMounted {
+		s.State = control.StateDegraded
+	}
+	s.Remote, s.Ref, s.Commit = m.store.URL(), statedir.ShortRef(snap.Ref), snap.Commit.String()
+	if stats.History != "" {
+		s.History = control.HistoryState(stats.History)
+		select {
+		case <-m.historyTried:
+		default: // the store has the whole history, but the mount's own refs do not refer to it yet
+			if s.History == control.HistoryComplete {
+				s.History = control.HistoryDeepening
+			}
+		}
+	}
+	if !then.IsZero() {
+		h := m.view.CountsSince(ctx, then)
+		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
+		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}
+	}
+	s.Network = control.NetworkStatus{
+		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
+		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn,
+	}
+	if m.Session != "" && !then.IsZero() {
+		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
+	}
+	s.Redirects = m.redirects.Status()
+	s.Follow = m.followStatus()
+	if m.server != nil {
+		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}
+		for _, n := range m.server.Stats() {
+			s.Operations.Total += int64(n)
+		}
+	}
+	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
+	return s
+}
+
+// Served reports whether this process serves or has served the mount. If it returns true, the fields that start sets do not
+// change any more. If the mount is being taken over, served waits for the takeover, but no longer than LeaveWait.
+func (m *Mount) Served() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), LeaveWait)
+	defer cancel()
+	if m.AwaitTakeover(ctx) != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cancel != nil
+}
+
+// Ended returns a channel that is closed when all parts of the mount have ended.
+func (m *Mount) Ended() <-chan struct{} { return m.gone }
+
+// Trace calls hear for each request of the kernel, until the caller calls stop. It returns false if the kernel does not have the
+// mount. See package fuse for what hear may do.
+func (m *Mount) Trace(hear func(fuse.Event)) (stop func(), ok bool) {
+	if m.server == nil {
+		return nil, false
+	}
+	return m.server.Trace(hear), true
+}
+
+// Figures holds the values of a mount for the metrics.
+type Figures struct {
+	control.MountStatus
+	Ops   map[string]uint64 // number of kernel requests by operation
+	Store *fetch.Store      // nil while the mount is being prepared
+	Agent agent.Figures     // counters of the session
+}
+
+// Figures returns the values of the mount for the metrics. The numbers of files were counted after the time then.
+func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
+	f := Figures{MountStatus: m.Status(ctx, then)}
+	if m.Served() {
+		f.Store, f.Agent = m.store, m.agent.Figures()
+		if m.server != nil {
+			f.Ops = m.server.Stats()
+		}
+	}
+	return f
+}

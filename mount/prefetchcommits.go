@@ -1,0 +1,86 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/promisor"
+)
+
+// Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
+func (m *Mount) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+	var reply control.PrefetchReply
+	// Commits are prefetched into git's object store, and paths into the cache of contents.
+	if len(r.Commits) > 0 {
+		return m.prefetchCommits(ctx, r, progress)
+	}
+	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
+		progress(control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"})
+	})
+	if err != nil {
+		return reply, fault.Explain("prefetch", r.Dir, err)
+	}
+	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}, nil
+}
+
+// matcher returns a function that reports whether a path matches one of specs. A spec matches its path and everything below it,
+// or is a pattern of path.Match. If specs is empty, every path matches.
+func matcher(specs []string) func(string) bool {
+	if len(specs) == 0 {
+		return func(string) bool { return true }
+	}
+	return func(p string) bool {
+		for _, spec := range specs {
+			spec = strings.Trim(path.Clean(spec), "/")
+			if spec == "." || p == spec || strings.HasPrefix(p, spec+"/") {
+				return true
+			}
+			if ok, _ := path.Match(spec, p); ok {
+				return true
+			}
+			// As in a .gitignore file, a pattern without a slash matches the name in every directory.
+			if ok, _ := path.Match(spec, path.Base(p)); ok && !strings.Contains(spec, "/") {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// prefetchCommits fetches the objects of the commits in r.Commits, so that they are in git's object store when it returns. It
+// waits for the git directory. If r.Commits names other commits than HEAD, it also waits for the history, in which these are
+// found.
+func (m *Mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
+	progress func(control.Progress)) (control.PrefetchReply, error) {
+	ready := m.TriedGit(ctx)
+	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {
+		// The history, which is otherwise fetched in the background, becomes urgent.
+		m.historyWanted.Store(true)
+		ready = m.tried(ctx, m.historyTried)
+	}
+	m.mu.Lock()
+	objects, made := m.git.objects, m.gitReady
+	m.mu.Unlock()
+	if !ready || !made {
+		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir,
+			Cause: "its git directory is not ready", Hint: "artifactfs status " + r.Dir + " says why"}
+	}
+	done, err := objects.Prefetch(ctx, r.Commits, matcher(r.Paths), func(p promisor.Prefetched) {
+		progress(control.Progress{Phase: "fetch", Done: int64(p.Present), Total: int64(p.Wanted), Unit: "objects"})
+	})
+	if err != nil {
+		e := fault.Explain("prefetch", r.Dir, err)
+		if errors.Is(err, promisor.ErrRevision) {
+			e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound,
+				"git log --all lists commits; --history none leaves out those behind the mounted one"
+		}
+		return control.PrefetchReply{}, e
+	}
+	return control.PrefetchReply{Matched: int64(done.Wanted), Fetched: int64(done.Present)}, nil
+}

@@ -1,0 +1,54 @@
+package mount
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// HasRegistration reports whether the mount may have a registry file. A mount of a submodule has none, because it is restored with
+// its parent. Without a keeper (the interface to the supervisor) no mount has one, because all mounts end with this process.
+func (m *Mount) HasRegistration() bool { return m.host.Keeper != nil && m.Parent == nil }
+
+// Registration returns the content of the mount's registry file. It returns false if the mount is not restored after a restart of the
+// machine. A registered request has no secrets, and no nonce, because it is not repeated by a caller.
+func (m *Mount) Registration() (statedir.Registered, bool) {
+	if !m.HasRegistration() || m.Request.Passing {
+		return statedir.Registered{}, false
+	}
+	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.Request, Record: m.record}
+	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.Session
+	r.Request.CreateRemote = nil
+	r.Request.SessionOptions = shown(r.Request.SessionOptions)
+	r.Record.Version = statedir.RecordVersion
+	return r, true
+}
+
+// unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
+// umount(8). It does nothing during a shutdown of the system, because that unmounts every file system.
+func (m *Mount) unregisterUnmounted() {
+	// If stopping is set, a request to this daemon unmounts the mount, and that request also unregisters it.
+	m.mu.Lock()
+	ours := m.stopping
+	m.mu.Unlock()
+	if m.host.Registry.Ending() || ours || !m.HasRegistration() || systemEnds() {
+		return
+	}
+	m.host.Registry.Unregister(m)
+}
+
+// systemEnds reports whether systemd is shutting the system down. In that case all file systems are unmounted.
+func systemEnds() bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
+	defer cancel()
+	// Its exit status reports the state of the system.
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output()
+	return strings.TrimSpace(string(out)) == "stopping"
+}

@@ -1,0 +1,94 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/checkout"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/session/catalog"
+)
+
+// finishRestore completes an interrupted restore and adds a note to the status. If the restore cannot be completed,
+// finishRestore removes its journal entry, and the note names the commands that repeat or undo the restore.
+func (m *Mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
+	err := p.Err
+	if err == nil {
+		err = m.restoreRest(ctx, git, p)
+	}
+	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.Dir, p.Restore.Before)
+	if err == nil {
+		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
+		m.host.Log.Info("finished a restore that was interrupted", zap.String("dir", m.Dir),
+			zap.String("checkpoint", string(p.Restore.Checkpoint)))
+		return
+	}
+	if ctx.Err() == nil {
+		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): "+
+			"run the same command again, or undo it with %s", p.Restore.Checkpoint, err, undo))
+	}
+	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
+}
+
+// restoreRest completes an interrupted restore, and stores its reply for a caller that repeats the request. It does not touch a
+// path that is neither in its state before the restore nor in its state after the restore, because such a path was changed
+// later.
+func (m *Mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
+	lock, err := git.LockIndex(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Release() // after a successful Apply it is already released
+	repo, err := m.agent.Open(ctx)
+	if err != nil {
+		return err
+	}
+	w := m.newRestoring(git, repo, p.Restore.Paths)
+	w.capture = m.agent.CaptureNow // Capture would wait until the mount is ready for git, which it is only after restoreRest
+	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
+		return err
+	}
+	if w.Target, err = catalog.Find(ctx, repo, m.Listed(), string(p.Restore.Checkpoint)); err != nil {
+		return err
+	}
+	if err := w.Compare(ctx); err != nil {
+		return err
+	}
+	if err := w.Apply(ctx, lock, w.stagedIf(p.Restore.Staged), p.Restore.Nonce, p); err != nil {
+		return err
+	}
+	whole, err := w.Whole(ctx) // includes the paths that the interrupted process restored
+	if err != nil {
+		return err
+	}
+	reply, err := w.reply(whole, false)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.restored = &restored{p.Restore.Nonce, reply}
+	return nil
+}
+
+// takeRestored returns the reply of an interrupted restore that this process has completed, if nonce is the nonce of its
+// request. It returns this reply once, and false after that.
+func (m *Mount) takeRestored(nonce string) (control.RestoreReply, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.restored == nil || nonce == "" || m.restored.nonce != nonce {
+		return control.RestoreReply{}, false
+	}
+	reply := m.restored.reply
+	m.restored = nil
+	return reply, true
+}
+
+// restored is the reply to a restore that was interrupted and that this process has completed.
+type restored struct {
+	nonce string // nonce of the request
+	reply control.RestoreReply
+}

@@ -1,0 +1,319 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/resume"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// agentMount implements the interfaces of package agent for a mount.
+type agentMount struct{ m *Mount }
+
+var (
+	_ agent.Tree       = agentMount{}
+	_ agent.Removals   = agentMount{}
+	_ agent.GitDir     = agentMount{}
+	_ agent.Captures   = agentMount{}
+	_ agent.Repository = agentMount{}
+	_ agent.Remotes    = agentMount{}
+	_ agent.Objects    = agentMount{}
+)
+
+// newAgent returns the agent of the mount, which creates and pushes checkpoints. The agent does nothing until configureAgent is
+// called.
+func (m *Mount) newAgent() *agent.Agent {
+	a := agentMount{m}
+	log := m.host.Log
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return agent.New(agent.Config{
+		Session: m.Session, Dir: m.Dir, Writable: m.Writable(), Log: log,
+		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
+		Writer: m.host.Writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.asFollowed(ctx, false) },
+		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.host.Watch.Add(dir, wake) },
+	})
+}
+
+// configureAgent decides how the session is pushed, and stores the decision in m.record; open saves the record. The caller has
+// locked the home and read its record.
+func (m *Mount) configureAgent() error {
+	err := m.agent.Configure(agent.Settings{
+		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
+		Asked: m.Request.SessionOptions, Recorded: m.record.Carried,
+	})
+	if err == nil && m.Writable() {
+		m.record.Carried = shown(m.agent.Options())
+	}
+	return err
+}
+
+// Changed returns the number of paths that the user changed.
+func (a agentMount) Changed() int64 { return a.m.changed() }
+
+// LastChange returns the time of the latest change of the working tree.
+func (a agentMount) LastChange() time.Time { return a.m.tree.LastChange() }
+
+// Noticed returns a channel that receives a value after a change of the working tree.
+func (a agentMount) Noticed() <-chan struct{} { return a.m.tree.Noticed() }
+
+// MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
+func (a agentMount) MassRemoval() <-chan struct{} { return a.m.tree.Removals().Mass() }
+
+// MassRemoved returns the time of the latest removal, whether the tree has little space left to keep more removed files, and
+// whether many files were removed or overwritten since the last checkpoint.
+func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Removals().Requested() }
+
+// Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
+func (a agentMount) Await(ctx context.Context) bool { return a.m.TriedGit(ctx) }
+
+// Exists reports whether the git directory exists, or an attempt to create it was made.
+func (a agentMount) Exists() bool { return a.m.gitWasTried() || a.m.hasIndex() }
+
+// Untouched reports whether git's refs and index are unchanged since the base commit was mounted.
+func (a agentMount) Untouched() (bool, error) {
+	b := a.m.mountedGitState()
+	if b == nil {
+		return true, nil // the mount started from a checkpoint, and differences from that are found elsewhere
+	}
+	return b.Untouched(a.m.gitPath(), a.m.snapshot().Format)
+}
+
+// mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
+// checkpoint.
+func (m *Mount) mountedGitState() *capture.InitialState {
+	base, err := m.record.Base()
+	if err != nil || !base.Shown.IsZero() {
+		return nil
+	}
+	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: m.store.Refs}
+	if strings.HasPrefix(base.Ref, "refs/heads/") {
+		b.Branch = base.Ref
+	}
+	return b
+}
+
+// guardedCapturer is a Capturer that converts panics into errors.
+type guardedCapturer struct {
+	*capture.Capturer
+	mount *Mount
+}
+
+// Checkpoint creates a checkpoint, like Capturer.Checkpoint.
+func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
+	message string) (p session.Checkpoint, report capture.Report, err error) {
+	err = g.mount.guarded("make a checkpoint", func() (err error) {
+		p, report, err = g.Capturer.Checkpoint(ctx, reason, message)
+		return err
+	})
+	return p, report, err
+}
+
+// NewCapturer returns a capturer that stores the state of the mount's working tree and git directory in r.Repo.
+func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
+	base, err := a.m.record.Base()
+	if err != nil {
+		return nil, err
+	}
+	c, err := capture.New(capture.Options{
+		Tree: a.m.tree, WriteBack: a.m.writeBack, GitDir: a.m.gitPath(), Repo: r.Repo, Memory: filepath.Join(a.m.home.Dir, captureMemory),
+		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
+		InitialState: a.m.mountedGitState(), Rules: r.Rules,
+		Converts: a.m.view.Returns, Blob: a.m.rawBlob, Trees: a.m.view.Tree, OthersNotes: r.MergedNotes,
+		Log: a.m.host.Log.With(zap.String("session", a.m.Session)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return guardedCapturer{c, a.m}, nil
+}
+
+// captureMemory is the name of the file in a home that records the files which the last checkpoint saw.
+const captureMemory = "capture.json"
+
+// writeBackTime limits how long a checkpoint waits for writes. A write can be delayed by an object that the remote does not
+// send. The next checkpoint stores the bytes of such a write.
+const writeBackTime = 5 * time.Second
+
+// writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing
+// and returns nil. It does nothing if the mount is not served or is being unmounted.
+func (m *Mount) writeBack(ctx context.Context) error {
+	// There is nothing to write back if the kernel has no mount.
+	if m.server == nil || m.letsGo() {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, writeBackTime)
+	defer cancel()
+	err := m.server.WriteBack(limited)
+	// If limited has ended and ctx has not, writeBackTime has passed.
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.Dir), zap.Error(err))
+		return nil
+	}
+	return err
+}
+
+// letsGo reports whether the mount is being unmounted, so that the kernel may have detached it already.
+func (m *Mount) letsGo() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stopping
+}
+
+// rawBlob returns the contents of a small blob of the base tree, unconverted by filters and line-ending rules.
+func (m *Mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
+	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
+}
+
+// Open opens the session's repository for writing, and creates it if necessary.
+func (a agentMount) Open() (*session.Repo, error) {
+	base, err := a.m.record.Base()
+	if err != nil {
+		return nil, err
+	}
+	o := a.m.repoOptions(base.Format, a.m.Session)
+	o.Fresh = []string{filepath.Join(a.m.gitPath(), "objects")}
+	repo, err := session.OpenRepo(a.m.sessionRepoDir(), o)
+	if err != nil {
+		return nil, err
+	}
+	// Another mount may use the path of this repository to resume from it while the history of the base commit is still being
+	// fetched. The base commit is recorded as shallow, so that git does not look for its parents.
+	ends := a.m.store.Boundary()
+	if !base.Commit.IsZero() {
+		ends = append(ends, base.Commit)
+	}
+	if err := repo.AddShallow(ends); err != nil {
+		return nil, errors.Join(err, repo.Close())
+	}
+	return repo, nil
+}
+
+// OpenMeta opens the session's repository for a caller that changes the session's metadata. It works before the base commit is
+// known.
+func (a agentMount) OpenMeta() (*session.Repo, error) {
+	format := a.m.store.Format()
+	if base, err := a.m.record.Base(); err == nil {
+		format = base.Format
+	}
+	return session.OpenRepo(a.m.sessionRepoDir(), a.m.repoOptions(format, a.m.Session))
+}
+
+// Meta returns the metadata that is stored for a new session.
+func (a agentMount) Meta() session.Meta {
+	r := a.m.record
+	meta := session.Meta{Session: a.m.Session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
+	if p := r.Checkpoint; p != nil && p.Parent != "" && p.Parent != a.m.Session {
+		meta.From, meta.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
+	}
+	return meta
+}
+
+// Session returns the session remote, or nil if the session has no session remote or the embedded one.
+func (a agentMount) Session() *thin.Remote { return a.m.sessionRemote }
+
+// Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
+// if this mount has no connection to that remote.
+func (a agentMount) Parent() (name string, remote *transport.Remote) {
+	p := a.m.record.Checkpoint
+	if p == nil || p.Parent == "" || p.Parent == a.m.Session || p.ParentRemote == "" {
+		return "", nil
+	}
+	switch {
+	case a.m.sessionRemote != nil && a.m.sessionRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.sessionRemote.Remote
+	case a.m.forkRemote != nil && a.m.forkRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.forkRemote.Remote
+	}
+	return "", nil
+}
+
+// OpenOrigin opens the mounted remote as a session remote. It does not use the session's token. The caller closes the remote.
+func (a agentMount) OpenOrigin() (*transport.Remote, error) {
+	// Without a session token, the mounted remote is opened with its own credentials.
+	r := a.m.requestNow()
+	r.SessionOptions.Remote = control.RemoteOrigin
+	r.SessionToken, r.SessionTokenFile = "", ""
+	origin, _, err := a.m.host.Remotes.Session(r)
+	if err != nil {
+		return nil, err
+	}
+	return origin.Remote, nil
+}
+
+// FetchMeta fetches the version want of the session's metadata. The parameter have is the version on this host.
+func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
+	r := fetch.FetchRequest{From: a.m.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true}
+	_, err := a.m.owned.Fetch(ctx, r)
+	return err
+}
+
+// ReadMeta returns the metadata with the given id of a session that is stored on remote.
+func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
+	return resume.ReadMeta(ctx, a.m.host.State, remote, id)
+}
+
+// Contents returns a function that fetches missing contents of the session, or nil if no contents can be missing.
+func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
+	return a.m.Listed().Contents(ctx)
+}
+
+// wasServed reports whether this process has ever served the mount.
+func (m *Mount) wasServed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cancel != nil
+}
+
+// endReason returns the reason that is recorded in the mount's last checkpoint.
+func (m *Mount) endReason() session.Reason {
+	if m.discards() {
+		return session.Discard
+	}
+	if m.host.Registry.Ending() {
+		return session.Shutdown
+	}
+	return session.Unmount
+}
+
+// lastCheckpointTime limits how long the removal of redirects before the last checkpoint of a mount may take.
+const lastCheckpointTime = 30 * time.Second
+
+// pushBeforeUnmount creates the last checkpoint and pushes it. It is called while the kernel still has the mount.
+func (m *Mount) pushBeforeUnmount(ctx context.Context) {
+	if !m.agent.Active() || m.removes() || !m.wasServed() || m.foreign() || !m.mounted() {
+		return
+	}
+	// While trees are being fetched, the git directory may not exist yet.
+	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole())
+}
+
+// endAgent stops the agent. It is called after the kernel has unmounted the file system and before the tree is closed.
+func (m *Mount) endAgent() {
+	if m.home == nil {
+		return
+	}
+	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.removes(), Reason: m.endReason()}
+	if r.Served && r.Opened && r.Keep && m.agent.Active() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
+		// endRedirects removes the directories that redirects created, so that the last checkpoint does not contain them.
+		m.endRedirects(ctx)
+		cancel()
+	}
+	m.agent.End(r)
+}

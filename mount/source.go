@@ -1,0 +1,45 @@
+package mount
+
+import (
+	"context"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// source implements worktree.Source. It reads trees and contents from a view of a store.
+type source struct{ view *fetch.View }
+
+var _ worktree.Source = source{}
+
+// Tree returns the entries of a tree.
+func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	return s.view.Tree(ctx, id)
+}
+
+// KnownSize returns the size of a blob in bytes. It returns false if the size is not known on this host.
+func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.of(b).KnownSize(blob(b)) }
+
+// Looked records that a blob was looked up. The store predicts from this which blobs will be read.
+func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
+
+// Size returns the size of a blob in bytes. If the size is not known on this host, it sends a request to the remote.
+func (s source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
+	return s.of(b).Size(ctx, blob(b))
+}
+
+// Open opens the contents of a blob, and fetches them if they are missing.
+func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
+	c, err := s.of(b).Open(ctx, blob(b))
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// of returns the view that converts contents by the rules of the tree that blob b belongs to.
+func (s source) of(b worktree.Blob) *fetch.View { return s.view.Of(b.Tree) }
+
+// blob converts a blob of package worktree into a blob of package fetch.
+func blob(b worktree.Blob) fetch.Blob { return fetch.Blob{ID: b.ID, Path: b.Path, Link: b.Link} }

@@ -1,0 +1,320 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// Start starts the mount, and waits for everything that the request wants to wait for. It calls served when the mount is served
+// or has failed. If a start fails, Start undoes it. If the mount is served already, because a caller repeats its request,
+// Start returns the earlier reply.
+func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
+	reply, err := m.startOnce(ctx, start, progress)
+	served()
+	if err == nil {
+		if m.Request.Submodules {
+			m.submodules.enter(ctx)
+		}
+		m.announce(progress)
+		m.host.Failures.Forget(m.Dir, progress)
+		for _, note := range m.store.Stats().Notices {
+			progress(control.Progress{Message: note})
+		}
+		err = m.await(ctx, progress)
+		reply.Timings.Total = time.Since(start).Milliseconds()
+		if snap := m.snapshot(); snap != nil && snap.Whole() {
+			reply.Timings.Trees = snap.Took().Milliseconds()
+			if m.Request.Wait != control.WaitTree {
+				reply.Files = int64(m.view.Counts(ctx).Files)
+			}
+		}
+	}
+	if err != nil {
+		if ctx.Err() != nil { // the other error is a consequence of the cancellation
+			err = ctx.Err()
+		}
+		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
+			m.host.Log.Warn("undo mount", zap.String("dir", m.Dir), zap.Error(stopErr))
+		}
+		return control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.Dir,
+			Remote: statedir.WithoutSecrets(m.Request.Remote), Session: m.Session}.Explain(err)
+	}
+	// If this process dies now, the successor replies to the repeated request.
+	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
+	return reply, nil
+}
+
+// startOnce calls start. If the mount is served already, it returns the reply of the earlier start instead.
+func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	if m.Served() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.reply, nil
+	}
+	reply, err := m.start(ctx, start, progress)
+	if err != nil {
+		return reply, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reply = reply
+	close(m.started)
+	return reply, nil
+}
+
+// start mounts the working tree, and returns when its root directory can be read. If start fails, the caller calls takeDown to
+// undo its steps.
+func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	var reply control.MountReply
+	err := m.checkGitDir()
+	if err != nil {
+		return reply, err
+	}
+	// If this process dies after this point, the successor removes everything that start has created.
+	m.beginHandover()
+	if m.point, err = m.prepare(ctx); err != nil {
+		return reply, err
+	}
+	if len(m.point.Created) > 0 {
+		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
+	}
+	if m.store, m.release, err = m.host.Remotes.Store(m.Request, m.login); err != nil {
+		return reply, err
+	}
+	m.before = m.store.Stats()
+	if base, ok := m.knownBase(); ok { // concurrently with the preparation of the home
+		m.store.ConnectFor(base) // while the home is made
+	}
+	progress(control.Progress{Phase: "connect"})
+	if err = m.enter(ctx); err != nil {
+		return reply, err
+	}
+	// The keeper holds a copy of the lock, so that no other process can lock the home between two workers.
+	m.handover.Keep(takeover.PartLock, m.home.LockFile)
+	if err = m.configureAgent(); err != nil {
+		return reply, err
+	}
+	if err = m.makeSessionRemote(ctx, progress); err != nil {
+		return reply, err
+	}
+	// Objects of the session must be readable before the checkpoint is acquired.
+	if err = m.lend(); err != nil {
+		return reply, err
+	}
+	read := make(chan gitdir.Checkout, 1)
+	go func() { read <- gitdir.ReadCheckout(ctx, m.gitPath()) }() // concurrently with the requests to the remote
+	err = m.acquire(ctx, progress)
+	checkout := <-read
+	if err != nil {
+		return reply, err
+	}
+	m.filters = m.newFilters()
+	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
+	m.showAgain()
+	// The working tree must be open before the kernel can send a request.
+	if err = m.open(); err != nil {
+		return reply, err
+	}
+	progress(control.Progress{Phase: "trees"})
+	rootReady := m.readRoot(ctx)
+	if err = m.redirect(ctx); err != nil {
+		return reply, err
+	}
+	if err = m.likeCheckpointDirs(ctx); err != nil {
+		return reply, err
+	}
+	// The claim precedes the mount, so that no process writes to a session that another machine holds.
+	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
+		return reply, err
+	}
+	if err = m.attach(); err != nil {
+		return reply, err
+	}
+	if err = m.inside.Bind(); err != nil {
+		return reply, err
+	}
+	mounted := time.Since(start)
+	if m.Writable() {
+		// The record must survive a power failure once the caller has its reply.
+		if err = statedir.SyncRecord(m.home.Dir); err != nil {
+			return reply, err
+		}
+		switch {
+		case !mountpoint.MayBind():
+		case m.Request.Through != "":
+			// BindExisting would wait until the caller has received its reply, so it runs in the background.
+			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
+		default:
+			m.redirects.BindExisting(ctx)
+		}
+	}
+	// The reply promises that the root directory can be read.
+	if err := <-rootReady; err != nil {
+		return reply, fault.Remote(err)
+	}
+	reply = control.MountReply{
+		Session: m.Session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),
+		ID: m.ID, Dir: m.Dir, Remote: m.store.URL(), Ref: statedir.ShortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
+		Timings: control.Timings{
+			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
+		},
+	}
+	// From this update on, a successor takes over the mount instead of removing it.
+	m.handover.Update(func(h *takeover.State) {
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
+			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
+		if checkout.Size() <= takeover.MaxCheckout {
+			h.Checkout = &checkout
+		}
+	})
+	if !m.goBehind(takeover.State{}) {
+		return reply, context.Canceled
+	}
+	return reply, nil
+}
+
+// redirect plans the redirects before the kernel can create their directories. If the redirects have changed, it saves the
+// record.
+func (m *Mount) redirect(ctx context.Context) error {
+	if !m.Writable() {
+		return nil
+	}
+	before := len(m.record.Redirects) + len(m.record.Configured)
+	if err := m.planRedirects(ctx); err != nil {
+		return err
+	}
+	if !mountpoint.MayBind() {
+		m.redirects.Link(ctx)
+	}
+	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
+		return nil // the record is unchanged
+	}
+	return m.record.Save(m.home.Dir)
+}
+
+// attach mounts the tree and starts to serve the kernel. If the request contains an open FUSE device, attach uses that device.
+func (m *Mount) attach() error {
+	o := m.fuseOptions()
+	var device *fuse.Device
+	var err error
+	if m.Request.Device != nil {
+		device, err = fuse.Adopt(m.Request.Device)
+	} else {
+		device, err = fuse.Attach(m.Dir, o)
+	}
+	if err == nil {
+		// Some kernels cannot move the connection of a FUSE device to another process.
+		if device.CanMove() {
+			m.handover.Keep(takeover.PartDevice, device.File())
+		}
+		m.server, err = fuse.Serve(m.tree, m.Dir, device, o)
+	}
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
+	}
+	if err == nil {
+		m.handover.Update(func(h *takeover.State) { h.Hello = device.Hello() })
+	}
+	return err
+}
+
+// fuseOptions returns the options of package fuse. Every process that serves the mount uses the same options.
+func (m *Mount) fuseOptions() fuse.Options {
+	o := fuse.Options{
+		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
+		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, Through: m.Request.Through, Await: m.awaitGit, Latencies: &m.host.Times,
+	}
+	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
+		o.Redirect = m.redirects.Hook
+		// A successor also has to bind the directories that its predecessor has not bound yet.
+		if m.takeoverDone != nil {
+			o.Unbound = m.redirects.Unbound()
+		}
+	}
+	return o
+}
+
+// readRoot fetches the root tree in the background. The returned channel receives one value: nil or an error.
+func (m *Mount) readRoot(ctx context.Context) <-chan error {
+	ready := make(chan error, 1)
+	go func() {
+		_, err := m.view.Tree(ctx, m.snap.Tree)
+		ready <- err
+	}()
+	return ready
+}
+
+// await waits until the mount has tried everything that the request wants to wait for, and returns the first failure.
+func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
+	var waitFor []<-chan struct{}
+	if m.Request.Wait != control.WaitTree {
+		waitFor = append(waitFor, m.gitTried)
+	}
+	if m.Request.History == control.HistoryFull {
+		waitFor = append(waitFor, m.historyTried)
+	}
+	if m.Request.Wait == control.WaitAll {
+		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
+	}
+	if len(waitFor) > 0 {
+		m.wantGit() // git's directory is written before anything else is fetched
+	}
+	for _, ch := range waitFor {
+		if err := m.awaitOne(ctx, ch, progress); err != nil {
+			return err
+		}
+	}
+	if len(waitFor) > 0 {
+		return m.failure()
+	}
+	return nil
+}
+
+// awaitOne waits until ch is closed, and reports progress four times a second. It returns an error if ctx or the mount ends
+// first.
+func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.gone:
+			return errors.New("unmounted meanwhile")
+		case <-tick.C:
+			progress(m.step(ctx))
+		}
+	}
+}
+
+// step returns the progress of the current background work of the mount.
+func (m *Mount) step(ctx context.Context) control.Progress {
+	if snap := m.snapshot(); !snap.Whole() {
+		n, _ := snap.Arrived()
+		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
+	}
+	select {
+	case <-m.hydrateTried:
+		st := m.store.Stats()
+		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
+	default:
+		h := m.view.Counts(ctx)
+		return control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"}
+	}
+}
