@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -129,7 +130,13 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		})
 	}
 	m.behind("follow the remote", func() { m.follow(ctx) })
-	m.behind("tend packs", func() { m.tendPacks(ctx) })
+	m.behind("tend packs", func() {
+		if m.tried(ctx, m.gitTried) { // the directories of packs exist from then on
+			t := packTender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
+			t.run(ctx, newTended(filepath.Join(m.gitPath(), "objects"), m.local.Join),
+				newTended(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
+		}
+	})
 	m.behind("learn what only the session remote has", func() { m.expect(ctx) })
 	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process

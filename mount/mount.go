@@ -156,6 +156,15 @@ type ending struct {
 	gone     chan struct{} // closed when all parts of the mount have ended
 }
 
+// StartPoint is the start of a mount, if the request alone does not name it.
+type StartPoint struct {
+	Parent *Mount           // parent of a submodule
+	Base   *statedir.Record // record of an earlier mount without changes, whose base is used again
+	From   *Origin          // checkpoint of a session on this host
+	Far    *FarOrigin       // checkpoint of a session on a session remote
+	Known  *KnownSession    // refs and meta of the resumed session; nil if they were not read yet
+}
+
 // New returns a mount for the request r, which the caller adds to the registry. The mount calls abort to cancel its start.
 func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelFunc) *Mount {
 	id, dir := r.Session, filepath.Clean(r.Dir)

@@ -19,15 +19,6 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// StartPoint is the start of a mount, if the request alone does not name it.
-type StartPoint struct {
-	Parent *Mount           // parent of a submodule
-	Base   *statedir.Record // record of an earlier mount without changes, whose base is used again
-	From   *Origin          // checkpoint of a session on this host
-	Far    *FarOrigin       // checkpoint of a session on a session remote
-	Known  *KnownSession    // refs and meta of the resumed session; nil if they were not read yet
-}
-
 // Origin is a checkpoint of a session on this host that a mount starts from.
 type Origin struct {
 	home       string // home of that session, or of a mount that shows one checkpoint of it

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/mount/watch"
 	"github.com/artifactfs/artifactfs/odb"
 )
 
@@ -34,21 +35,27 @@ const (
 	packsBlind = 2 * time.Second // longest pause if a directory cannot be watched
 )
 
-// tendPacks keeps the number of packs in the mount's git directory and in the store small, until ctx ends. Several mounts of one
-// store run it concurrently: the first one joins the packs of the store, and the others find nothing to join.
-func (m *Mount) tendPacks(ctx context.Context) {
-	if !m.tried(ctx, m.gitTried) { // the pack directories exist from then on
-		return
-	}
-	dirs := []*tended{
-		{path: filepath.Join(m.gitPath(), "objects", "pack"), join: m.local.Join},
-		{path: filepath.Join(m.store.GitDir(), "objects", "pack"), join: m.store.Join},
-	}
+// packTender keeps the number of packs in the git directory of one mount and in the store small. One goroutine uses it.
+type packTender struct {
+	Dir   string // root of the mount, for the log
+	Log   *zap.Logger
+	Watch *watch.Watcher // watches the directories of packs
+	Busy  func() bool    // reports whether a caller waits for the remote, so that joins have to be slow
+}
+
+// newTended returns the directory of packs in the object directory objects. The function join joins its packs.
+func newTended(objects string, join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)) *tended {
+	return &tended{path: filepath.Join(objects, "pack"), join: join}
+}
+
+// run joins packs in the directories dirs until ctx ends. Several mounts of one store run it concurrently: the first one joins the
+// packs of the store, and the others find nothing to join.
+func (t *packTender) run(ctx context.Context, dirs ...*tended) {
 	wake, most := make(chan struct{}, 1), packsRetry
 	for _, d := range dirs {
-		stop, fresh, err := m.host.Watch.Add(d.path, wake)
+		stop, fresh, err := t.Watch.Add(d.path, wake)
 		if err != nil {
-			m.host.Log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
+			t.Log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
 			// A directory that cannot be watched is polled more often.
 			most = packsBlind
 			continue
@@ -61,7 +68,7 @@ func (m *Mount) tendPacks(ctx context.Context) {
 	for pause := packsIdle; ; pause = min(2*pause, most) {
 		for _, d := range dirs {
 			if d.look(time.Now()) {
-				d.done(m.joinPacks(ctx, d), time.Now())
+				d.done(t.joinPacks(ctx, d), time.Now())
 			}
 		}
 		select {
@@ -81,16 +88,16 @@ func (m *Mount) tendPacks(ctx context.Context) {
 }
 
 // joinPacks joins the packs of the directory d and logs the result. It returns nil if ctx has ended.
-func (m *Mount) joinPacks(ctx context.Context, d *tended) error {
+func (t *packTender) joinPacks(ctx context.Context, d *tended) error {
 	start := time.Now()
-	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: m.paceJoin, Reader: sameProgram})
+	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: t.paceJoin, Reader: sameProgram})
 	switch {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		m.host.Log.Warn("join packs", zap.String("mount", m.Dir), zap.Error(err))
+		t.Log.Warn("join packs", zap.String("mount", t.Dir), zap.Error(err))
 	case res.Removed > 0 || res.Name != "":
-		m.host.Log.Info("joined packs", zap.String("in", d.path), zap.Int("packs", res.Packs), zap.Int("removed", res.Removed),
+		t.Log.Info("joined packs", zap.String("in", d.path), zap.Int("packs", res.Packs), zap.Int("removed", res.Removed),
 			zap.Int("objects", res.Objects), zap.Int64("bytes", res.Bytes), zap.Duration("took", time.Since(start)))
 	}
 	return err
@@ -104,9 +111,9 @@ const (
 )
 
 // paceJoin pauses a join between two pieces. It returns the error of ctx.
-func (m *Mount) paceJoin(ctx context.Context) error {
+func (t *packTender) paceJoin(ctx context.Context) error {
 	pause := joinPause
-	if m.store.Busy() {
+	if t.Busy() {
 		pause = joinPauseBusy
 	}
 	clock.Wait(ctx, pause)
@@ -124,7 +131,7 @@ func sameProgram(pid int) bool {
 	return err == nil && own == its
 }
 
-// tended is a directory of packs that tendPacks watches, with the times of its last change and its last join.
+// tended is a directory of packs that packTender watches, with the times of its last change and its last join.
 type tended struct {
 	path string
 	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
