@@ -30,6 +30,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/mount/turns"
 	"github.com/artifactfs/artifactfs/mount/watch"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -118,7 +119,7 @@ func New(c Config) (*Daemon, error) {
 	h := &mount.Host{
 		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
 		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.Log, memory, blobs),
-		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: mount.NewTurns(),
+		Keeper: c.Keeper, Watch: watch.New(c.Keeper, c.take(watch.Kept)), Turns: turns.New(),
 		Handler: d, Registry: d, Served: make(chan struct{}),
 	}
 	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}

@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -48,7 +49,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 
 // HomeOf finds a session on this host. The parameter of is the name of the session, or an absolute path in its mount. HomeOf
 // returns statedir.ErrNoSession if this host has no such session.
-func (d *Daemon) HomeOf(of string) (h mount.SessionHome, err error) {
+func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
 	m, ok := d.mountOf(of)
 	switch {
 	case ok:
@@ -59,7 +60,7 @@ func (d *Daemon) HomeOf(of string) (h mount.SessionHome, err error) {
 	if err := control.ValidSession(of); err != nil {
 		return h, err
 	}
-	h = mount.SessionHome{Dir: filepath.Join(d.host.Homes.Dir(), of), Session: of}
+	h = origin.Home{Dir: filepath.Join(d.host.Homes.Dir(), of), Session: of}
 	h.Record, err = statedir.ReadRecord(h.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return h, statedir.ErrNoSession
@@ -89,7 +90,7 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 // and h is a writable mount, it creates a checkpoint of the current state. If id is empty and h is a mount that shows one
 // checkpoint, it returns that checkpoint. If id is not empty and h shows one checkpoint, it looks the id up in the session's own
 // home, if this host has one, because the home of the mount has a single checkpoint.
-func (d *Daemon) checkpointToFork(ctx context.Context, h mount.SessionHome, id string) (mount.SessionHome, session.Checkpoint, error) {
+func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string) (origin.Home, session.Checkpoint, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
 	case id == "" && h.Mounted != nil && h.Mounted.Writable:
@@ -110,7 +111,7 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h mount.SessionHome, id s
 
 // show completes the request r to show one checkpoint of a session, and returns that checkpoint, if the session is on this host.
 // It returns nil if the session has to be looked up on a session remote.
-func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*mount.Origin, error) {
+func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Local, error) {
 	h, err := d.HomeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
 		return nil, nil // it is looked up on the session remote
@@ -133,7 +134,7 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount
 	if r.At != "" && b.From == nil {
 		r.ReadOnly = true
 		if b.From, err = d.show(ctx, r); err != nil {
-			return mount.ExplainResume(*r, err)
+			return origin.Explain(*r, err)
 		}
 	}
 	if r.Remote != "" {
@@ -146,7 +147,7 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount
 	}
 	// Otherwise the metadata on the session remote names the mounted remote.
 	if b.Known, err = d.knowSession(ctx, *r); err != nil {
-		return mount.ExplainResume(*r, err)
+		return origin.Explain(*r, err)
 	}
 	r.Remote = b.Known.Meta.Remote
 	return nil

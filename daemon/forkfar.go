@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -48,7 +49,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 
 // lookFar reads the metadata of a fork's parent session from the parent's session remote. If the session does not exist, it
 // returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller closes the Remote of the result.
-func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*mount.FarOrigin, error) {
+func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Far, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
 	remote, _, err := d.host.Remotes.Session(at)
@@ -66,7 +67,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*mount.Far
 		remote.Close()
 		return nil, err
 	}
-	return &mount.FarOrigin{Parent: parent, At: r.SessionRemote}, nil
+	return &origin.Far{Parent: parent, At: r.SessionRemote}, nil
 }
 
 // nameFork sets the session name of a fork if the request names none. It returns an error with a hint if this host already has a

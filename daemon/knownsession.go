@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/mount"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -13,7 +13,7 @@ import (
 // knowSession reads the metadata of a session from the session remote that the request names. It returns statedir.ErrNoSession
 // if the request names no URL of a session remote, or if the session remote does not have the session. The caller calls close on
 // the result.
-func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *mount.KnownSession, err error) {
+func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *origin.KnownSession, err error) {
 	remote, login, kind, err := d.host.Remotes.SessionLogin(r)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *mo
 	if kind != "" {
 		return nil, statedir.ErrNoSession
 	}
-	k := &mount.KnownSession{Login: login}
+	k := &origin.KnownSession{Login: login}
 	if k.Known, err = resume.List(ctx, remote, r.Session); err != nil {
 		return nil, err
 	}

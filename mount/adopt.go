@@ -79,7 +79,7 @@ func (m *Mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if err != nil {
 		return a, err
 	}
-	theirs, err := h.open()
+	theirs, err := h.Open()
 	if err != nil {
 		return a, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/mount/packs"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
@@ -105,7 +106,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		} else {
 			// If all contents are already on this host, the prefetch just walks the tree, and no caller waits for that.
 			if m.snapshot().Local && m.Request.Wait != control.WaitAll {
-				m.host.Turns.calm(ctx, nil, nil)
+				m.host.Turns.Calm(ctx, nil, nil)
 			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
 		}
@@ -132,9 +133,9 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	m.behind("follow the remote", func() { m.follow(ctx) })
 	m.behind("tend packs", func() {
 		if m.tried(ctx, m.gitTried) { // the directories of packs exist from then on
-			t := packTender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
-			t.run(ctx, newTended(filepath.Join(m.gitPath(), "objects"), m.local.Join),
-				newTended(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
+			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
+			t.Run(ctx, packs.NewDirectory(filepath.Join(m.gitPath(), "objects"), m.local.Join),
+				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
 	m.behind("learn what only the session remote has", func() { m.expect(ctx) })

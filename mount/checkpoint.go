@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -54,7 +55,7 @@ func (m *Mount) lend() error {
 	// If the daemon had to ask the session remote which repository to mount, its connection is still open and is used here.
 	if at, _ := remotes.SessionURL(r); at != "" {
 		var l *remotes.Login
-		if remote = m.known.take(m.host.Remotes, at, remotes.GivenForSession(r, at)); remote != nil {
+		if remote = m.known.Take(m.host.Remotes, at, remotes.GivenForSession(r, at)); remote != nil {
 			l = m.known.Login
 			m.host.Remotes.HoldLogin(m, l)
 		} else {
@@ -128,7 +129,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 		return false, nil
 	// The session is on this host.
 	case m.from != nil:
-		s, err = m.target().Link(ctx, m.from.local(m.sessionRemote))
+		s, err = m.target().Link(ctx, m.from.Resume(m.sessionRemote))
 	// The parent session is on a session remote.
 	case m.far != nil:
 		reportStart()
@@ -139,7 +140,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 			err = statedir.ErrNoSession
 		}
 		if err != nil {
-			err = ExplainResume(m.Request, err)
+			err = origin.Explain(m.Request, err)
 		}
 	case m.Session == "":
 		return false, nil
@@ -198,10 +199,10 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 	switch p := m.record.Checkpoint; {
 	case m.far != nil:
 		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
-	case m.from != nil && m.from.record.Session != m.from.session: // the parent is a mount that shows one checkpoint
-		p.Parent, p.ParentRemote = m.from.session, m.from.record.Checkpoint.ParentRemote
+	case m.from != nil && m.from.Record.Session != m.from.Session: // the parent is a mount that shows one checkpoint
+		p.Parent, p.ParentRemote = m.from.Session, m.from.Record.Checkpoint.ParentRemote
 	case m.from != nil:
-		p.Parent, p.ParentRemote = m.from.session, statedir.ShownRemote(m.from.carried.Remote, m.from.home, m.from.record)
+		p.Parent, p.ParentRemote = m.from.Session, statedir.ShownRemote(m.from.Carried.Remote, m.from.Home, m.from.Record)
 	case m.Request.At != "" && m.sessionRemote != nil:
 		p.Parent, p.ParentRemote = m.Request.Session, m.sessionRemote.URL()
 	}

@@ -39,7 +39,7 @@ func (m *Mount) fillIndex(ctx context.Context, filled bool) {
 			if here := m.view.Counts(ctx).Fetched; here == last {
 				arrived = now
 			} else {
-				done := m.host.Turns.take(ctx, nil, nil)
+				done := m.host.Turns.Take(ctx, nil, nil)
 				filled := m.fillIndexOnce(ctx)
 				done()
 				if filled {

@@ -64,7 +64,7 @@ func (m *Mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 		m.wantGit()
 	}
 	if !m.hasIndex() {
-		done := m.host.Turns.take(ctx, m.gitWanted, m.tree.Noticed())
+		done := m.host.Turns.Take(ctx, m.gitWanted, m.tree.Noticed())
 		defer done()
 	}
 	if ctx.Err() != nil {

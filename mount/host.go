@@ -9,8 +9,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/mount/turns"
 	"github.com/artifactfs/artifactfs/mount/watch"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/catalog"
@@ -29,7 +31,7 @@ type Host struct {
 	Catalog  *catalog.Catalog  // answers requests on sessions, mounted or not
 	Keeper   takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
 	Watch    *watch.Watcher    // inotify descriptor of all mounts
-	Turns    *Turns            // schedules background work around the start of mounts
+	Turns    *turns.Turns      // schedules background work around the start of mounts
 	Handler  control.Handler   // answers requests that programs inside a mount send
 	Registry Registry          // table of all mounts
 	Served   chan struct{}     // closed when the takeover of all mounts has ended; those that killed earlier workers come last, after it
@@ -42,7 +44,7 @@ type Host struct {
 type Registry interface {
 	// HomeOf finds a session on this host. The parameter of is the name of the session, or an absolute path in its mount. HomeOf
 	// returns statedir.ErrNoSession if this host has no such session.
-	HomeOf(of string) (SessionHome, error)
+	HomeOf(of string) (origin.Home, error)
 	// MountInside creates the mount that r requests for a submodule of the mount parent.
 	MountInside(ctx context.Context, r control.MountRequest, parent *Mount) (*Mount, error)
 	// Unregister removes the file that makes the daemon restore a mount after a restart of the machine.

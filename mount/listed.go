@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -27,19 +28,19 @@ func (m *Mount) Listed() *catalog.Mounted {
 
 // SessionHome returns the home of the session that the mount has, or of which it shows one checkpoint. It returns
 // statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
-func (m *Mount) SessionHome() (SessionHome, error) {
+func (m *Mount) SessionHome() (origin.Home, error) {
 	switch {
 	case !m.Served():
-		return SessionHome{}, statedir.ErrNoSession
+		return origin.Home{}, statedir.ErrNoSession
 	// The mount shows one checkpoint of a session that this host may not have.
 	case m.Request.At != "" && m.record.Checkpoint != nil:
-		return SessionHome{
+		return origin.Home{
 			Dir: m.home.Dir, Session: m.Request.Session, Record: m.record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
 		}, nil
 	case m.Session == "":
-		return SessionHome{}, statedir.ErrNoSession
+		return origin.Home{}, statedir.ErrNoSession
 	}
-	return SessionHome{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
+	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
 }
 
 // reportLeft adds to the reply of an unmount the refs that are not pushed, the reason, and the refs that were pushed under

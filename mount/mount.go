@@ -26,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
@@ -84,9 +85,9 @@ type starting struct {
 
 	// base is the record of an earlier mount whose base commit is mounted again; nil: the request names the commit.
 	base       *statedir.Record
-	from       *Origin              // checkpoint of a session of this host to start from; nil: none
-	far        *FarOrigin           // checkpoint of a session on a session remote to start from; nil: none
-	known      *KnownSession        // metadata of the session to resume, if it was read before the start; nil: it was not
+	from       *origin.Local        // checkpoint of a session of this host to start from; nil: none
+	far        *origin.Far          // checkpoint of a session on a session remote to start from; nil: none
+	known      *origin.KnownSession // metadata of the session to resume, if it was read before the start; nil: it was not
 	newer      map[string]object.ID // refs on the session remote that are newer than the checkpoint that the mount started from
 	moved      map[string]bool      // names of the refs in newer that the session itself has changed as well
 	resumed    bool                 // the session existed before the mount
@@ -158,11 +159,11 @@ type ending struct {
 
 // StartPoint is the start of a mount, if the request alone does not name it.
 type StartPoint struct {
-	Parent *Mount           // parent of a submodule
-	Base   *statedir.Record // record of an earlier mount without changes, whose base is used again
-	From   *Origin          // checkpoint of a session on this host
-	Far    *FarOrigin       // checkpoint of a session on a session remote
-	Known  *KnownSession    // refs and meta of the resumed session; nil if they were not read yet
+	Parent *Mount               // parent of a submodule
+	Base   *statedir.Record     // record of an earlier mount without changes, whose base is used again
+	From   *origin.Local        // checkpoint of a session on this host
+	Far    *origin.Far          // checkpoint of a session on a session remote
+	Known  *origin.KnownSession // refs and meta of the resumed session; nil if they were not read yet
 }
 
 // New returns a mount for the request r, which the caller adds to the registry. The mount calls abort to cancel its start.

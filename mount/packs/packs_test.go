@@ -1,4 +1,4 @@
-package mount
+package packs
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 func TestTendedDirectoriesAreLookedIntoWhenTheyChange(t *testing.T) {
 	dir := t.TempDir()
-	d := &tended{path: filepath.Join(dir, "pack")}
+	d := &Directory{path: filepath.Join(dir, "pack")}
 	now := time.Now()
 	if d.look(now) {
 		t.Error("a directory that is not there")

@@ -1,4 +1,4 @@
-package mount
+package turns
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 // One has its turn at a time, whoever came first; who is waited for needs none.
 func TestTurnsAreTakenOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns, start := NewTurns(), time.Now()
+		turns, start := New(), time.Now()
 		var at, most atomic.Int32
 		var order []int
 		ended := make(chan struct{})
 		for i := range 5 {
 			go func() {
-				done := turns.take(t.Context(), nil, nil)
+				done := turns.Take(t.Context(), nil, nil)
 				most.Store(max(most.Load(), at.Add(1)))
 				order = append(order, i)
 				time.Sleep(time.Second)
@@ -29,11 +29,11 @@ func TestTurnsAreTakenOneAtATime(t *testing.T) {
 		}
 		wanted := make(chan struct{})
 		close(wanted)
-		turns.take(t.Context(), wanted, nil)()
-		turns.take(t.Context(), nil, wanted)()
+		turns.Take(t.Context(), wanted, nil)()
+		turns.Take(t.Context(), nil, wanted)()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		turns.take(ctx, nil, nil)()
+		turns.Take(ctx, nil, nil)()
 		if took := time.Since(start); took > 0 {
 			t.Errorf("what is waited for took %s", took)
 		}
@@ -55,10 +55,10 @@ func TestTurnsAreTakenOneAtATime(t *testing.T) {
 // Nobody has a turn while mounts are being made, nor between those of a row, but not for ever.
 func TestTurnsLetMountsGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns()
+		turns := New()
 		var had atomic.Bool
 		take := func() (done func()) {
-			done = turns.take(t.Context(), nil, nil)
+			done = turns.Take(t.Context(), nil, nil)
 			had.Store(true)
 			return done
 		}

@@ -1,4 +1,5 @@
-package mount
+// Package turns delays the background work of mounts while other mounts are starting.
+package turns
 
 import (
 	"context"
@@ -22,8 +23,8 @@ type Turns struct {
 	made   time.Time // when the last of them was served or failed
 }
 
-// NewTurns returns the turns of the mounts of a process.
-func NewTurns() *Turns { return &Turns{token: make(chan struct{}, 1)} }
+// New returns the turns of the mounts of a process.
+func New() *Turns { return &Turns{token: make(chan struct{}, 1)} }
 
 // StartMount records that a mount is starting. The caller calls ended when that mount is served or has failed.
 func (t *Turns) StartMount() (ended func()) {
@@ -39,10 +40,10 @@ func (t *Turns) StartMount() (ended func()) {
 	})
 }
 
-// take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx ends, if
+// Take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx ends, if
 // wanted becomes readable because a caller waits for the work, or if changed becomes readable because the user is changing files
 // in the mount. Both channels may be nil.
-func (t *Turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
+func (t *Turns) Take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:
 		return func() {}
@@ -58,13 +59,13 @@ func (t *Turns) take(ctx context.Context, wanted, changed <-chan struct{}) (done
 		return func() {}
 	}
 	// The turn is held while waiting, so that only one mount at a time waits for others to start.
-	t.calm(ctx, wanted, changed)
+	t.Calm(ctx, wanted, changed)
 	return sync.OnceFunc(func() { <-t.token })
 }
 
-// calm waits until no mount is starting, but no longer than turnLimit. It returns early if ctx ends or if one of the two
+// Calm waits until no mount is starting, but no longer than turnLimit. It returns early if ctx ends or if one of the two
 // channels becomes readable.
-func (t *Turns) calm(ctx context.Context, wanted, changed <-chan struct{}) {
+func (t *Turns) Calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	for most := time.Now().Add(turnLimit); ; {
 		rest := min(t.rest(), time.Until(most))
 		if rest <= 0 {

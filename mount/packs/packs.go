@@ -1,4 +1,5 @@
-package mount
+// Package packs joins the packs of a mount when there are many of them.
+package packs
 
 import (
 	"context"
@@ -35,22 +36,22 @@ const (
 	packsBlind = 2 * time.Second // longest pause if a directory cannot be watched
 )
 
-// packTender keeps the number of packs in the git directory of one mount and in the store small. One goroutine uses it.
-type packTender struct {
+// Tender keeps the number of packs in the git directory of one mount and in the store small. One goroutine uses it.
+type Tender struct {
 	Dir   string // root of the mount, for the log
 	Log   *zap.Logger
 	Watch *watch.Watcher // watches the directories of packs
 	Busy  func() bool    // reports whether a caller waits for the remote, so that joins have to be slow
 }
 
-// newTended returns the directory of packs in the object directory objects. The function join joins its packs.
-func newTended(objects string, join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)) *tended {
-	return &tended{path: filepath.Join(objects, "pack"), join: join}
+// NewDirectory returns the directory of packs in the object directory objects. The function join joins its packs.
+func NewDirectory(objects string, join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)) *Directory {
+	return &Directory{path: filepath.Join(objects, "pack"), join: join}
 }
 
-// run joins packs in the directories dirs until ctx ends. Several mounts of one store run it concurrently: the first one joins the
+// Run joins packs in the directories dirs until ctx ends. Several mounts of one store run it concurrently: the first one joins the
 // packs of the store, and the others find nothing to join.
-func (t *packTender) run(ctx context.Context, dirs ...*tended) {
+func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 	wake, most := make(chan struct{}, 1), packsRetry
 	for _, d := range dirs {
 		stop, fresh, err := t.Watch.Add(d.path, wake)
@@ -88,7 +89,7 @@ func (t *packTender) run(ctx context.Context, dirs ...*tended) {
 }
 
 // joinPacks joins the packs of the directory d and logs the result. It returns nil if ctx has ended.
-func (t *packTender) joinPacks(ctx context.Context, d *tended) error {
+func (t *Tender) joinPacks(ctx context.Context, d *Directory) error {
 	start := time.Now()
 	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: t.paceJoin, Reader: sameProgram})
 	switch {
@@ -111,7 +112,7 @@ const (
 )
 
 // paceJoin pauses a join between two pieces. It returns the error of ctx.
-func (t *packTender) paceJoin(ctx context.Context) error {
+func (t *Tender) paceJoin(ctx context.Context) error {
 	pause := joinPause
 	if t.Busy() {
 		pause = joinPauseBusy
@@ -131,8 +132,8 @@ func sameProgram(pid int) bool {
 	return err == nil && own == its
 }
 
-// tended is a directory of packs that packTender watches, with the times of its last change and its last join.
-type tended struct {
+// Directory is a directory of packs that Tender watches, with the times of its last change and its last join.
+type Directory struct {
 	path string
 	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
 
@@ -145,7 +146,7 @@ type tended struct {
 
 // look reports whether a join should be tried now. That is the case if the directory has changed since the last try, or if
 // packsIdle has passed. After failures, the wait doubles each time up to packsRetry.
-func (d *tended) look(now time.Time) bool {
+func (d *Directory) look(now time.Time) bool {
 	// The directory's modification time changes when an entry is added or removed, which is cheaper to check than its
 	// entries.
 	st, err := os.Stat(d.path)
@@ -163,7 +164,7 @@ func (d *tended) look(now time.Time) bool {
 }
 
 // done records the result of a join. The parameter now is the time at which the join ended.
-func (d *tended) done(err error, now time.Time) {
+func (d *Directory) done(err error, now time.Time) {
 	d.joined = now
 	if d.failures++; err == nil {
 		d.failures = 0

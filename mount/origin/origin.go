@@ -1,4 +1,6 @@
-package mount
+// Package origin describes what a mount starts from if its request does not name a commit: a checkpoint of a session on this host, or
+// of a session on a session remote.
+package origin
 
 import (
 	"context"
@@ -19,28 +21,28 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Origin is a checkpoint of a session on this host that a mount starts from.
-type Origin struct {
-	home       string // home of that session, or of a mount that shows one checkpoint of it
-	session    string
-	record     statedir.Record
+// Local is a checkpoint of a session on this host that a mount starts from.
+type Local struct {
+	Home       string // home of that session, or of a mount that shows one checkpoint of it
+	Session    string
+	Record     statedir.Record
 	checkpoint session.Checkpoint
 	// carried holds the session's options at the time of the fork.
-	carried control.SessionOptions
+	Carried control.SessionOptions
 }
 
-// local returns the checkpoint in the form that package resume uses. The parameter remote is the session remote of the new
+// Resume returns the checkpoint in the form that package resume uses. The parameter remote is the session remote of the new
 // mount; it may be nil. ContentsFrom is set to the session remote of the parent if remote is a different one and may lack the
 // contents.
-func (o Origin) local(remote *thin.Remote) resume.Local {
+func (o Local) Resume(remote *thin.Remote) resume.Local {
 	l := resume.Local{
-		RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.checkpoint, Ref: o.record.Ref,
+		RepoDir: filepath.Join(o.Home, statedir.SessionRepoName), Session: o.Session, Checkpoint: o.checkpoint, Ref: o.Record.Ref,
 	}
-	switch at := o.carried.Remote; at {
+	switch at := o.Carried.Remote; at {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
 		// If the parent session is itself a fork, some contents may be stored only on the session remote of its own parent.
-		if o.record.Checkpoint != nil {
-			l.ContentsFrom = o.record.Checkpoint.From
+		if o.Record.Checkpoint != nil {
+			l.ContentsFrom = o.Record.Checkpoint.From
 		}
 	default:
 		// If both sessions have the same session remote, contents are fetched from it without ContentsFrom.
@@ -52,13 +54,13 @@ func (o Origin) local(remote *thin.Remote) resume.Local {
 }
 
 // Origin returns checkpoint p of the session as the start of a mount.
-func (h SessionHome) Origin(p session.Checkpoint) *Origin {
-	return &Origin{home: h.Dir, session: h.Session, record: h.Record, checkpoint: p, carried: h.Carried}
+func (h Home) Origin(p session.Checkpoint) *Local {
+	return &Local{Home: h.Dir, Session: h.Session, Record: h.Record, checkpoint: p, Carried: h.Carried}
 }
 
-// SessionHome describes where a session is stored on this host, whether it is mounted or not. The home is the mount's directory
+// Home describes where a session is stored on this host, whether it is mounted or not. The home is the mount's directory
 // below the state directory. For a mount that shows one checkpoint read-only, it is the home of that mount.
-type SessionHome struct {
+type Home struct {
 	Dir     string
 	Session string
 	Record  statedir.Record
@@ -69,7 +71,7 @@ type SessionHome struct {
 
 // Complete returns r with the remote of the session filled in. If r names no other remote, it also fills in the tokens of the
 // session's mount.
-func (h SessionHome) Complete(r control.MountRequest) control.MountRequest {
+func (h Home) Complete(r control.MountRequest) control.MountRequest {
 	if r.Remote == "" || r.Remote == h.Record.Remote {
 		r.Remote = h.Record.Remote
 		if h.Mounted != nil {
@@ -90,12 +92,12 @@ func (h SessionHome) Complete(r control.MountRequest) control.MountRequest {
 }
 
 // Shown returns the checkpoint that this mount started from.
-func (h SessionHome) Shown() (session.Checkpoint, error) {
+func (h Home) Shown() (session.Checkpoint, error) {
 	commit, err := object.ParseID(h.Record.Checkpoint.Commit)
 	if err != nil {
 		return session.Checkpoint{}, err
 	}
-	repo, err := h.open()
+	repo, err := h.Open()
 	if err != nil {
 		return session.Checkpoint{}, err
 	}
@@ -105,8 +107,8 @@ func (h SessionHome) Shown() (session.Checkpoint, error) {
 
 // Find returns the checkpoint of the session that id refers to; an empty id refers to the newest one. It returns the zero
 // checkpoint if id is empty and the session has no repository yet.
-func (h SessionHome) Find(ctx context.Context, id string) (session.Checkpoint, error) {
-	repo, err := h.open()
+func (h Home) Find(ctx context.Context, id string) (session.Checkpoint, error) {
+	repo, err := h.Open()
 	// The session has no checkpoint yet.
 	if errors.Is(err, fs.ErrNotExist) && id == "" {
 		return session.Checkpoint{}, nil
@@ -118,8 +120,8 @@ func (h SessionHome) Find(ctx context.Context, id string) (session.Checkpoint, e
 	return catalog.Find(ctx, repo, h.Mounted, id)
 }
 
-// open opens the session's repository read-only. The error matches fs.ErrNotExist if the session has no repository.
-func (h SessionHome) open() (*session.Repo, error) {
+// Open opens the session's repository read-only. The error matches fs.ErrNotExist if the session has no repository.
+func (h Home) Open() (*session.Repo, error) {
 	base, err := h.Record.Base()
 	if err != nil {
 		return nil, err
@@ -142,8 +144,8 @@ func pathLines(text []byte) (paths []string) {
 	return paths
 }
 
-// FarOrigin is the start of a mount that forks a session on a session remote: the parent session and its checkpoint.
-type FarOrigin struct {
+// Far is the start of a mount that forks a session on a session remote: the parent session and its checkpoint.
+type Far struct {
 	*resume.Parent
 	At string // URL of the session remote; it may hold a secret
 }
@@ -157,9 +159,9 @@ type KnownSession struct {
 	taken bool           // a mount owns the connection and closes it
 }
 
-// take returns the open connection to the session remote, and the caller closes it later. It returns nil if k is nil, if the
+// Take returns the open connection to the session remote, and the caller closes it later. It returns nil if k is nil, if the
 // connection was taken before, or if it was opened with another URL than the parameter at or with other credentials than g.
-func (k *KnownSession) take(all *remotes.Remotes, at string, g remotes.Given) *thin.Remote {
+func (k *KnownSession) Take(all *remotes.Remotes, at string, g remotes.Given) *thin.Remote {
 	if k == nil || k.taken || k.At != at || !all.Matches(k.Login, g) {
 		return nil
 	}
@@ -167,15 +169,15 @@ func (k *KnownSession) take(all *remotes.Remotes, at string, g remotes.Given) *t
 	return k.Remote
 }
 
-// Close closes the connection unless take has returned it. k may be nil.
+// Close closes the connection unless Take has returned it. k may be nil.
 func (k *KnownSession) Close() {
 	if k != nil && !k.taken {
 		k.Remote.Close()
 	}
 }
 
-// ExplainResume explains why the session of a mount, or the checkpoint of it that is to be shown, cannot be mounted.
-func ExplainResume(r control.MountRequest, err error) *control.Error {
+// Explain explains why the session of a mount, or the checkpoint of it that is to be shown, cannot be mounted.
+func Explain(r control.MountRequest, err error) *control.Error {
 	session := "session " + r.Session
 	return fault.Subject{
 		Area: fault.Resume, Verb: "mount", Object: session,
