@@ -38,15 +38,6 @@ func (l *ledger) layout(m session.Meta) session.Layout {
 	return session.Layout{Session: m.Session, Branches: m.Branches, Own: l.plain == plainOwn}
 }
 
-// layout returns the layout for the queue's session.
-func (q *Queue) layout(l *ledger) session.Layout { return l.layout(q.meta) }
-
-// ofPeople reports whether the session remote is the mounted remote, whose branches only git push moves.
-func (q *Queue) ofPeople() bool {
-	url := q.o.Remote.URL()
-	return q.meta.Remote == url || q.o.Origin != nil && q.o.Origin.URL() == url
-}
-
 // decide sets l.plain, and claims the plain names if the session remote is empty. all are the refs of the session
 // remote. It returns false if it sent a claim: the refs have to be read again.
 func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]object.ID, l *ledger) (bool, error) {
@@ -60,7 +51,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		l.plain = plainOwn
 		return true, nil
 	// Claimed by another session, not claimable, or in use.
-	case !there.IsZero(), q.unclaimable, q.ofPeople(), !session.Claimable(q.meta, all):
+	case !there.IsZero(), q.refusals.unclaimable, q.conn.isOrigin(q.record.meta.Remote), !session.Claimable(q.record.meta, all):
 		l.plain = plainOthers
 		return true, nil
 	}
@@ -69,7 +60,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 	if err := q.o.Repo.Write(ctx, []odb.Outgoing{owner}); err != nil {
 		return false, err
 	}
-	results, err := q.sendPush(ctx, push, transport.PushRequest{
+	results, err := q.conn.send(ctx, push, transport.PushRequest{
 		Updates: []transport.RefUpdate{{Name: session.OwnerRef, New: owner.ID}}, Pack: packer(q.o.Repo, []object.ID{owner.ID}),
 	}, thin.Load{})
 	if err != nil {
@@ -81,7 +72,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 	}
 	// A claim that lost to another session, or met a lock, is tried again after the refs are read. Any other refusal is
 	// final.
-	q.unclaimable = refused != nil && refused.Kind != transport.RejectMoved
+	q.refusals.unclaimable = refused != nil && refused.Kind != transport.RejectMoved
 	return false, nil
 }
 
@@ -95,7 +86,7 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	if len(broken) > 0 {
 		err = fmt.Errorf("read refs %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
 	}
-	return sentOf(refs, q.layout(l)), err
+	return sentOf(refs, q.record.layout(l)), err
 }
 
 // sentOf returns those of refs that are to be pushed, by their names on the session remote.

@@ -61,10 +61,10 @@ type QueueOptions struct {
 }
 
 // Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each compares
-// the refs of both repositories and pushes the differences.
+// the refs of both repositories and pushes the differences. The parts of a Queue are types with a lock of their own: see each.
 //
-// Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. mu is a leaf lock
-// (no other lock is taken while it is held), which guards the state that Status reports.
+// Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. The locks of the parts are
+// leaf locks (no other lock is taken while one of them is held).
 type Queue struct {
 	o      QueueOptions
 	log    *zap.Logger
@@ -76,66 +76,22 @@ type Queue struct {
 	wake        chan struct{}
 	remoteToken chan struct{}
 
-	counted counters
+	conn   connection  // to the session remote, with counters
+	record record      // the ledger: what the session remote is known to have
+	report report      // results of the rounds, for Status
+	calls  syncCalls   // the calls of Sync
+	moved  movedRefs   // refs that another machine has moved
+	seeder seeder      // pushes base commits
+	merger notesMerger // merges notes of several sessions
 
-	meta session.Meta // the session's metadata when the queue started
-
-	// remoteToken guards the fields from sent to outrun.
+	// remoteToken guards the fields below.
 
 	// sent holds the objects that the session remote is known to have; nil: not computed yet.
 	sent idSet
-	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
-	noRewrite bool
-	// refused holds the last refusal of each refused ref, by the ref's name on the session remote.
-	refused map[string]refusal
-	// unclaimable is set if the session remote refuses session.OwnerRef.
-	unclaimable bool
-	// blocked holds the refs that could not be created. The session remote is asked for the refs that may prevent their
-	// creation, such as feature for feature/x.
-	blocked map[string]bool
+	// refusals records which updates the session remote does not accept.
+	refusals refusals
 	// outrun is set if the last round did not push the notes refs, because other sessions moved them before each push.
 	outrun bool
-
-	mu sync.Mutex
-	// ledger records what is known of the session remote. The pointer is replaced; the ledger is never changed in place.
-	ledger *ledger
-	// before is the number of bytes that earlier queues of the session transferred.
-	before Traffic
-	// failure is the error of the last round; nil: it succeeded. since is the time of the first of the consecutive
-	// failures.
-	failure  error
-	since    time.Time
-	diverged []Diverged // see Status.Diverged
-	// behind holds the refs whose value on the session remote contains the Repo's value, each with its value there.
-	behind map[string]object.ID
-	// moved holds the refs that only this session writes but another session moved, each with its new value.
-	moved map[string]object.ID
-	// reported holds the values of moved that were added to news or passed to Taken, so that each is passed once.
-	reported map[string]object.ID
-	// news holds the moved refs for which QueueOptions.Taken has not been called yet.
-	news []Taken
-	// declined holds the refused refs, those of the user first.
-	declined []refusedRef
-	notices  []string // see Status.Notices
-	// seeding is the push of base commits in progress; nil: there is none.
-	seeding *seeding
-	// baseAttempt is the last attempt to push base commits.
-	baseAttempt baseAttempt
-	// asked is the number of calls of Sync so far; answered is the number of those calls that a finished round covers.
-	asked, answered uint64
-	// outcome is the error of the last finished round.
-	outcome error
-	// changed is closed and replaced whenever the state that mu guards changes.
-	changed chan struct{}
-	closed  bool
-}
-
-// refusal records that the session remote refused an update of a ref.
-type refusal struct {
-	id    object.ID // refused value of the ref
-	until time.Time // time before which id is not sent again
-	text  string    // reason that the session remote stated
-	count int       // number of consecutive refusals of id
 }
 
 // NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records what they have pushed,
@@ -145,22 +101,20 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), remoteToken: make(chan struct{}, 1),
-		refused: map[string]refusal{}, blocked: map[string]bool{},
-		moved: map[string]object.ID{}, reported: map[string]object.ID{}, changed: make(chan struct{})}
+	q := newQueue(o)
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	if o.Remote == nil {
 		return q, nil
 	}
 	l, err := readLedger(o.Repo, o.Remote.URL())
 	if err == nil {
-		q.meta, err = metaOf(o.Repo)
+		q.record.meta, err = metaOf(o.Repo)
 	}
 	if err != nil {
 		q.cancel()
 		return nil, err
 	}
-	q.ledger, q.before = l, l.traffic
+	q.record.ledger, q.conn.before = l, l.traffic
 	// An earlier queue chose ModeThin, in which the refs are stored in a container, a single ref of the session remote.
 	// The remote has to use the container from the first push.
 	if l.mode == ModeThin {
@@ -170,6 +124,20 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	q.Wake()
 	q.done.Go(func() { q.run(q.ctx) })
 	return q, nil
+}
+
+// newQueue returns a queue with its parts, without a ledger and without a goroutine.
+func newQueue(o QueueOptions) *Queue {
+	q := &Queue{
+		o: o, log: o.Log, wake: make(chan struct{}, 1), remoteToken: make(chan struct{}, 1), refusals: newRefusals(),
+		conn:   connection{repo: o.Repo, remote: o.Remote, origin: o.Origin},
+		report: report{session: o.Session, log: o.Log, next: make(chan struct{})},
+	}
+	q.record.conn, q.record.log = &q.conn, o.Log
+	q.merger = notesMerger{repo: o.Repo, conn: &q.conn, session: o.Session, log: o.Log}
+	q.seeder.conn, q.seeder.dir, q.seeder.session, q.seeder.log = &q.conn, o.Dir, o.Session, o.Log
+	q.seeder.record, q.seeder.changed = q.recordBase, q.report.tell
+	return q
 }
 
 // Wake makes the queue start a round at once. It is called when something outside of the Repo has changed, for example
@@ -184,17 +152,16 @@ func (q *Queue) Wake() {
 // Close cancels a push in progress and waits for the queue's goroutine. Pending refs stay pending; the next queue of the
 // Repo pushes them. Calls of Sync end with ErrClosed. Close may be called several times, and always returns nil.
 func (q *Queue) Close() error {
-	q.mu.Lock()
-	before := q.closed
-	q.closed = true
-	q.mu.Unlock()
+	first := q.report.close()
 	q.cancel()
 	q.done.Wait()
-	if !before {
+	if first {
 		// A goroutine that holds remoteToken releases it soon, because its context was cancelled.
 		q.remoteToken <- struct{}{}
-		q.keepTraffic()
-		q.tell()
+		if q.o.Remote != nil {
+			q.record.keepTraffic()
+		}
+		q.report.tell()
 	}
 	return nil
 }
@@ -204,8 +171,8 @@ func (q *Queue) Close() error {
 func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
-		asked := q.askedNow()
-		need, busy, err := q.round(ctx, asked > q.answeredNow())
+		asked, waiting := q.calls.open()
+		need, busy, err := q.round(ctx, waiting)
 		if ctx.Err() != nil {
 			return
 		}
@@ -219,7 +186,7 @@ func (q *Queue) run(ctx context.Context) {
 		if err == nil && len(need) > 0 {
 			// The session remote lacks base commits. After they are pushed, the next round sends the refs that depend on
 			// them.
-			if wait, err = q.fetchBase(ctx, need, asked > q.answeredNow()); err == nil {
+			if wait, err = q.seeder.push(ctx, need, q.record.baseCommits(), waiting); err == nil {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -232,7 +199,8 @@ func (q *Queue) run(ctx context.Context) {
 		}
 		// Sync does not wait for notes that were pushed under a diverged name: such notes are not pending.
 		if !busy || q.Status().Pending == 0 {
-			q.answer(asked, err, wait > baseFirst)
+			q.calls.answer(asked, err, wait > baseFirst)
+			q.report.tell()
 		}
 		if !q.rest(ctx, failures, wait) {
 			return
@@ -240,13 +208,10 @@ func (q *Queue) run(ctx context.Context) {
 	}
 }
 
-// tellTaken calls QueueOptions.Taken for each moved ref in q.news and empties that list. It reports whether the list had
-// an entry.
+// tellTaken calls QueueOptions.Taken for each ref that another machine has moved since the last call. It reports whether there
+// was such a ref.
 func (q *Queue) tellTaken() bool {
-	q.mu.Lock()
-	news := q.news
-	q.news = nil
-	q.mu.Unlock()
+	news := q.moved.takeNews()
 	for _, n := range news {
 		if q.o.Taken != nil {
 			q.o.Taken(n)
@@ -267,7 +232,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	if failures > 0 {
 		most := queueRetry
 		// A caller waits in Sync: retry more often.
-		if q.askedNow() > q.answeredNow() {
+		if _, waiting := q.calls.open(); waiting {
 			most = syncRetry
 		}
 		retry = time.After(min(retryIn(failures), most))
@@ -312,77 +277,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 func (q *Queue) refusalsEnd() time.Duration {
 	q.remoteToken <- struct{}{}
 	defer func() { <-q.remoteToken }()
-	var first time.Duration
-	for _, r := range q.refused {
-		if wait := max(time.Until(r.until), time.Millisecond); first == 0 || wait < first {
-			first = wait
-		}
-	}
-	return first
-}
-
-// askedNow returns the number of calls of Sync so far. The caller must not hold mu.
-func (q *Queue) askedNow() uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.asked
-}
-
-// answeredNow returns the number of calls of Sync that a finished round covers. The caller must not hold mu.
-func (q *Queue) answeredNow() uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.answered
-}
-
-// answer ends the first asked calls of Sync with err, the outcome of a round, if the round succeeded or a retry would
-// fail in the same way. After other errors, for example if the session remote is unreachable, the calls continue to wait
-// for a retry, unless givenUp is set, which means that the next retry is too far in the future.
-func (q *Queue) answer(asked uint64, err error, givenUp bool) {
-	q.mu.Lock()
-	// asked was read before the round, so calls that began during the round wait for the next one.
-	if err == nil || givenUp || final(err) {
-		q.answered = max(q.answered, asked)
-		q.outcome = err
-	}
-	q.mu.Unlock()
-	q.tell()
-}
-
-// final reports whether a retry would end with the same err, because the cause is the configuration or the access rights.
-func final(err error) bool {
-	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
-}
-
-// tell wakes the goroutines that wait for a change of the state that mu guards. The caller must not hold mu.
-func (q *Queue) tell() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	close(q.changed)
-	q.changed = make(chan struct{})
-}
-
-// fail records err as the result of the last round; nil: the round succeeded. It logs a failure unless the round before
-// failed with the same text, and it logs the first success after a failure.
-func (q *Queue) fail(err error) {
-	q.mu.Lock()
-	before := q.failure
-	q.failure = err
-	if err != nil && before == nil {
-		q.since = time.Now()
-	}
-	q.mu.Unlock()
-	switch {
-	case err != nil && (before == nil || before.Error() != err.Error()):
-		q.log.Warn("push to session remote", zap.String("session", q.o.Session), zap.Error(err))
-	case err == nil && before != nil:
-		q.log.Info("reached session remote again", zap.String("session", q.o.Session))
-	}
+	return q.refusals.next()
 }
 
 // Sync waits until the session remote has confirmed that it has the values that the refs of the Repo had when Sync was
@@ -395,17 +290,13 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	if q.o.Remote == nil {
 		return nil
 	}
-	q.mu.Lock()
-	q.asked++
-	mine := q.asked
-	q.mu.Unlock()
+	mine := q.calls.ask()
 	q.Wake()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		q.mu.Lock()
-		answered, outcome, changed, closed := q.answered >= mine, q.outcome, q.changed, q.closed
-		q.mu.Unlock()
+		changed, closed := q.report.changed() // before the answer is read: see changed
+		answered, outcome := q.calls.answeredTo(mine)
 		switch {
 		case answered && outcome != nil:
 			return outcome
@@ -455,9 +346,7 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 		}
 		return id
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.ledger.refs[q.layout(q.ledger).There(ref)].acked
+	return q.record.acked(ref)
 }
 
 // Has reports whether the session remote is known to have checkpoint p.

@@ -35,14 +35,15 @@ func TestReachWaitsForWhatWasSettled(t *testing.T) {
 	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: session.Writer{State: "here"}}); err != nil {
 		t.Fatal(err)
 	}
-	q := &Queue{o: QueueOptions{Repo: repo, Session: "s", Remote: thin.New(remote, "s", nil)}, ledger: newLedger(remote.URL()), changed: make(chan struct{})}
+	q := newQueue(QueueOptions{Repo: repo, Session: "s", Remote: thin.New(remote, "s", nil)})
+	q.record.ledger = newLedger(remote.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for moved, want := range map[object.ID]error{
 		theirs: context.Canceled,
 		object.MustID("1111111111111111111111111111111111111111"): ErrMoved,
 	} {
-		q.moved = map[string]object.ID{ref: moved}
+		q.moved.set(map[string]object.ID{ref: moved})
 		if err := q.Reach(ctx, ref); !errors.Is(err, want) {
 			t.Errorf("moved to %s: %v, want %v", moved, err, want)
 		}

@@ -45,15 +45,15 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 	defer func() {
 		// The error of a cancelled round is not a failure of the session remote.
 		if ctx.Err() == nil {
-			q.fail(err)
+			q.report.fail(err)
 		}
-		q.tell()
+		q.report.tell()
 	}()
 	if verify {
-		clear(q.refused)
+		q.refusals.retryAll()
 	}
 	t := &pushAttempt{q: q, verify: verify, failed: map[string]int{}}
-	defer q.decline()
+	defer func() { q.report.decline(q.refusals.list(q.record.layout(q.record.now()))) }()
 	for range roundTries {
 		again, err := t.try(ctx)
 		if err == nil && again {
@@ -98,21 +98,19 @@ type pushAttempt struct {
 // push. The caller holds Queue.remoteToken.
 func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
-	q.mu.Lock()
-	ledger := q.ledger.clone()
-	q.mu.Unlock()
+	ledger := q.record.now().clone()
 	local, err := q.local(ledger)
 	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison,
 	// which would otherwise take them for removed refs.
 	if errors.Is(err, session.ErrBroken) {
-		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.layout(ledger))); err == nil {
+		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.record.layout(ledger))); err == nil {
 			local, err = q.local(ledger)
 		}
 	}
 	if err != nil {
 		return false, err
 	}
-	if !t.verify && !q.outrun && ledger.pending(local, q.layout(ledger)) == 0 {
+	if !t.verify && !q.outrun && ledger.pending(local, q.record.layout(ledger)) == 0 {
 		return false, nil
 	}
 	// A session's metadata ref is never removed on purpose. If the Repo lacks it, the Repo is damaged, so other missing refs
@@ -120,7 +118,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	if meta := session.MetaRef(q.o.Session); local[meta].IsZero() && !ledger.refs[meta].acked.IsZero() {
 		return false, fmt.Errorf("compare with session remote: %w", errNoMeta)
 	}
-	push, err := q.openPush(ctx, q.names(local, ledger))
+	push, err := q.conn.open(ctx, q.names(local, ledger))
 	if err != nil {
 		return false, err
 	}
@@ -148,7 +146,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 		}
 	}
 	plan := q.compare(local, theirs, ledger)
-	q.follow(ctx, plan, local)
+	q.follow(ctx, plan.moved, local)
 	updates := slices.DeleteFunc(plan.updates, func(u update) bool { return t.left(u) })
 	if len(updates) == 0 {
 		t.busy = false
@@ -175,8 +173,7 @@ func (t *pushAttempt) left(u update) bool {
 	if t.failed[u.Name] > movedTries {
 		return true
 	}
-	r, ok := t.q.refused[u.Name]
-	return ok && r.id == u.New && time.Now().Before(r.until)
+	return t.q.refusals.delayed(u.Name, u.New)
 }
 
 // load returns the objects that have to be sent with updates, and the updates that can be sent. If the session remote
@@ -205,7 +202,7 @@ func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []updat
 	if push.Thin() {
 		return h, updates, nil
 	}
-	lacks, err := q.lacks(ctx, h.baseCommits, l, theirs, t.missing >= 2)
+	lacks, err := q.seeder.lacks(ctx, h.baseCommits, l, theirs, t.missing >= 2)
 	if err == nil && len(lacks) > 0 && q.o.Base == ModeShared {
 		err = errNoBase
 	}
@@ -258,7 +255,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 	}
 	q.keep(l, local)
 	start := time.Now()
-	results, err := q.sendPush(ctx, push, req, contained)
+	results, err := q.conn.send(ctx, push, req, contained)
 	if err != nil {
 		return false, err
 	}
@@ -270,7 +267,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 		var r *transport.Rejected
 		if !errors.As(results[i], &r) {
 			l.learn(u.Name, u.New)
-			delete(q.refused, u.Name)
+			q.refusals.forget(u.Name)
 			continue
 		}
 		// The ref has another value than the ledger recorded. The server cannot apply earlier pushes without an answer any
@@ -300,7 +297,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 	if failure != nil {
 		return false, failure
 	}
-	return refused != nil || l.pending(local, q.layout(l)) > 0, nil
+	return refused != nil || l.pending(local, q.record.layout(l)) > 0, nil
 }
 
 // rejected handles the refusal r of update u: it records the refusal, or prepares another push. If it returns an error,
@@ -315,17 +312,15 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 	case transport.RejectAtomic:
 		return nil
 	case transport.RejectFastForward:
-		if !u.New.IsZero() && strings.HasPrefix(u.Name, "refs/heads/") && !q.noRewrite {
+		if !u.New.IsZero() && strings.HasPrefix(u.Name, "refs/heads/") && !q.refusals.noRewrite {
 			// The next comparison pushes the rewritten branch to its diverged name.
-			q.noRewrite = true
+			q.refusals.noRewrite = true
 			return nil
 		}
 	case transport.RejectDeletion:
 		// The ref stays on the session remote, which does no harm. From now on it does not belong to this session.
 		delete(l.refs, u.Name)
-		q.mu.Lock()
-		q.notice("the session remote still has " + u.Name + ", which was removed in this session")
-		q.mu.Unlock()
+		q.report.notice("the session remote still has " + u.Name + ", which was removed in this session")
 		return nil
 	case transport.RejectMoved: // the ref changed or is locked, perhaps by an earlier push of this session
 		if t.failed[u.Name]++; t.failed[u.Name] <= movedTries {
@@ -333,8 +328,8 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		}
 		// The ref may be impossible to create because of another ref, as feature/x is if feature exists. Request the
 		// names of such refs before the next comparison.
-		if _, users := q.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.blocked[u.Name] {
-			q.blocked[u.Name], t.failed[u.Name] = true, movedTries
+		if _, users := q.record.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.refusals.blocked[u.Name] {
+			q.refusals.blocked[u.Name], t.failed[u.Name] = true, movedTries
 			return nil
 		}
 		t.later = r
@@ -346,19 +341,8 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		}
 	case transport.RejectHook, transport.RejectMissing:
 	}
-	q.refuse(u.Name, u.New, r)
+	q.refusals.add(u.Name, u.New, r)
 	return nil
-}
-
-// refuse records that the session remote refused to set ref to id, for the reason r. The update is not sent again before
-// a delay is over, which doubles with each refusal of the same value.
-func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
-	before := q.refused[ref]
-	count := 1
-	if before.id == id {
-		count = before.count + 1
-	}
-	q.refused[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
 }
 
 // lacking prepares the next push after the session remote has refused an update because it lacks objects. With each call
@@ -379,49 +363,69 @@ func (t *pushAttempt) lacking(r *transport.Rejected) error {
 }
 
 // keep makes l the queue's ledger and writes it to the ledger's file. local holds the refs of the Repo; if all of them are
-// pushed, keep records the time. A write error, for example of a full disk, is logged and not returned, because the values
-// can be read from the session remote again.
+// pushed, keep records the time.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
-	if l.pending(local, q.layout(l)) == 0 {
+	if l.pending(local, q.record.layout(l)) == 0 {
 		l.synced = time.Now()
 	}
-	q.mu.Lock()
-	l.traffic = q.traffic()
-	q.ledger = l.clone()
-	q.mu.Unlock()
-	if err := l.write(q.o.Repo); err != nil {
-		q.log.Warn("record pushed refs", zap.String("session", q.o.Session), zap.Error(err))
+	q.record.keep(l)
+}
+
+// compare compares the refs of the Repo with those of the session remote, and reports the result to Status. local and theirs hold
+// the refs of both, by their names on the session remote.
+func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) *comparison {
+	c := &comparison{
+		repo: q.o.Repo, layout: q.record.layout(l), ledger: l, local: local, theirs: theirs,
+		noRewrite: q.refusals.noRewrite, outrun: q.outrun,
+	}
+	c.run()
+	if c.lost {
+		q.sent = nil
+	}
+	q.report.compared(c)
+	return c
+}
+
+// follow fetches the values moved, which other machines gave to refs that only this session writes, and reports each new one to
+// QueueOptions.Taken. local holds the refs of the Repo.
+func (q *Queue) follow(ctx context.Context, moved, local map[string]object.ID) {
+	for ref, theirs := range q.moved.set(moved) {
+		// Taken reads the commit, so the commit has to be in the Repo.
+		if err := q.conn.fetch(ctx, theirs, local[ref]); err != nil {
+			q.log.Warn("fetch refs that other mounts changed", zap.String("ref", ref), zap.Error(err))
+			continue
+		}
+		q.moved.report(ref, theirs)
 	}
 }
 
-// decline updates the list of refused refs that Status reports.
-func (q *Queue) decline() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.declined = nil
-	layout := q.layout(q.ledger)
-	isUsers := func(name string) bool {
-		_, is := layout.Here(name)
-		return is
+// recordBase adds base commits to the ledger after the session remote has confirmed them. The caller must not hold remoteToken.
+func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
+	select { // other goroutines held remoteToken during the push
+	case q.remoteToken <- struct{}{}:
+		defer func() { <-q.remoteToken }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	names := slices.SortedFunc(maps.Keys(q.refused), func(a, b string) int {
-		if isUsers(a) != isUsers(b) { // the user's own refs are listed first
-			return strings.Compare(b, a)
-		}
-		return strings.Compare(a, b)
-	})
-	for _, name := range names {
-		q.declined = append(q.declined, refusedRef{name, q.refused[name].text})
+	l := q.record.now().clone()
+	local, err := q.local(l)
+	if err != nil {
+		return err
 	}
+	for _, id := range ids {
+		l.baseCommits[id] = true
+	}
+	q.keep(l, local)
+	return nil
 }
 
 // names returns the names and prefixes of the refs that are requested from the session remote; nil: all refs are. local
 // holds the refs of the Repo.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
-	name, layout := q.o.Session, q.layout(l)
+	name, layout := q.o.Session, q.record.layout(l)
 	// Only if all refs of the session remote are known can the queue decide whether the session may use branch and tag
 	// names without a prefix (session.OwnerRef).
-	if l.plain == plainUnknown && !q.ofPeople() {
+	if l.plain == plainUnknown && !q.conn.isOrigin(q.record.meta.Remote) {
 		return nil
 	}
 	names := []string{
@@ -436,7 +440,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 		_, users[ref] = layout.Here(ref)
 	}
 	maps.DeleteFunc(users, func(_ string, is bool) bool { return !is })
-	for ref := range q.blocked {
+	for ref := range q.refusals.blocked {
 		names = append(names, above(ref)...)
 	}
 	// A request with many names would be too long, so request all refs below certain prefixes instead.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,26 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
+
+// seeder pushes the base commits, with all of their history, to a session remote that lacks them (ModeSeed). Only the Queue's
+// goroutine calls its methods, except for progress, which any goroutine may call. mu is a leaf lock: no other lock is taken while
+// mu is held.
+type seeder struct {
+	conn    *connection
+	dir     string // directory for packs of history: QueueOptions.Dir
+	session string
+	log     *zap.Logger
+	// record adds base commits to the ledger after the session remote has confirmed them.
+	record func(ctx context.Context, ids []object.ID) error
+	// changed wakes the goroutines that wait for a change of the Status.
+	changed func()
+
+	mu sync.Mutex
+	// active is the push of base commits in progress; nil: there is none.
+	active *seeding
+	// last is the last attempt to push base commits.
+	last baseAttempt
+}
 
 // seeding counts the bytes of a push of base commits: first those fetched from the mounted remote, then those sent to
 // the session remote. size is 0 while it is not known.
@@ -34,23 +55,24 @@ const (
 
 // baseAttempt is the result of the last attempt to push base commits.
 type baseAttempt struct {
-	failure error // nil: it succeeded
-	// since is the time of the first failure in a row, at that of the last one.
-	since    time.Time
-	at       time.Time
-	failures int
+	failure  error     // nil: the attempt succeeded
+	since    time.Time // time of the first failure in a row
+	at       time.Time // time of the last failure
+	failures int       // number of failures in a row
 }
 
-// fetchBase pushes the base commits need, or returns the time until the next attempt and the last failure. If a caller
-// waits in Sync (asked), it does not wait for that time.
-func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (time.Duration, error) {
-	q.mu.Lock()
-	last := q.baseAttempt
-	q.mu.Unlock()
+// push pushes the base commits need. The session remote is known to have the commits have, whose history is not sent. If the
+// delay after the last failure is not over, push does nothing and returns the rest of the delay and that failure. If asked is set,
+// because a caller waits in Sync, push tries again unless the last failure is less than baseAgain ago. The caller must not hold
+// Queue.remoteToken.
+func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (time.Duration, error) {
+	s.mu.Lock()
+	last := s.last
+	s.mu.Unlock()
 	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < baseAgain) {
 		return wait, last.failure
 	}
-	err := q.seed(ctx, need)
+	err := s.seed(ctx, need, have)
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -61,14 +83,28 @@ func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (ti
 	if err == nil {
 		now = baseAttempt{}
 	}
-	q.mu.Lock()
-	q.baseAttempt = now
-	q.mu.Unlock()
+	s.mu.Lock()
+	s.last = now
+	s.mu.Unlock()
 	if err == nil {
 		return 0, nil
 	}
-	q.log.Warn("push the base commits of the session", zap.String("session", q.o.Session), zap.Error(err))
+	s.log.Warn("push the base commits of the session", zap.String("session", s.session), zap.Error(err))
 	return time.Until(now.next()), err
+}
+
+// succeeded records that the session remote has the base commits.
+func (s *seeder) succeeded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = baseAttempt{}
+}
+
+// progress returns the last attempt, and the push of base commits in progress; nil: there is none.
+func (s *seeder) progress() (baseAttempt, *seeding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last, s.active
 }
 
 // next returns the time of the next attempt.
@@ -83,11 +119,11 @@ func (g baseAttempt) next() time.Time {
 // errNoBase is returned if no remote can supply the base commits to the session remote.
 var errNoBase = errors.New("history of the session's base commit is missing on the session remote")
 
-// lacks returns the commits of baseCommits that the session remote does not have. It queries the session remote for those
-// that are not known yet; if that is impossible, it assumes that the session remote has them. complained is set after
-// the session remote reported missing objects: then nothing is assumed, and earlier answers are dropped. It updates
-// l.baseCommits and l.mode.
-func (q *Queue) lacks(
+// lacks returns the commits of baseCommits that the session remote does not have. theirs holds the refs of the session remote. For
+// commits that the ledger l does not list, lacks asks the session remote; if the server cannot be asked, lacks assumes that it has
+// the commits. complained is set after the session remote has reported missing objects: lacks then assumes nothing and asks again
+// for the commits that l lists. lacks updates l.baseCommits and l.mode.
+func (s *seeder) lacks(
 	ctx context.Context, baseCommits idSet, l *ledger, theirs map[string]object.ID, complained bool,
 ) ([]object.ID, error) {
 	there := idSet{}
@@ -111,8 +147,8 @@ func (q *Queue) lacks(
 	slices.SortFunc(open, object.ID.Compare)
 	var lacks []object.ID
 	// A session remote that is the mounted remote has its own history.
-	if len(open) > 0 && (q.o.Origin == nil || q.o.Origin.URL() != q.o.Remote.URL()) {
-		has, not, known, err := q.probe(ctx, open)
+	if len(open) > 0 && (s.conn.origin == nil || s.conn.origin.URL() != s.conn.remote.URL()) {
+		has, not, known, err := s.conn.probe(ctx, open)
 		switch {
 		case err != nil:
 			return nil, err
@@ -131,96 +167,52 @@ func (q *Queue) lacks(
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
 	} else if len(baseCommits) > 0 { // an unanswered push succeeded, or another session pushed them
-		q.mu.Lock()
-		q.baseAttempt = baseAttempt{}
-		q.mu.Unlock()
+		s.succeeded()
 	}
 	return lacks, nil
 }
 
-// probe asks the session remote for ids by a fetch with depth 1, which it aborts; a commit that is refused is missing
-// there. known is false if the server cannot be asked that way, or its error is not git's "not our ref".
-func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
-	// The probe needs protocol v2 and shallow fetches.
-	caps, err := q.o.Remote.Capabilities(ctx)
-	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.Shallow {
-		return nil, nil, false, nil
-	}
-	if err != nil {
-		return nil, nil, false, err
-	}
-	// The server names one missing commit per request: ask again without it until the rest is found.
-	has = slices.Clone(ids)
-	for len(has) > 0 {
-		req := transport.FetchRequest{Wants: has, Depth: 1}
-		if caps.Filter {
-			req.Filter = "tree:0"
-		}
-		res, err := q.o.Remote.Fetch(ctx, req)
-		var refused transport.NotOurRef
-		switch {
-		case err == nil:
-			res.Pack.Close()
-			return has, lacks, true, nil
-		case errors.As(err, &refused) && slices.Contains(has, refused.ID):
-			lacks = append(lacks, refused.ID)
-			has = slices.DeleteFunc(has, func(id object.ID) bool { return id == refused.ID })
-		// These errors say nothing about the commits.
-		case ctx.Err() != nil || errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || final(err):
-			return nil, nil, false, err
-		default:
-			return nil, nil, false, nil
-		}
-	}
-	return nil, lacks, true, nil
-}
-
 // seed pushes commits of the mounted remote with all of their history. The history is fetched once, as one pack, and
 // kept in a file until the session remote has it.
-func (q *Queue) seed(ctx context.Context, need []object.ID) error {
-	if q.o.Origin == nil {
+func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
+	if s.conn.origin == nil {
 		return errNoBase
 	}
-	s := new(seeding)
-	q.mu.Lock()
-	q.seeding = s
-	ledger := q.ledger.clone()
-	q.mu.Unlock()
-	q.tell()
+	active := new(seeding)
+	s.mu.Lock()
+	s.active = active
+	s.mu.Unlock()
+	s.changed()
 	defer func() {
-		q.mu.Lock()
-		q.seeding = nil
-		q.mu.Unlock()
+		s.mu.Lock()
+		s.active = nil
+		s.mu.Unlock()
 	}()
 	slices.SortFunc(need, object.ID.Compare)
-	var have []object.ID
-	for id := range ledger.baseCommits {
-		have = append(have, id)
-	}
-	path, err := q.spool(ctx, need, have, s)
+	path, err := s.spool(ctx, need, have, active)
 	if err != nil {
 		return fmt.Errorf("fetch history for the session remote: %w", err)
 	}
-	if err := q.sendBase(ctx, need, path, s); err != nil {
+	if err := s.send(ctx, need, path, active); err != nil {
 		return fmt.Errorf("send history to the session remote: %w", err)
 	}
 	if err := os.Remove(path); err != nil {
-		q.log.Warn("remove temporary pack of history", zap.Error(err))
+		s.log.Warn("remove temporary pack of history", zap.Error(err))
 	}
 	return nil
 }
 
-// spool returns the file that holds the pack of need, less what have reaches. It fetches the pack unless an earlier
-// attempt did.
-func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (string, error) {
+// spool returns the path of a file with a pack of all objects that the commits need reach and the commits have do not. It fetches
+// the pack from the mounted remote, unless an earlier attempt has left the file.
+func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seeding) (string, error) {
 	name := need[0].String()
-	path := filepath.Join(q.o.Dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
+	path := filepath.Join(s.dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
 	// The file is renamed to its final name only when it is complete, so it can be used as it is.
 	if st, err := os.Stat(path); err == nil {
-		s.done.Store(st.Size())
+		active.done.Store(st.Size())
 		return path, nil
 	}
-	res, err := q.o.Origin.Fetch(ctx, transport.FetchRequest{Wants: need, Haves: have})
+	res, err := s.conn.origin.Fetch(ctx, transport.FetchRequest{Wants: need, Haves: have})
 	if err != nil {
 		return "", err
 	}
@@ -233,7 +225,7 @@ func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (
 	if err != nil {
 		return "", err
 	}
-	_, err = io.Copy(f, &counted{res.Pack, &s.done})
+	_, err = io.Copy(f, &counted{res.Pack, &active.done})
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -256,11 +248,11 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sendBase pushes the pack to refs below basePrefix, which keep the commits on the session remote, and records them in
-// the ledger.
-func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *seeding) error {
-	prefix := basePrefix(q.o.Session)
-	push, err := q.openPush(ctx, []string{prefix})
+// send pushes the pack in the file path, and creates a ref below basePrefix for each of the commits need, so that gc on the
+// session remote keeps them. Then it records the commits in the ledger.
+func (s *seeder) send(ctx context.Context, need []object.ID, path string, active *seeding) error {
+	prefix := basePrefix(s.session)
+	push, err := s.conn.open(ctx, []string{prefix})
 	if err != nil {
 		return err
 	}
@@ -284,13 +276,13 @@ func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *
 			}
 			defer f.Close()
 			if st, err := f.Stat(); err == nil {
-				s.size.Store(st.Size())
+				active.size.Store(st.Size())
 			}
-			s.done.Store(0)
-			_, err = io.Copy(w, &counted{f, &s.done})
+			active.done.Store(0)
+			_, err = io.Copy(w, &counted{f, &active.done})
 			return err
 		}
-		results, err := q.sendPush(ctx, push, req, thin.Load{})
+		results, err := s.conn.send(ctx, push, req, thin.Load{})
 		if err != nil {
 			return err
 		}
@@ -298,22 +290,5 @@ func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *
 			return err
 		}
 	}
-	select { // other goroutines held remoteToken during the push
-	case q.remoteToken <- struct{}{}:
-		defer func() { <-q.remoteToken }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	q.mu.Lock()
-	l := q.ledger.clone()
-	q.mu.Unlock()
-	local, err := q.local(l)
-	if err != nil {
-		return err
-	}
-	for _, id := range need {
-		l.baseCommits[id] = true
-	}
-	q.keep(l, local)
-	return nil
+	return s.record(ctx, need)
 }

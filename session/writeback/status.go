@@ -3,7 +3,6 @@ package writeback
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -11,32 +10,23 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// noticesMost is the maximum number of notices that a Queue keeps.
-const noticesMost = 20
-
 // Status returns the current state from memory and the Repo's refs. It does no network I/O.
 func (q *Queue) Status() Status {
 	if q.o.Remote == nil {
 		return Status{Mode: ModeEmbedded, Layout: session.Layout{Session: q.o.Session, Own: true}}
 	}
-	q.mu.Lock()
-	ledger := q.ledger
-	q.mu.Unlock()
+	ledger := q.record.now()
 	local, err := q.local(ledger)
-	layout := q.layout(ledger)
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	layout := q.record.layout(ledger)
 	s := Status{
-		Mode: ledger.mode, Traffic: q.traffic(), LastSync: ledger.synced, Failure: q.failure, Since: q.since,
-		Diverged: slices.Clone(q.diverged), Layout: layout,
-		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: together(q.declined), Notices: slices.Clone(q.notices),
+		Mode: ledger.mode, Traffic: q.conn.traffic(), LastSync: ledger.synced, Layout: layout, Pending: ledger.pending(local, layout),
+		Moved: q.moved.names(),
 	}
-	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {
-		s.Behind = append(s.Behind, ref+": "+q.behind[ref].String())
-	}
+	q.report.fill(&s)
 	// Without another failure, the push of base commits is the reason for pending refs.
-	if s.Failure == nil && q.baseAttempt.failure != nil {
-		s.Failure, s.Since = q.baseAttempt.failure, q.baseAttempt.since
+	last, seeding := q.seeder.progress()
+	if s.Failure == nil && last.failure != nil {
+		s.Failure, s.Since = last.failure, last.since
 	}
 	switch {
 	case s.Failure != nil:
@@ -50,15 +40,11 @@ func (q *Queue) Status() Status {
 	if s.Failure == nil {
 		s.Since = time.Time{}
 	}
-	s.Pending = ledger.pending(local, layout)
-	if q.seeding != nil {
-		s.Seeding, s.Seeded, s.SeedSize = true, q.seeding.done.Load(), q.seeding.size.Load()
+	if seeding != nil {
+		s.Seeding, s.Seeded, s.SeedSize = true, seeding.done.Load(), seeding.size.Load()
 	}
 	return s
 }
-
-// refusedRef is a ref whose update the session remote refused, and the reason.
-type refusedRef struct{ name, text string }
 
 // together returns one text for each reason: a server that is full, or has a hook, refuses all refs with the same words.
 func together(refused []refusedRef) []string {
@@ -90,11 +76,12 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		return nil
 	}
 	for {
-		q.mu.Lock()
-		acked, failure, changed, closed := q.ledger.refs[q.layout(q.ledger).There(ref)].acked, q.failure, q.changed, q.closed
-		theirs, moved := q.moved[ref]
-		refused := slices.ContainsFunc(q.declined, func(r refusedRef) bool { return r.name == ref })
-		q.mu.Unlock()
+		// The channel is read first, so that no change is missed. The acknowledged value is read last: it may be newer than
+		// the failure of an earlier round, and then the failure does not matter.
+		changed, closed := q.report.changed()
+		refused, failure := q.report.refused(ref)
+		theirs, moved := q.moved.value(ref)
+		acked := q.record.acked(ref)
 		id, err := q.o.Repo.Ref(ref)
 		switch {
 		case err != nil:
@@ -104,7 +91,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 			return nil
 		case failure != nil:
 			return failure
-		case moved && !q.contains(id, theirs): // otherwise the local value contains the remote one by now
+		case moved && !Within(q.o.Repo, id, theirs): // otherwise the local value contains the remote one by now
 			return fmt.Errorf("push %s: %w", ref, ErrMoved)
 		case refused:
 			return fmt.Errorf("push %s: %w", ref, ErrRefused)
@@ -139,13 +126,5 @@ func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int 
 	return n
 }
 
-// notice adds a text for Status. The caller holds mu.
-func (q *Queue) notice(text string) {
-	if slices.Contains(q.notices, text) {
-		return
-	}
-	q.notices = append(q.notices, text)
-	if extra := len(q.notices) - noticesMost; extra > 0 {
-		q.notices = slices.Delete(q.notices, 0, extra)
-	}
-}
+// Figures returns the counters of this Queue.
+func (q *Queue) Figures() Figures { return q.conn.figures() }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 
-	"go.uber.org/zap"
-
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -22,36 +20,6 @@ import (
 type Traffic struct {
 	Sent, Received int64 // to and from the session remote
 	Seeded         int64 // received from the mounted remote for a session remote that lacks its history
-}
-
-// traffic returns the traffic of earlier queues plus that of this Queue.
-func (q *Queue) traffic() Traffic {
-	t, far := q.before, q.o.Remote.Stats()
-	t.Sent, t.Received = t.Sent+far.BytesOut, t.Received+far.BytesIn
-	if q.o.Origin != nil {
-		t.Seeded += q.o.Origin.Stats().BytesIn
-	}
-	return t
-}
-
-// keepTraffic writes the traffic since the last push to the ledger. The caller holds remoteToken.
-func (q *Queue) keepTraffic() {
-	if q.o.Remote == nil {
-		return
-	}
-	q.mu.Lock()
-	l := q.ledger.clone()
-	l.traffic = q.traffic()
-	changed := l.traffic != q.ledger.traffic
-	q.ledger = l
-	q.mu.Unlock()
-	// A queue that only looked does not rewrite the file.
-	if !changed {
-		return
-	}
-	if err := l.write(q.o.Repo); err != nil {
-		q.log.Warn("record traffic", zap.String("session", q.o.Session), zap.Error(err))
-	}
 }
 
 // choose decides once how the session remote gets the base commits. It chooses ModeThin if the session remote is empty
@@ -71,7 +39,7 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 			return err
 		}
 	} else if slices.ContainsFunc(push.Refs, func(ref transport.Ref) bool {
-		return !push.Direct(ref.Name) && isSent(ref.Name, q.layout(l)) && !isUsers(ref.Name)
+		return !push.Direct(ref.Name) && isSent(ref.Name, q.record.layout(l)) && !isUsers(ref.Name)
 	}) {
 		return nil // the session is already on the session remote, in another mode
 	}

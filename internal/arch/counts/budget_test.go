@@ -23,7 +23,6 @@ var (
 		"fetch.Store":             30,
 		"fetch/pipeline.Pipeline": 27,
 		"overlay.Layer":           26,
-		"session/writeback.Queue": 34,
 	}
 	overMethods = map[string]int{
 		"cache.Blobs":             64,
@@ -36,7 +35,6 @@ var (
 		"overlay/state.Table":     67,
 		"promisor.question":       45,
 		"session.Repo":            63,
-		"session/writeback.Queue": 57,
 		"transport.Remote":        46,
 		"worktree.Tree":           105,
 	}

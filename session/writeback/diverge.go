@@ -1,0 +1,126 @@
+package writeback
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// compareNotes compares a notes ref. If the values differ, it adds the ref to c.notes, so that the notes are merged. A ref that
+// was removed in the mount stays on the session remote, because other sessions use it.
+func (c *comparison) compareNotes(ref string) {
+	mine, there := c.local[ref], c.theirs[ref]
+	switch {
+	case mine.IsZero():
+		delete(c.ledger.refs, ref)
+		return
+	case there == mine:
+		c.ledger.learn(ref, mine)
+		c.undiverge(ref)
+		return
+	case c.ledger.refs[ref].acked == mine: // other sessions have committed notes on top of this session's
+		c.undiverge(ref)
+	}
+	c.notes = append(c.notes, notesMove{ref: ref, mine: mine, there: there})
+	// Other sessions have won the last races, so publish this session's notes under the diverged name, where these sessions
+	// find and merge them.
+	if c.outrun {
+		c.diverge(ref, "")
+	}
+}
+
+// say adds a message for the user.
+func (c *comparison) say(text string) { c.notices = append(c.notices, text) }
+
+// sign adds the update that records that this session moved a ref of the user to the value mine. The record is the carried ref of
+// that ref (session.CarriedRef).
+func (c *comparison) sign(ref string, mine object.ID) {
+	user, users := c.layout.Here(ref)
+	to := session.CarriedRef(c.layout.Session, user)
+	if !users || c.theirs[to] == mine {
+		return
+	}
+	c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: c.theirs[to], New: mine}})
+}
+
+// diverge adds the update that pushes the local value of ref under the diverged name of ref (session.DivergedRef). If another
+// machine has moved that name as well, or the name cannot be created, diverge uses a name that contains the id of the value. by is
+// the ref that prevents the creation of ref; "": there is none, ref has another value on the session remote.
+func (c *comparison) diverge(ref, by string) {
+	user, _ := c.layout.Here(ref)
+	mine, to := c.local[ref], session.DivergedRef(c.layout.Session, user)
+	there, known := c.theirs[to], c.ledger.refs[to]
+	free := there == mine || there.IsZero() || there == known.acked || known.mayBe(there) || Within(c.repo, mine, there)
+	// A name below or above an existing ref cannot be created.
+	for other := range c.theirs {
+		free = free && !inWay(other, to)
+	}
+	if !free {
+		to = divergedOwn(to, mine)
+		there = c.theirs[to]
+	}
+	c.diverged = append(c.diverged, Diverged{Ref: user, There: ref, Ours: to, InWay: by})
+	if there == mine {
+		c.ledger.learn(to, there)
+		return
+	}
+	c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there, New: mine}})
+}
+
+// undiverge adds the update that removes the diverged name of ref. It is called when ref itself has the local value, or gets it
+// by the same push.
+func (c *comparison) undiverge(ref string) {
+	user, users := c.layout.Here(ref)
+	if !users {
+		return
+	}
+	to := session.DivergedRef(c.layout.Session, user)
+	there := c.theirs[to]
+	if there.IsZero() {
+		delete(c.ledger.refs, to)
+		return
+	}
+	// If another machine has moved the diverged name, the name keeps the value of that machine.
+	if there == c.ledger.refs[to].acked {
+		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there}})
+	}
+}
+
+// inWay returns a ref of the session remote that prevents the creation of ref, because git does not allow the refs feature and
+// feature/x at the same time; "": there is none. mine and there are the values of ref in the Repo and on the session remote. inWay
+// searches only c.theirs, which includes such refs once the session remote has refused ref.
+func (c *comparison) inWay(ref string, mine, there object.ID) string {
+	if _, users := c.layout.Here(ref); !users || mine.IsZero() || !there.IsZero() {
+		return ""
+	}
+	var by []string
+	for other := range c.theirs {
+		if inWay(other, ref) && !c.gone[other] {
+			by = append(by, other)
+		}
+	}
+	slices.Sort(by)
+	if len(by) == 0 {
+		return ""
+	}
+	return by[0]
+}
+
+// inWay reports whether two refs cannot exist at the same time.
+func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
+
+// above returns the proper prefixes of ref that git would need as directories; none of them can be a ref beside it.
+func above(ref string) (names []string) {
+	for i := len(ref) - 1; i > len("refs/heads/"); i-- {
+		if ref[i] == '/' {
+			names = append(names, ref[:i])
+		}
+	}
+	return names
+}
+
+// divergedOwn returns a diverged name that is used for the value id alone.
+func divergedOwn(ref string, id object.ID) string { return ref + "." + id.String()[:12] }

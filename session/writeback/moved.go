@@ -1,0 +1,67 @@
+package writeback
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// movedRefs holds the refs that only this session writes but that another machine has moved on the session remote, such as the
+// session's metadata after that machine took the session over. Rounds fill it; the Queue's goroutine passes each new value to
+// QueueOptions.Taken once. mu is a leaf lock: no other lock is taken while mu is held.
+type movedRefs struct {
+	mu sync.Mutex
+	// refs holds the moved refs, each with its value on the session remote, as the last comparison found them.
+	refs map[string]object.ID
+	// reported holds the values that were added to news, so that each is passed to QueueOptions.Taken once.
+	reported map[string]object.ID
+	// news holds the moved refs for which QueueOptions.Taken has not been called yet.
+	news []Taken
+}
+
+// set replaces the moved refs by the result of a comparison. It returns those whose values were not reported yet.
+func (m *movedRefs) set(refs map[string]object.ID) (fresh map[string]object.ID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refs = refs
+	fresh = maps.Clone(refs)
+	maps.DeleteFunc(fresh, func(ref string, theirs object.ID) bool { return m.reported[ref] == theirs })
+	return fresh
+}
+
+// report adds a moved ref to the news. The Repo has the commit theirs.
+func (m *movedRefs) report(ref string, theirs object.ID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.reported == nil {
+		m.reported = map[string]object.ID{}
+	}
+	m.reported[ref] = theirs
+	m.news = append(m.news, Taken{Ref: ref, Theirs: theirs})
+}
+
+// takeNews returns the news and empties the list.
+func (m *movedRefs) takeNews() []Taken {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	news := m.news
+	m.news = nil
+	return news
+}
+
+// value returns the value of ref on the session remote, and whether another machine has moved the ref.
+func (m *movedRefs) value(ref string) (theirs object.ID, moved bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	theirs, moved = m.refs[ref]
+	return theirs, moved
+}
+
+// names returns the sorted names of the moved refs.
+func (m *movedRefs) names() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.refs))
+}

@@ -1,0 +1,213 @@
+package writeback
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// maxNote is the maximum size of a note in bytes.
+const maxNote = 16 << 20
+
+// notesMerger merges the notes of this session with those of other sessions in the Repo. A round uses it before each push of a
+// notes ref. It has no state of its own; the caller holds Queue.remoteToken, because all merges use the same directory, notesDir.
+type notesMerger struct {
+	repo    *session.Repo
+	conn    *connection
+	session string
+	log     *zap.Logger
+}
+
+// merge returns a commit that contains the notes of this session, those of the session remote, and those that other sessions
+// pushed to diverged names (session.DivergedRef). load holds the objects of that commit that the session remote lacks; sent are
+// objects that the session remote is known to have.
+func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merged object.ID, load *pushSet, err error) {
+	merged = n.mine
+	if !n.there.IsZero() {
+		if err := m.conn.fetch(ctx, n.there, n.mine); err != nil {
+			return merged, nil, err
+		}
+		switch {
+		// The session remote has these notes and more.
+		case Within(m.repo, n.there, n.mine):
+			return n.there, nil, nil
+		case Within(m.repo, n.mine, n.there):
+		default:
+			if merged, err = m.union(ctx, n.mine, n.there); err != nil {
+				return merged, nil, err
+			}
+		}
+	}
+	tips := []object.ID{n.there}
+	for _, other := range n.others {
+		if Within(m.repo, merged, other) {
+			continue
+		}
+		// The other session may have removed its diverged name.
+		if err := m.conn.fetch(ctx, other, n.there); err != nil {
+			m.log.Debug("fetch notes of another session", zap.String("session", m.session), zap.Error(err))
+			continue
+		}
+		if merged, err = m.union(ctx, merged, other); err != nil {
+			return merged, nil, err
+		}
+		tips = append(tips, other)
+	}
+	tips = slices.DeleteFunc(tips, object.ID.IsZero)
+	have, err := hadOf(ctx, m.repo, tips)
+	if err != nil {
+		return merged, nil, err
+	}
+	maps.Copy(have, sent)
+	load, err = newPushSet(ctx, m.repo, []object.ID{merged}, have)
+	return merged, load, err
+}
+
+// notesDir is a git directory inside the Repo. Stock git merges notes in it, because it merges only refs below
+// refs/notes/, and in the Repo itself those are the user's.
+const notesDir = "artifactfs.notes"
+
+// union merges two values of a notes ref with stock git; notes that both sides changed are merged by mergeNote. The
+// objects are written to the Repo.
+func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
+	dir := filepath.Join(m.repo.Dir(), notesDir)
+	if err := os.RemoveAll(dir); err != nil { // left by a crash
+		return object.ID{}, err
+	}
+	defer os.RemoveAll(dir)
+	// The directory is a bare repository with two refs and the object format of the Repo.
+	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
+	if f := m.repo.Format(); f != object.SHA1 {
+		config += "[extensions]\n\tobjectformat = " + f.String() + "\n"
+	}
+	for name, text := range map[string]string{
+		"HEAD": "ref: refs/heads/none\n", "config": config, notesPrefix + "ours": ours.String() + "\n",
+		notesPrefix + "theirs": theirs.String() + "\n",
+	} {
+		file := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return object.ID{}, err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return object.ID{}, err
+		}
+	}
+	git := func(args ...string) (string, error) { return m.git(ctx, dir, args...) }
+	_, err := git("notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "manual", notesPrefix+"theirs")
+	// git notes merge leaves one file per conflicting note in NOTES_MERGE_WORKTREE.
+	conflicts, readErr := os.ReadDir(filepath.Join(dir, "NOTES_MERGE_WORKTREE"))
+	if err != nil && (readErr != nil || len(conflicts) == 0) {
+		return object.ID{}, err
+	}
+	if err != nil {
+		var base object.ID
+		// Without a common ancestor, base stays zero.
+		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil {
+			if base, err = object.ParseID(text); err != nil {
+				return object.ID{}, err
+			}
+		}
+		for _, file := range conflicts {
+			var sides [3][]byte
+			for i, side := range []object.ID{base, ours, theirs} {
+				if sides[i], err = m.note(side, file.Name()); err != nil {
+					return object.ID{}, err
+				}
+			}
+			merged := mergeNote(sides[0], sides[1], sides[2])
+			if err := os.WriteFile(filepath.Join(dir, "NOTES_MERGE_WORKTREE", file.Name()), merged, 0o644); err != nil {
+				return object.ID{}, err
+			}
+		}
+		if _, err := git("notes", "merge", "-q", "--commit"); err != nil {
+			return object.ID{}, err
+		}
+	}
+	return session.NewRefDir(dir, m.repo.Format()).Ref(notesPrefix + "ours")
+}
+
+// note returns the text of one note in the notes commit tip, with a newline at its end; nil: there is none. name is the
+// annotated object's id in hex. Git may split it into directories of two digits each (fanout).
+func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
+	if tip.IsZero() {
+		return nil, nil
+	}
+	c, err := m.repo.Commit(tip)
+	if err != nil {
+		return nil, err
+	}
+	for tree := c.Tree; ; {
+		entries, err := m.repo.Tree(tree)
+		if err != nil {
+			return nil, err
+		}
+		// Either the note itself, or the directory that is named after the first two digits.
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool {
+			return e.Name == name || e.Mode == object.ModeDir && len(e.Name) == 2 && strings.HasPrefix(name, e.Name)
+		})
+		if i < 0 {
+			return nil, nil
+		}
+		if e := entries[i]; e.Mode == object.ModeDir {
+			tree, name = e.ID, name[2:]
+			continue
+		}
+		_, text, err := m.repo.Get(entries[i].ID, maxNote)
+		if err != nil {
+			return nil, err
+		}
+		return append(bytes.TrimRight(text, "\n"), '\n'), nil
+	}
+}
+
+// git runs a git command in notesDir, with the Repo's object directory, and returns its output without newlines at
+// the end.
+func (m *notesMerger) git(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
+	cmd.Env = append(append(cmd.Env, "GIT_OBJECT_DIRECTORY="+filepath.Join(m.repo.Dir(), "objects")), gitcmd.Identity()...)
+	out, err := gitcmd.Output(cmd)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimRight(string(out), "\n"), nil
+}
+
+// mergeNote merges a note that both sides changed. If all versions are JSON objects, as artifactfs session note writes
+// them, it merges member by member against base, so that an old value does not reappear; ours wins where both sides
+// changed a member. Any other note becomes the sorted union of lines, as by git notes merge -s cat_sort_uniq.
+func mergeNote(base, ours, theirs []byte) []byte {
+	var b, o, t map[string]json.RawMessage
+	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil ||
+		len(base) > 0 && json.Unmarshal(base, &b) != nil {
+		lines := slices.DeleteFunc(strings.Split(string(ours)+string(theirs), "\n"), func(line string) bool { return line == "" })
+		slices.Sort(lines)
+		return []byte(strings.Join(slices.Compact(lines), "\n") + "\n")
+	}
+	for name, value := range o {
+		if was, ok := b[name]; !ok || !bytes.Equal(was, value) {
+			t[name] = value
+		}
+	}
+	// A member that ours removed and theirs did not change is removed.
+	for name, was := range b {
+		if _, ok := o[name]; !ok && bytes.Equal(t[name], was) {
+			delete(t, name)
+		}
+	}
+	merged, err := json.Marshal(t)
+	if err != nil { // decoded JSON can always be encoded
+		return ours
+	}
+	return append(merged, '\n')
+}

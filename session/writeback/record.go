@@ -1,0 +1,72 @@
+package writeback
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// record holds the queue's ledger in memory and in its file. A round works on a copy, which keep makes the current ledger. mu is a
+// leaf lock: no other lock is taken while mu is held.
+type record struct {
+	conn *connection
+	meta session.Meta // the session's metadata when the queue started
+	log  *zap.Logger
+
+	mu sync.Mutex
+	// ledger is the current ledger. The pointer is replaced; the ledger is never changed in place.
+	ledger *ledger
+}
+
+// now returns the current ledger, which must not be changed.
+func (r *record) now() *ledger {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ledger
+}
+
+// layout returns the layout for the queue's session, as far as ledger l records it.
+func (r *record) layout(l *ledger) session.Layout { return l.layout(r.meta) }
+
+// acked returns the value of a ref of the Repo that the session remote has confirmed last; zero: the ref does not exist there.
+func (r *record) acked(ref string) object.ID {
+	l := r.now()
+	return l.refs[r.layout(l).There(ref)].acked
+}
+
+// baseCommits returns the base commits that the session remote is known to have.
+func (r *record) baseCommits() []object.ID { return slices.Collect(maps.Keys(r.now().baseCommits)) }
+
+// keep makes l the current ledger and writes l to the ledger's file. A write error, for example of a full disk, is logged and not
+// returned, because the values can be read from the session remote again. The caller holds Queue.remoteToken.
+func (r *record) keep(l *ledger) {
+	l.traffic = r.conn.traffic()
+	r.mu.Lock()
+	r.ledger = l.clone()
+	r.mu.Unlock()
+	if err := l.write(r.conn.repo); err != nil {
+		r.log.Warn("record pushed refs", zap.String("session", r.meta.Session), zap.Error(err))
+	}
+}
+
+// keepTraffic writes the traffic since the last push to the ledger. The caller holds Queue.remoteToken.
+func (r *record) keepTraffic() {
+	l := r.now().clone()
+	before := l.traffic
+	l.traffic = r.conn.traffic()
+	// A queue that has not exchanged data with the session remote does not rewrite the file.
+	if l.traffic == before {
+		return
+	}
+	r.mu.Lock()
+	r.ledger = l
+	r.mu.Unlock()
+	if err := l.write(r.conn.repo); err != nil {
+		r.log.Warn("record traffic", zap.String("session", r.meta.Session), zap.Error(err))
+	}
+}

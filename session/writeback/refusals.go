@@ -1,0 +1,87 @@
+package writeback
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// refusals records which updates the session remote does not accept. A refused update is sent again after a delay, which doubles
+// with each refusal of the same value. Queue.remoteToken guards all fields.
+type refusals struct {
+	// refs holds the last refusal of each refused ref, by the ref's name on the session remote.
+	refs map[string]refusal
+	// blocked holds the refs that could not be created. The session remote is asked for the refs that may prevent their
+	// creation, such as feature for feature/x.
+	blocked map[string]bool
+	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
+	noRewrite bool
+	// unclaimable is set if the session remote refuses session.OwnerRef.
+	unclaimable bool
+}
+
+// refusal records that the session remote refused an update of a ref.
+type refusal struct {
+	id    object.ID // refused value of the ref
+	until time.Time // time before which id is not sent again
+	text  string    // reason that the session remote stated
+	count int       // number of consecutive refusals of id
+}
+
+func newRefusals() refusals { return refusals{refs: map[string]refusal{}, blocked: map[string]bool{}} }
+
+// add records that the session remote refused to set ref to id, for the reason r.
+func (f *refusals) add(ref string, id object.ID, r *transport.Rejected) {
+	before := f.refs[ref]
+	count := 1
+	if before.id == id {
+		count = before.count + 1
+	}
+	f.refs[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
+}
+
+// forget removes the refusal of ref after an accepted update.
+func (f *refusals) forget(ref string) { delete(f.refs, ref) }
+
+// retryAll ends the delays of all refused updates.
+func (f *refusals) retryAll() { clear(f.refs) }
+
+// delayed reports whether the session remote has refused to set ref to id and the delay since then is not over.
+func (f *refusals) delayed(ref string, id object.ID) bool {
+	r, ok := f.refs[ref]
+	return ok && r.id == id && time.Now().Before(r.until)
+}
+
+// next returns the time until the first refused update may be sent again; 0: no update is refused.
+func (f *refusals) next() time.Duration {
+	var first time.Duration
+	for _, r := range f.refs {
+		if wait := max(time.Until(r.until), time.Millisecond); first == 0 || wait < first {
+			first = wait
+		}
+	}
+	return first
+}
+
+// list returns the refused refs with their reasons, the user's own refs first.
+func (f *refusals) list(layout session.Layout) []refusedRef {
+	rank := func(name string) int {
+		if _, users := layout.Here(name); users {
+			return 0
+		}
+		return 1
+	}
+	var all []refusedRef
+	for _, name := range slices.SortedFunc(maps.Keys(f.refs), func(a, b string) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
+	}) {
+		all = append(all, refusedRef{name, f.refs[name].text})
+	}
+	return all
+}

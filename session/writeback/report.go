@@ -1,0 +1,132 @@
+package writeback
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// noticesMost is the maximum number of notices that a report keeps.
+const noticesMost = 20
+
+// report holds the results of the rounds, which Status shows to users, and wakes the goroutines that wait for a change. mu is a
+// leaf lock: no other lock is taken while mu is held.
+type report struct {
+	session string
+	log     *zap.Logger
+
+	mu sync.Mutex
+	// failure is the error of the last round; nil: it succeeded. since is the time of the first of the consecutive
+	// failures.
+	failure  error
+	since    time.Time
+	diverged []Diverged // see Status.Diverged
+	// behind holds the refs whose value on the session remote contains the Repo's value, each with its value there.
+	behind map[string]object.ID
+	// declined holds the refused refs, those of the user first.
+	declined []refusedRef
+	notices  []string // see Status.Notices
+	// next is closed and replaced whenever the report, the ledger or a call of Sync changes.
+	next   chan struct{}
+	closed bool // whether the queue was closed
+}
+
+// refusedRef is a ref whose update the session remote refused, and the reason.
+type refusedRef struct{ name, text string }
+
+// changed returns a channel that is closed at the next change. A caller that waits for a condition gets the channel before it
+// reads the condition, so that it misses no change. closed reports whether the queue was closed.
+func (r *report) changed() (next <-chan struct{}, closed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next, r.closed
+}
+
+// tell wakes the goroutines that wait for a change. The caller must not hold mu.
+func (r *report) tell() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.next)
+	r.next = make(chan struct{})
+}
+
+// close records that the queue was closed, and reports whether it was not closed before.
+func (r *report) close() (first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first = !r.closed
+	r.closed = true
+	return first
+}
+
+// fail records err as the result of the last round; nil: the round succeeded. It logs a failure unless the round before
+// failed with the same text, and it logs the first success after a failure.
+func (r *report) fail(err error) {
+	r.mu.Lock()
+	before := r.failure
+	r.failure = err
+	if err != nil && before == nil {
+		r.since = time.Now()
+	}
+	r.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		r.log.Warn("push to session remote", zap.String("session", r.session), zap.Error(err))
+	case err == nil && before != nil:
+		r.log.Info("reached session remote again", zap.String("session", r.session))
+	}
+}
+
+// compared records the result of a comparison, and logs its notices.
+func (r *report) compared(c *comparison) {
+	r.mu.Lock()
+	r.diverged, r.behind = c.diverged, c.behind
+	r.mu.Unlock()
+	for _, text := range c.notices {
+		r.notice(text)
+		r.log.Info(text, zap.String("session", r.session))
+	}
+}
+
+// notice adds a text for Status, unless the report has that text. If there are too many, it drops the oldest.
+func (r *report) notice(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.Contains(r.notices, text) {
+		return
+	}
+	r.notices = append(r.notices, text)
+	if extra := len(r.notices) - noticesMost; extra > 0 {
+		r.notices = slices.Delete(r.notices, 0, extra)
+	}
+}
+
+// decline replaces the list of refused refs.
+func (r *report) decline(refs []refusedRef) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.declined = refs
+}
+
+// refused reports whether ref is on the list of refused refs, and returns the error of the last round.
+func (r *report) refused(ref string) (refused bool, failure error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.declined, func(d refusedRef) bool { return d.name == ref }), r.failure
+}
+
+// fill copies the report into s.
+func (r *report) fill(s *Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Failure, s.Since, s.Refused = r.failure, r.since, together(r.declined)
+	s.Diverged, s.Notices = slices.Clone(r.diverged), slices.Clone(r.notices)
+	for _, ref := range slices.Sorted(maps.Keys(r.behind)) {
+		s.Behind = append(s.Behind, ref+": "+r.behind[ref].String())
+	}
+}
