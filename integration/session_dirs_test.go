@@ -17,7 +17,7 @@ func (m mounted) dirModes() string {
 	return m.w.sh(m.Dir, `find . -name .git -prune -o -mindepth 1 -type d -printf '%P %m\n' | sort`)
 }
 
-// A directory that a restore has made is in the next checkpoint, though all that was in it is gone by then.
+// A directory that a restore has created is in the next checkpoint, even if all its files have been removed since.
 func TestCheckpointsHoldDirectoriesThatARestoreHasMade(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -32,7 +32,7 @@ func TestCheckpointsHoldDirectoriesThatARestoreHasMade(t *testing.T) {
 	}
 }
 
-// Empty directories are in checkpoints: restore, fork and a resumed session have them, with their modes.
+// Checkpoints contain empty directories: restore, fork and a resumed session create them with their modes.
 func TestCheckpointsHoldEmptyDirectories(t *testing.T) {
 	w, r := newTravelled(t)
 	s := w.serve(gittest.ServerOptions{})
@@ -80,7 +80,7 @@ func TestCheckpointsHoldEmptyDirectories(t *testing.T) {
 	if again := f.checkpoint(); again.Tree != p.Tree {
 		t.Errorf("tree of the fork's checkpoint: got %s, want %s as nothing has changed", again.Tree, p.Tree)
 	}
-	// What git commits in a mount that began with such a tree has no empty directory.
+	// A commit in a mount of such a checkpoint has no empty directories.
 	w.sh(f.Dir, "git checkout -q -- . && git commit -q --allow-empty -m same")
 	if tree := w.sh(f.Dir, "git ls-tree -rt HEAD"); strings.Contains(tree, "private") {
 		t.Errorf("tree of a commit in the fork has an empty directory:\n%s", tree)

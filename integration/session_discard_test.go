@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A discarded session is gone here and on its session remote, mounted or not, and comes back with what was in no checkpoint.
+// A discarded session is removed here and on its session remote, mounted or not, and can be restored including changes that were in
+// no checkpoint.
 func TestDiscardedSessionComesBack(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -36,7 +37,7 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 		t.Helper()
 		r := w.afs(append([]string{"unmount", "--discard", "--yes"}, args...)...)
 		if r.code != 0 || !strings.Contains(r.stderr, "artifactfs session undelete work restores it until ") {
-			t.Errorf("unmount --discard --yes: got %s, want how it comes back", r)
+			t.Errorf("unmount --discard --yes: got %s, want the command that restores it", r)
 		}
 		if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
 			t.Errorf("refs on the session remote after unmount --discard %v: got %v, want %v", args, left, own)
@@ -56,7 +57,7 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 	again := w.bare(url, flags...)
 	w.same("brought back", before, w.look(again.Dir))
 	w.wantFile(again.path("unsaved"), "unsaved\n")
-	if checkpoints := again.checkpoints(); len(checkpoints) < 2 { // the last one was made by git's move of a branch, or at the end
+	if checkpoints := again.checkpoints(); len(checkpoints) < 2 { // the last one was made when git moved a branch, or at the unmount
 		t.Errorf("checkpoints after the session was restored: got %+v, want at least 2", checkpoints)
 	}
 	again.sync()
@@ -68,7 +69,7 @@ func TestDiscardedSessionComesBack(t *testing.T) {
 	w.sound(c.Path)
 }
 
-// What run --keep leaves goes to the trash when the time is over, and comes back from there; without --keep it stays.
+// A session of run --keep is moved to the trash when its time is over, and can be restored from there; without --keep it stays.
 func TestRunKeeps(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -90,11 +91,11 @@ func TestRunKeeps(t *testing.T) {
 	dir := w.place("m")
 	w.ok("mount", url, dir, "--session", "short")
 	if text, err := os.ReadFile(filepath.Join(dir, "x")); string(text) != "x\n" {
-		t.Errorf("file of the session that was brought back: got %q, %v", text, err)
+		t.Errorf("file of the restored session: got %q, %v", text, err)
 	}
 	w.ok("unmount", dir)
 	w.ok("session", "gc", "forever")
 	if left := w.homes(); !slices.Contains(left, "short") {
-		t.Errorf("sessions after a session was brought back and mounted: got %v, want short to stay", left)
+		t.Errorf("sessions after a session was restored and mounted: got %v, want short to stay", left)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Asked to give up while it goes on with a session, mount leaves the session as it was.
+// If mount is interrupted while it resumes a session, the session stays as it was.
 func TestInterruptedMountLeavesTheSession(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("interrupted session"))
@@ -29,7 +29,7 @@ func TestInterruptedMountLeavesTheSession(t *testing.T) {
 	p.Wait()
 	stall.Remove()
 	if st := m.status(); st.State != control.StateUnmounted || st.Overlay.Changed != 1 {
-		t.Errorf("status %+v", st)
+		t.Errorf("status after the interrupt: got %+v", st)
 	}
 	again, _ := w.mountAt(m.Remote, m.Dir)
 	w.wantFile(again.path("new"), "new\n")
@@ -37,7 +37,7 @@ func TestInterruptedMountLeavesTheSession(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A directory that mount made goes with the mount, also if a killed process could not see to that.
+// A directory that mount created is removed after the unmount, even if the process that created it was killed.
 func TestMadeDirectoryGoesAfterAKill(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("made"))
@@ -50,6 +50,6 @@ func TestMadeDirectoryGoesAfterAKill(t *testing.T) {
 	w.wantFile(m.path("new"), "new\n")
 	w.ok("unmount", dir)
 	if exists(filepath.Dir(dir)) {
-		t.Error("the directories are left")
+		t.Error("the directories still exist")
 	}
 }

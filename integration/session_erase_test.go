@@ -20,7 +20,7 @@ func (w *world) records(session string) (records []control.TranscriptRecord) {
 	return records
 }
 
-// A session that goes on elsewhere goes on with its transcript, though its contents are on the session remote alone.
+// A session that is resumed elsewhere continues its transcript, although the earlier records are only on the session remote.
 func TestRecordAfterResume(t *testing.T) {
 	s := newShared(t)
 	s.w.unmount(s.m)
@@ -41,7 +41,7 @@ func TestRecordAfterResume(t *testing.T) {
 	o.unmount(m)
 }
 
-// A fork takes the facts along, wherever it is made, and erases what its parent erases afterwards.
+// A fork has the facts of its parent, wherever it is created, and also erases the records that the parent erases afterwards.
 func TestForkKnowsFactsAndErasures(t *testing.T) {
 	for _, base := range []string{"shared", "thin"} {
 		t.Run(base, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestForkKnowsFactsAndErasures(t *testing.T) {
 			if facts := s.w.ok("session", "fact", "list", "-C", here); !strings.Contains(facts, "port 5432") {
 				t.Errorf("facts of a fork in the same state directory: got %q", facts)
 			}
-			s.origin.SetRTT(100 * time.Millisecond) // the session remote answers first
+			s.origin.SetRTT(100 * time.Millisecond) // so that the session remote answers before the mounted remote
 			o := s.w.elsewhere()
 			dir := o.place("fork")
 			var reply control.MountReply

@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// sessionKills is how often everything is killed; `make bench BENCH="-session -only kills"` does it more often.
+// sessionKills is the number of times that all processes are killed; `make bench BENCH="-session -only kills"` kills more often.
 var sessionKills = envInt("AFS_SESSION_KILLS", 3)
 
-// policyInterval is the longest time that the default policy leaves work without a checkpoint, and what a busy machine adds.
+// policyInterval is the longest time that the default policy leaves changes without a checkpoint, and the delay of a busy machine.
 const policyInterval = 10*time.Second + 10*time.Second
 
-// Whatever dies at whatever moment, the work goes on from the last checkpoint in a state directory that knows nothing of it.
+// After a kill at any moment, the session can be resumed from the last checkpoint with a new, empty state directory.
 func TestSessionOutlivesEverything(t *testing.T) {
 	for _, kind := range []string{"embedded", "http"} {
 		t.Run(kind, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestSessionOutlivesEverything(t *testing.T) {
 			var c *carried
 			if kind == "http" {
 				c = w.sessionRemote(kind, nil)
-				t.Setenv("ARTIFACTFS_SESSION_BASE", "seed") // what comes back is compared with what stock git finds there
+				t.Setenv("ARTIFACTFS_SESSION_BASE", "seed") // so that stock git can read the session remote for the comparison
 				j.Saved, j.Copy = c.arg, c.Path
 				j.Objects = append(j.Objects, filepath.Join(c.Path, "objects"))
 			}
@@ -43,22 +43,22 @@ func TestSessionOutlivesEverything(t *testing.T) {
 			check(t, err)
 			t.Logf("seed %d: %s", j.Seed, tally)
 			if n := tally.Found[workday.Undecided]; n > 0 {
-				t.Errorf("%d of what came back could not be told to be right", n)
+				t.Errorf("%d resumed sessions could not be compared", n)
 			}
 			if c == nil || t.Failed() {
 				return
 			}
 			w.sound(c.Path)
 			for _, id := range slices.Compact(tally.Commits) {
-				if !w.has(c.Path, id) && !w.has(r.Path, id) { // all kills may come before there was anything to carry
-					t.Errorf("commit %s is gone", id)
+				if !w.has(c.Path, id) && !w.has(r.Path, id) { // if nothing was pushed, the commit is the base, on the mounted remote
+					t.Errorf("commit %s is not on the session remote", id)
 				}
 			}
 		})
 	}
 }
 
-// A session goes on from the repository in another state directory, though that one has neither history nor contents.
+// A session can be resumed from its repository in another state directory, which has neither history nor contents.
 func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -75,7 +75,7 @@ func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
 	o.sh(again.Dir, "cat moved elsewhere/* >/dev/null && git stash -qu && git log --oneline -2")
 }
 
-// What only git knows of is kept, too, if nothing else was done.
+// Changes that only git's own files have are saved, too, even if no file of the working tree has changed.
 func TestWhatOnlyGitKnowsIsKept(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)

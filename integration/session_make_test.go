@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A session remote that is a path at which there is nothing is created; without the directory above it is an error.
+// A session remote at a path that does not exist is created. If the parent directory does not exist, mount fails.
 func TestSessionRemoteIsCreated(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -22,16 +22,16 @@ func TestSessionRemoteIsCreated(t *testing.T) {
 			at := filepath.Join(w.root, "new.git")
 			none := w.afs("mount", url, w.place("none"), "--session", "work", "--session-remote", filepath.Join(w.root, "no/such/new.git"))
 			if none.code != control.ExitUsage || !strings.Contains(none.stderr, "no/such does not exist") || !strings.Contains(none.stderr, "mkdir -p") {
-				t.Errorf("below a directory that does not exist: %s", none)
+				t.Errorf("session remote below a missing directory: %s", none)
 			}
 			m := w.bare(url, "--session", "work", "--session-remote", at, "--wait", "git")
 			if st, err := os.Stat(at); err != nil || st.Mode().Perm() != 0o700 {
-				t.Errorf("%v, %v: want a directory of mode 0700", st, err)
+				t.Errorf("stat of the session remote: got %v, %v, want a directory of mode 0700", st, err)
 			}
 			w.sh(m.Dir, "echo new >new && git add new && git commit -qm new")
 			m.checkpoint("--sync")
 			if st := m.status().Session; st.Mode != "thin" || st.Pending != 0 {
-				t.Errorf("status %+v", st)
+				t.Errorf("status: got %+v", st)
 			}
 			before := w.look(m.Dir)
 			w.unmount(m)

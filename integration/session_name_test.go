@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// shown is the checkpoint that a name means.
+// shown returns the checkpoint that a name refers to.
 func (m mounted) shown(name string) control.SessionShowReply {
 	m.w.Helper()
 	var s control.SessionShowReply
@@ -18,7 +18,7 @@ func (m mounted) shown(name string) control.SessionShowReply {
 	return s
 }
 
-// Checkpoints are named by age, time and commit, and a note goes on the one that is named.
+// Checkpoints can be named by age, time and commit, and a note can be added to a named checkpoint.
 func TestCheckpointNames(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)
@@ -55,18 +55,18 @@ func TestCheckpointNames(t *testing.T) {
 	w.refusal(w.afs("session", "pin", "10m", "-C", m.Dir), control.ExitUsage, `invalid pin name "10m"`, "")
 	w.ok("session", "restore", began.Format(time.RFC3339Nano), "-C", m.Dir)
 	if exists(m.path("two")) || exists(m.path("three")) || !exists(m.path("one")) {
-		t.Error("restore by a time did not bring back the files of then")
+		t.Error("restore by a time did not restore the files of that time")
 	}
 	newest.ID = m.shown("@").ID
 
 	var note control.SessionNoteReply
 	w.json(&note, "session", "note", "@", `{"tests":"passed"}`, "-C", m.Dir)
 	if want := m.shown("@").Commit; note.Commit != want {
-		t.Errorf("commit that a note on @ was written on: got %s, want the newest checkpoint's, %s", note.Commit, want)
+		t.Errorf("commit of a note on @: got %s, want the newest checkpoint's, %s", note.Commit, want)
 	}
 	w.json(&note, "session", "note", "HEAD", `{"tests":"passed"}`, "-C", m.Dir)
 	if note.Commit != head {
-		t.Errorf("commit that a note on HEAD was written on: got %s, want %s", note.Commit, head)
+		t.Errorf("commit of a note on HEAD: got %s, want %s", note.Commit, head)
 	}
 	w.json(&note, "session", "note", first.ID, `{"tests":"failed"}`, "-C", m.Dir)
 	if text := w.git(m.Dir, "notes", "--ref", "agent", "show", first.Commit); !strings.Contains(text, "failed") {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Notes of another session that were merged into a mount are no reason for a checkpoint.
+// Merging the notes of another session into a mount does not cause a checkpoint.
 func TestMergedNotesMakeNoCheckpoint(t *testing.T) {
 	w, _, url := newOrigin(t)
 	flags := []string{"--wait", "git", "--session-remote", "origin", "--checkpoint", "off", "--session"}
@@ -22,11 +22,11 @@ func TestMergedNotesMakeNoCheckpoint(t *testing.T) {
 		return strings.Count(w.git(two.Dir, "notes", "--ref", "agent", "list"), "\n") >= 2
 	})
 	if after := two.checkpoint(); after.ID != before.ID || after.Made {
-		t.Errorf("checkpoint after notes were merged: got %s, made %t, want %s, which is there", after.ID, after.Made, before.ID)
+		t.Errorf("checkpoint after notes were merged: got %s, made %t, want the existing %s", after.ID, after.Made, before.ID)
 	}
 	w.sh(two.Dir, "git notes --ref agent append -m more HEAD")
 	if after := two.checkpoint(); after.ID == before.ID {
-		t.Errorf("checkpoint after a note of the user's: got %s, want a new one", after.ID)
+		t.Errorf("checkpoint after the user added a note: got %s, want a new one", after.ID)
 	}
 	w.unmount(one)
 	w.unmount(two)

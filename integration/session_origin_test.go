@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// newOrigin makes a remote that takes pushes, and is the session remote of mounts, too.
+// newOrigin creates a remote that accepts pushes and is the session remote of mounts, too.
 func newOrigin(t *testing.T) (w *world, r *gittest.Repo, url string) {
 	w = newWorld(t)
 	r = w.sized(3, 3)
@@ -20,13 +20,13 @@ func newOrigin(t *testing.T) (w *world, r *gittest.Repo, url string) {
 	return w, r, w.serve(gittest.ServerOptions{FinishPushes: true}).URL("sized.git")
 }
 
-// plainOf are the branches and tags of a repository without those that sessions keep under their own names.
+// plainOf returns the branches and tags of a repository without those below the names of sessions.
 func (w *world) plainOf(dir string) string {
 	w.Helper()
 	return w.sh(dir, "git for-each-ref --format='%(refname) %(objectname)' refs/heads refs/tags | grep -v '^refs/heads/afs/'")
 }
 
-// Commits of a session reach origin, and no branch or tag of the people there is moved, forward or back, but by git push.
+// Commits of a session are pushed to origin, but the plain branches and tags there are moved only by git push.
 func TestOriginsBranchesAreThePeoples(t *testing.T) {
 	t.Parallel()
 	w, r, url := newOrigin(t)
@@ -62,18 +62,18 @@ func TestOriginsBranchesAreThePeoples(t *testing.T) {
 		}
 	}
 	if got := there("refs/heads/afs/work/other"); got != "" {
-		t.Errorf("a branch that was removed in the mount is %s on origin", got)
+		t.Errorf("branch that was removed in the mount: got %s on origin", got)
 	}
 	st := m.status().Session
 	if st.Pending != 0 || st.Error != "" || len(st.Diverged) > 0 || st.Branches != "afs/work/{branch}" {
-		t.Errorf("status: %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	if out := w.ok("status", m.Dir); !strings.Contains(out, "branches  afs/work/{branch} on the session remote") {
-		t.Errorf("status says\n%s", out)
+		t.Errorf("status prints\n%s", out)
 	}
 	m.checkpoint("--sync")
 	if out := w.ok("session", "show", "-C", m.Dir); !strings.Contains(out, "refs/heads/afs/work/topic/renamed on the session remote") {
-		t.Errorf("session show says\n%s", out)
+		t.Errorf("session show prints\n%s", out)
 	}
 
 	// The user's own push moves them, and nothing else interferes.
@@ -90,7 +90,7 @@ func TestOriginsBranchesAreThePeoples(t *testing.T) {
 	heads := w.sh(m.Dir, "git for-each-ref --format='%(refname) %(objectname)' refs/heads refs/tags; git rev-parse --abbrev-ref HEAD")
 	w.unmount(m)
 
-	// Elsewhere the branches have their names again.
+	// In the resumed session the branches have their plain names.
 	other := w.elsewhere()
 	again := other.bare(url, "--wait", "git", "--session", "work", "--session-remote", "origin")
 	if got := other.sh(again.Dir, "git for-each-ref --format='%(refname) %(objectname)' refs/heads refs/tags; git rev-parse --abbrev-ref HEAD"); got != heads {
@@ -102,7 +102,7 @@ func TestOriginsBranchesAreThePeoples(t *testing.T) {
 		t.Errorf("main of the resumed session is %s on origin, want %s", got, want)
 	}
 	if got := there("refs/heads/main"); got != pushed {
-		t.Errorf("main of origin is %s after the session went on elsewhere, want %s", got, pushed)
+		t.Errorf("main of origin is %s after the session was resumed elsewhere, want %s", got, pushed)
 	}
 	other.unmount(again)
 	w.sound(r.Path)
@@ -130,7 +130,7 @@ func TestBranchesAsTheyAre(t *testing.T) {
 	w.unmount(m)
 }
 
-// A colleague's commit on a branch of the session stays there, the session's commit goes to a ref beside it, and a warning names both.
+// Another user's commit on a branch of the session stays, the session's commit is pushed to a ref beside it, and a warning names both.
 func TestDivergedIsThere(t *testing.T) {
 	w, r, url := newOrigin(t)
 	m := w.bare(url, "--wait", "git", "--session", "work", "--session-remote", "origin", "--checkpoint", "off")
@@ -145,19 +145,19 @@ func TestDivergedIsThere(t *testing.T) {
 	hint := fmt.Sprintf("git fetch %s refs/heads/afs/work/main && git merge FETCH_HEAD", url)
 	for _, args := range [][]string{{"sync", m.Dir, "--timeout", "60s"}, {"checkpoint", m.Dir, "--sync"}} {
 		if res := w.afs(args...); res.code != 0 || args[0] == "sync" && (!strings.Contains(res.stderr, kept) || !strings.Contains(res.stderr, hint)) {
-			t.Errorf("all is there: %s", res)
+			t.Errorf("sync with a diverged branch succeeded: %s", res)
 		}
 	}
 	if got := w.git(r.Path, "rev-parse", "afs/work/main"); got != theirs {
-		t.Errorf("their commit is lost: the branch is %s", got)
+		t.Errorf("the other user's commit is lost: the branch is %s", got)
 	}
 	if got := w.git(r.Path, "rev-parse", kept); got != ours {
-		t.Errorf("%s is %s, want %s", kept, got, ours)
+		t.Errorf("ref %s is %s, want %s", kept, got, ours)
 	}
 	if res := w.afs("unmount", m.Dir); res.code != 0 || !strings.Contains(res.stderr, kept) || !strings.Contains(res.stderr, hint) {
-		t.Errorf("unmount: %s", res)
+		t.Errorf("unmount with a diverged branch: %s", res)
 	}
-	// The hint works as it is written.
+	// The command in the hint works as printed.
 	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git", "--checkpoint", "off")
 	w.sh(m.Dir, "git -c merge.autoEdit=no -c user.name=a -c user.email=a@b pull -q --no-rebase "+url+" refs/heads/afs/work/main 2>/dev/null || { "+hint+"; }")
 	w.ok("sync", m.Dir, "--timeout", "60s")

@@ -14,23 +14,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// The default policy saves what settles, without being asked, and a command that is about to throw work away waits for it.
+// The default policy makes a checkpoint when changes have become idle, and a command that would discard changes waits for one.
 func TestPolicies(t *testing.T) {
 	w := newWorld(t)
 	w.sized(3, 3)
 	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
 	idle := w.bare(url, "--wait", "git", "--session", "idle")
 	if st := idle.status().Session; st.Policy != control.PolicyIdle || st.Checkpoints != 0 {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	at := time.Now()
 	w.sh(idle.Dir, "echo new >new")
 	st := idle.await("a checkpoint is made", func(s control.MountStatus) bool { return s.Session.Checkpoints > 0 }).Session
 	if took := time.Since(at); took < time.Second || took > 10*time.Second || st.Dirty {
-		t.Errorf("after %s: %+v", took, st)
+		t.Errorf("session status after %s: got %+v", took, st)
 	}
 	if p := idle.checkpoints(); len(p) != 1 || p[0].Reason != "idle" {
-		t.Errorf("checkpoints %+v", p)
+		t.Errorf("checkpoints: got %+v", p)
 	}
 	risk := w.bare(url, "--wait", "git", "--session", "risk", "--checkpoint", "before-risk")
 	for i, script := range []string{"git reset -q --hard", "git checkout -q -- d0000", "git restore d0000/f0000.txt", "git clean -qfd && git checkout -q .", "git stash -q", "git switch -qf --detach"} {
@@ -39,9 +39,9 @@ func TestPolicies(t *testing.T) {
 		w.sh(risk.Dir, script)
 		saved := func(p control.Checkpoint) bool {
 			return p.Tree == want && (p.Reason == "before-risk" || p.Reason == "git")
-		} // what git has moved before is in a checkpoint, too
+		} // the refs that git moved before are in a checkpoint, too
 		if p := risk.checkpoints(); !slices.ContainsFunc(p, saved) {
-			t.Errorf("%s: no checkpoint of what it threw away, %s: %+v", script, want, p[:min(len(p), 2)])
+			t.Errorf("%s: no checkpoint has the discarded changes, %s: %+v", script, want, p[:min(len(p), 2)])
 		}
 	}
 	often := w.bare(url, "--wait", "git", "--session", "often", "--checkpoint", "interval=1s")
@@ -80,7 +80,7 @@ func TestCheckpointsLeaveOut(t *testing.T) {
 			}
 			for _, name := range strings.Fields(c.in) {
 				if !held[name] {
-					t.Errorf("%s is not in the checkpoint", name)
+					t.Errorf("path %s is not in the checkpoint", name)
 				}
 			}
 			left := map[string]string{}
@@ -89,16 +89,16 @@ func TestCheckpointsLeaveOut(t *testing.T) {
 			}
 			for name, why := range c.out {
 				if held[name] || left[name] != why && left[filepath.Dir(name)] != why && left[filepath.Join(name, "environment")] != why {
-					t.Errorf("%s: held %v, left out because of %q, want %q", name, held[name], left[name], why)
+					t.Errorf("path %s: in the checkpoint %v, left out because of %q, want %q", name, held[name], left[name], why)
 				}
 			}
-			// The excluded paths of a checkpoint can also be read after later checkpoints, and while the session is not mounted.
+			// The excluded paths of a checkpoint can also be listed after later checkpoints, and while the session is not mounted.
 			w.sh(m.Dir, "rm -rf build .aws *.o .env* key.pem id_rsa large pipe; echo more >more")
 			m.checkpoint()
 			for _, at := range []string{"mounted", "unmounted"} {
 				var show control.SessionShowReply
 				if out := w.ok("session", "show", "-C", m.Session, p.ID, "--json"); json.Unmarshal([]byte(out), &show) != nil || !reflect.DeepEqual(show.LeftOut, p.LeftOut) {
-					t.Errorf("%s: show tells of %+v, and checkpoint of %+v", at, show.LeftOut, p.LeftOut)
+					t.Errorf("%s: session show lists the excluded paths %+v, the checkpoint %+v", at, show.LeftOut, p.LeftOut)
 				}
 				if at == "mounted" {
 					w.unmount(m)

@@ -9,10 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// removal waits for a checkpoint that holds what was removed, and returns it.
+// removal waits for a checkpoint of removed files, and returns it.
 func (m mounted) removal(had int) (p control.Checkpoint) {
 	m.w.Helper()
-	m.w.until("a checkpoint of what was removed is made", func() bool {
+	m.w.until("a checkpoint of the removed files is made", func() bool {
 		n := 0
 		for _, q := range m.checkpoints() {
 			if q.Reason == "removal" {
@@ -26,7 +26,7 @@ func (m mounted) removal(had int) (p control.Checkpoint) {
 	return p
 }
 
-// What was written within the idle window and removed, moved over or cut to nothing again is found by log and restore.
+// Files that were written within the idle window and then removed, replaced by a rename or truncated can be found by log and restored.
 func TestMassRemovalsAreUndone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -35,10 +35,10 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 	w.sh(m.Dir, `mkdir -p src/deep; for i in $(seq 20); do echo precious $i >src/f$i; done; echo deep >src/deep/f; ln -s f1 src/link; chmod +x src/f2; echo kept >kept; rm -rf src`)
 	p := m.removal(0)
 	if !strings.Contains(p.Message, "were removed or overwritten") {
-		t.Errorf("message of the checkpoint: got %q, want how much was removed", p.Message)
+		t.Errorf("message of the checkpoint: got %q, want the number of removed files", p.Message)
 	}
 	if exists(m.path("src")) {
-		t.Error("the removed directory is back without a restore")
+		t.Error("the removed directory exists without a restore")
 	}
 	check := func(what string) {
 		t.Helper()
@@ -47,7 +47,7 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 		}
 		w.wantFile(m.path("src/deep/f"), "deep\n")
 		if t.Failed() {
-			t.Fatal("after " + what)
+			t.Fatal("restored files differ after " + what)
 		}
 	}
 	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
@@ -56,7 +56,7 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 		t.Errorf("link and mode after restore: got %q", got)
 	}
 
-	// Files that are written and replaced by a rename, all within a second.
+	// Files that are written and replaced by a rename within one second.
 	w.sh(m.Dir, `for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do echo new >tmp; mv tmp src/f$i; done`)
 	p = m.removal(1)
 	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
@@ -75,21 +75,21 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 		}
 	}
 	if !found {
-		t.Error("no checkpoint has what the files held before they were cut to nothing")
+		t.Error("no checkpoint has the contents of the files before they were truncated")
 	}
 
-	// A checkpoint that is asked for right after the removal does not have what is gone; the one before it does.
+	// A checkpoint that is requested right after the removal does not have the removed files; the one before it does.
 	w.sh(m.Dir, `mkdir late && for i in $(seq 20); do echo late >late/f$i; done; rm -rf late`)
 	now := m.checkpoint()
 	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", now.Tree); strings.Contains(tree, "late/") {
-		t.Errorf("a checkpoint that was asked for has files that were removed before:\n%s", tree)
+		t.Errorf("a requested checkpoint has files that were removed before:\n%s", tree)
 	}
 	p = m.removal(3)
 	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", p.Tree); strings.Count(tree, "late/") != 20 {
 		t.Errorf("files of the removed directory in %s: got %d, want 20", p.ID, strings.Count(tree, "late/"))
 	}
 
-	// What git ignores is no reason for a checkpoint.
+	// Changes of ignored files cause no checkpoint.
 	w.sh(m.Dir, "echo 'cache/' >.gitignore && mkdir cache && touch cache/a")
 	m.checkpoint()
 	before := len(m.checkpoints())

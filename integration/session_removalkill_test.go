@@ -11,16 +11,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// Files that no checkpoint has are removed or overwritten in a mass, and the worker, or the whole daemon, is killed before
-// the checkpoint that is to hold them. The successor makes it, and restore brings back what cp -a had saved.
+// Many files that are in no checkpoint are removed or overwritten, and the worker or the whole daemon is killed before the
+// checkpoint of them is made. The successor makes the checkpoint, and restore recreates the files as the copy by cp -a has them.
 func TestMassRemovalsOutliveKills(t *testing.T) {
 	t.Parallel()
 	const files = `mkdir -p d/deep/er && for i in $(seq 60); do echo precious $i >d/deep/f$i; echo other $i >d/deep/er/g$i; done; ln -s f1 d/deep/link; chmod +x d/deep/f2; head -c 300000 /dev/urandom >d/deep/big; ln d/deep/f3 d/hard`
 	removed := func(m mounted) bool { return !exists(m.path("d/deep/er/g30")) || !exists(m.path("d/deep/f30")) }
 	for _, c := range []struct {
 		name, script string
-		amid         func(m mounted) bool // the kill comes when this is so; nil: when the script has ended
-		whole        bool                 // the daemon is killed, and the mount is gone
+		amid         func(m mounted) bool // the kill happens when amid returns true; nil: after the script
+		whole        bool                 // the whole daemon is killed, which ends the mount
 	}{
 		{name: "rm", script: `rm -rf d`},
 		{name: "rm, unmount", script: `rm -rf d`},
@@ -50,7 +50,7 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 				t.Fatalf("run %s: %v: %s", c.script, err, out)
 			}
 			switch {
-			case c.name == "rm, unmount": // no kill, and nothing has changed in the end
+			case c.name == "rm, unmount": // no kill, and in the end no path has changed
 				w.unmount(m)
 				m, _ = w.mountAt(url, m.Dir, args...)
 			case c.whole:
@@ -63,16 +63,16 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 				check(t, cmd.Wait())
 			}
 			p := m.removal(0)
-			w.sh(m.Dir, "rm -rf d") // restore has all to do
+			w.sh(m.Dir, "rm -rf d") // so that restore has to create all files
 			w.ok("session", "restore", p.ID, "d", "-C", m.Dir)
 			if out, err := exec.Command("diff", "-r", "--no-dereference", saved, m.path("d")).CombinedOutput(); err != nil {
-				t.Errorf("what restore brings back differs from the copy: %s", out)
+				t.Errorf("restored files differ from the copy: %s", out)
 			}
 			if got, err := os.Readlink(m.path("d/deep/link")); err != nil || got != "f1" {
 				t.Errorf("target of the restored link: got %q (%v), want f1", got, err)
 			}
 			w.unmount(m)
-			// Nothing of it is left for another checkpoint.
+			// No further checkpoint is made of the removal.
 			m, _ = w.mountAt(url, m.Dir, args...)
 			m.checkpoint()
 			n := 0
@@ -81,7 +81,7 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 					n++
 				}
 			}
-			if n > 3 { // of the script, amid and after a kill, and of the test's own rm
+			if n > 3 { // one of the script before the kill, one after it, and one of the test's own rm
 				t.Errorf("checkpoints of removals: got %d, want at most 3", n)
 			}
 			w.unmount(m)
@@ -99,7 +99,7 @@ func TestManyNewFilesAreRemovedAndRestored(t *testing.T) {
 	p := m.removal(0)
 	w.ok("session", "restore", p.ID, "many", "-C", m.Dir)
 	if out, err := exec.Command("diff", "-r", filepath.Join(w.root, "saved"), m.path("many")).CombinedOutput(); err != nil {
-		t.Errorf("what restore brings back differs from the copy: %s", out)
+		t.Errorf("restored files differ from the copy: %s", out)
 	}
 	w.unmount(m)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// everything makes a working tree in which there is something of every kind to be brought back.
+// everything creates a working tree with all kinds of changes that resume must restore.
 const everything = `
 git switch -qc topic && echo topic >topic && git add topic && git commit -qm topic && git tag -am annotated v9 && git notes add -m noted
 echo stashed >>d0000/f0000.txt && echo untracked >stash-me && git stash push -qu -m 'for later'
@@ -26,7 +26,7 @@ git update-index --assume-unchanged d0004/f0000.txt && git update-index --skip-w
 mkdir -p build && echo ignored >build/out
 `
 
-// newTravelled is a world with a repository for everything.
+// newTravelled returns a world with the repository that everything needs.
 func newTravelled(t *testing.T) (*world, *gittest.Repo) {
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
@@ -35,7 +35,7 @@ func newTravelled(t *testing.T) (*world, *gittest.Repo) {
 	return w, r
 }
 
-// On another machine the work goes on as it was, and nothing is fetched that no process reads.
+// A session that is resumed on another machine has the same state, and only contents that a process reads are fetched.
 func TestSessionResumesElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"path", "http"} {
@@ -48,7 +48,7 @@ func TestSessionResumesElsewhere(t *testing.T) {
 			p := m.checkpoint("--sync", "-m", "before the journey")
 			before, sum := w.look(m.Dir), strings.ReplaceAll(w.treeSum(m.Dir), m.Dir, "")
 			if p.Tree != before.Tree || p.Message != "before the journey" || p.Branch != "topic" || !p.Synced {
-				t.Errorf("checkpoint %+v, git finds tree %s", p, before.Tree)
+				t.Errorf("checkpoint: got %+v, want git's tree %s", p, before.Tree)
 			}
 			w.unmount(m)
 			s.forget()
@@ -59,37 +59,37 @@ func TestSessionResumesElsewhere(t *testing.T) {
 			o := w.elsewhere()
 			again := o.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
 			if !again.Resumed || again.Session != "work" {
-				t.Errorf("mount said %+v", again.MountReply)
+				t.Errorf("reply of mount: got %+v", again.MountReply)
 			}
 			w.sh(again.Dir, "ls -R >/dev/null; find . -name .git -prune -o -type f -print >/dev/null")
 			if sent, n := s.Log().Blobs(); n > 0 {
-				t.Errorf("%d blobs came from the remote before anything was read: %v", n, sent)
+				t.Errorf("%d blobs were fetched from the remote before the first read: %v", n, sent)
 			}
-			if c.server != nil { // what git had beside the files is there, no file's content
+			if c.server != nil { // git's data beside the files is fetched, but no contents of files
 				sent, _ := c.server.Log().Blobs()
 				for line := range strings.Lines(w.git(c.Path, "ls-tree", "-r", p.Commit)) {
 					if f := strings.Fields(line); !strings.Contains(line, "\tempty") && sent[object.MustID(f[2])] > 0 {
-						t.Errorf("it came before it was read: %s", line)
+						t.Errorf("contents were fetched before they were read: %s", line)
 					}
 				}
 			}
 			w.same("resumed elsewhere", before, o.look(again.Dir))
 			if exists(again.path("build/out")) || !exists(again.path("empty")) {
-				t.Error("what is ignored came, or an empty file did not")
+				t.Error("an ignored file was restored, or an empty file was not")
 			}
 			check(t, os.MkdirAll(again.path("build"), 0o755))
 			check(t, os.WriteFile(again.path("build/out"), []byte("ignored\n"), 0o644))
 			if strings.ReplaceAll(o.treeSum(again.Dir), again.Dir, "") == "" || sum == "" {
-				t.Error("no sums")
+				t.Error("sha256sum printed nothing")
 			}
 			w.sh(again.Dir, "git diff >/dev/null && git stash list && git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null")
 
-			// And it goes on there.
+			// The resumed session can be changed and pushed.
 			w.sh(again.Dir, "git update-index --no-assume-unchanged d0004/f0000.txt; git update-index --no-skip-worktree d0004/f0001.txt; git add -A && git commit -qm 'from elsewhere' && git stash pop -q")
 			after := o.look(again.Dir)
 			again.checkpoint("--sync")
 			if got := w.git(c.Path, "rev-parse", "topic"); got != after.Head {
-				t.Errorf("the session remote has %s, want %s", got, after.Head)
+				t.Errorf("HEAD on the session remote: got %s, want %s", got, after.Head)
 			}
 			w.sound(c.Path)
 			ids := map[string]bool{}
@@ -97,10 +97,10 @@ func TestSessionResumesElsewhere(t *testing.T) {
 				ids[p.ID] = true
 			}
 			if !ids[p.ID] {
-				t.Errorf("the checkpoints of before are not in the log: %v", ids)
+				t.Errorf("the earlier checkpoints are not in the log: %v", ids)
 			}
 			o.unmount(again)
-			// Home again, it is the newest that is gone on with, or the user is told.
+			// A third machine resumes from the newest checkpoint.
 			third := w.elsewhere()
 			last := third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
 			w.same("resumed again", after, third.look(last.Dir))
@@ -109,7 +109,7 @@ func TestSessionResumesElsewhere(t *testing.T) {
 	}
 }
 
-// An operation under way, with conflicts, is under way elsewhere too, and can be finished.
+// A merge with conflicts that is in progress can be continued and finished where the session is resumed.
 func TestConflictsResumeElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ begin, finish string }{
@@ -127,7 +127,7 @@ func TestConflictsResumeElsewhere(t *testing.T) {
 			w.sh(m.Dir, c.begin+" || true")
 			before := w.look(m.Dir)
 			if !slices.ContainsFunc(before.Index, func(line string) bool { return !strings.Contains(line, " 0\t") }) {
-				t.Fatalf("there is no conflict: %+v", before)
+				t.Fatalf("the merge caused no conflict: %+v", before)
 			}
 			m.checkpoint("--sync")
 			w.unmount(m)
@@ -136,14 +136,14 @@ func TestConflictsResumeElsewhere(t *testing.T) {
 			w.same(name, before, o.look(again.Dir))
 			w.sh(again.Dir, c.finish)
 			if st := o.look(again.Dir); len(st.Operation) > 0 {
-				t.Errorf("still under way: %q", st.Operation)
+				t.Errorf("operation after it was finished: got %q", st.Operation)
 			}
 			o.unmount(again)
 		})
 	}
 }
 
-// Checkpoints are looked at, gone back to, and forked, and what is there can be undone.
+// Checkpoints can be shown, restored and forked, and a restore can be undone.
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	w, _ := newTravelled(t)
@@ -157,7 +157,7 @@ func TestTimeTravel(t *testing.T) {
 		looks = append(looks, w.look(m.Dir))
 	}
 	if p := m.checkpoints(); len(p) != 3 || p[0].ID != ids[2] || p[2].Message != "checkpoint 0" {
-		t.Errorf("log %+v", p)
+		t.Errorf("session log: got %+v", p)
 	}
 	s.forget()
 
@@ -165,10 +165,10 @@ func TestTimeTravel(t *testing.T) {
 		old := w.bare(s.URL("r.git"), "--session", "work", "--at", ids[0])
 		w.wantFile(old.path("one"), "1\n")
 		if exists(old.path("two")) || !exists(old.path("d0001/f0000.txt")) {
-			t.Error("it is not as it was")
+			t.Error("the mount of the checkpoint has other files than the checkpoint")
 		}
 		if err := os.WriteFile(old.path("x"), nil, 0o644); err == nil {
-			t.Error("a checkpoint can be written to")
+			t.Error("a write to a mount of a checkpoint succeeded")
 		}
 		w.unmount(old)
 	})
@@ -180,12 +180,12 @@ func TestTimeTravel(t *testing.T) {
 			got[c.Path] = c.Status
 		}
 		if got["one"] != "D" || got["two"] != "A" || got["four"] != "A" || got["d0001/f0000.txt"] != "D" || len(got) != 9 {
-			t.Errorf("changes %v", got)
+			t.Errorf("changes of the checkpoint: got %v", got)
 		}
 		var show control.SessionShowReply
 		w.json(&show, "session", "show", ids[0], "-C", m.Dir)
 		if len(show.Staged) != 1 || show.Staged[0].Path != "one" || show.Message != "checkpoint 0" {
-			t.Errorf("show %+v", show)
+			t.Errorf("session show: got %+v", show)
 		}
 	})
 	t.Run("restore", func(t *testing.T) {
@@ -198,20 +198,20 @@ func TestTimeTravel(t *testing.T) {
 		w.json(&r, "session", "restore", ids[0], "--staged", "-C", m.Dir)
 		now := w.look(m.Dir)
 		if now.Tree != looks[0].Tree || strings.Join(now.Index, "\n") != strings.Join(looks[0].Index, "\n") {
-			t.Errorf("restored: %s", looks[0].Differs(now))
+			t.Errorf("working tree after restore: %s", looks[0].Differs(now))
 		}
 		if w.git(m.Dir, "rev-parse", "HEAD") != head || !exists(m.path("build/out")) || exists(m.path("unsaved")) {
-			t.Error("restore moved HEAD, touched what is ignored, or left what came later")
+			t.Error("restore moved HEAD, changed an ignored file, or kept a later file")
 		}
 		if r.Before == nil {
-			t.Fatalf("%+v says nothing of what it was before", r)
+			t.Fatalf("reply of restore has no checkpoint of the previous state: %+v", r)
 		}
 		w.ok("session", "restore", r.Before.ID, "--staged", "-C", m.Dir)
 		w.same("undone", before, w.look(m.Dir))
 		w.ok("session", "restore", ids[0], "d0001", "one", "-C", m.Dir)
 		w.wantFile(m.path("one"), "1\n")
 		if !exists(m.path("d0001/f0003.txt")) || !exists(m.path("unsaved")) || !exists(m.path("two")) {
-			t.Error("a restore of some paths did something else")
+			t.Error("a restore of some paths changed other paths")
 		}
 		w.ok("session", "restore", r.Before.ID, "--staged", "-C", m.Dir)
 	})
@@ -238,7 +238,7 @@ func TestTimeTravel(t *testing.T) {
 			w.wantFile(filepath.Join(dir, "mine"), fmt.Sprintln(i))
 			p := mounted{control.MountReply{Dir: dir}, w}.checkpoint()
 			if p.Session != fmt.Sprint("fork", i) {
-				t.Errorf("checkpoint %+v", p)
+				t.Errorf("checkpoint of the fork: got %+v", p)
 			}
 			w.sound(filepath.Join(w.state, "mounts", p.Session, "session.git"))
 		}
@@ -247,7 +247,7 @@ func TestTimeTravel(t *testing.T) {
 	})
 }
 
-// Two cannot work in one session by mistake.
+// A session that another mount holds is not mounted without --take-over.
 func TestSessionHasOneWriter(t *testing.T) {
 	w, r := newTravelled(t)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
@@ -259,7 +259,7 @@ func TestSessionHasOneWriter(t *testing.T) {
 	dir := w.place("m")
 	args := append([]string{"mount", url, dir}, c.flags("work")...)
 	if res := o.afs(args...); res.code != control.ExitFailed || !strings.Contains(res.stderr, "--take-over") {
-		t.Errorf("a second writer: %s", res)
+		t.Errorf("mount of a session that another mount holds: got %s", res)
 	}
 	taken := o.bare(url, append(c.flags("work"), "--take-over", "--wait", "git")...)
 	w.wantFile(taken.path("first"), "first\n")
@@ -271,7 +271,7 @@ func TestSessionHasOneWriter(t *testing.T) {
 	t.Logf("%q %q, lane %s", st.Session.Error, st.Notes, st.Session.Lane)
 	p := taken.checkpoints()
 	if p[0].Lane != "main" && p[1].Lane != "main" {
-		t.Errorf("checkpoints %+v", p)
+		t.Errorf("checkpoints: got %+v", p)
 	}
 	o.unmount(taken)
 	if res := w.afs("unmount", m.Dir); res.code != 0 && res.code != control.ExitUnsynced {

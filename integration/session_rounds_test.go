@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// rounds makes a session that another machine can go on with, and the line to it long.
+// rounds creates a session that another machine can resume, and sets a long round-trip time to its remotes.
 type rounds struct {
 	w          *world
 	origin     served
@@ -16,7 +16,7 @@ type rounds struct {
 	checkpoint control.CheckpointReply
 }
 
-// slowLine is a round trip that is longer than a busy machine holds up a client between an answer and the next request.
+// slowLine is a round-trip time that is longer than the delay of a busy machine between a response and the next request.
 const slowLine = 600 * time.Millisecond
 
 func newRounds(t *testing.T, thin bool) *rounds {
@@ -36,7 +36,7 @@ func newRounds(t *testing.T, thin bool) *rounds {
 	return f
 }
 
-// want checks how many round trips a command has waited for, one after the other, and what it asked for.
+// want checks how many consecutive round trips a command has waited for, and how many requests it sent.
 func (f *rounds) want(t *testing.T, inARow, ofRemote, ofOrigin int) {
 	t.Helper()
 	session, origin := f.remote.server.Log(), f.origin.Log()
@@ -46,11 +46,11 @@ func (f *rounds) want(t *testing.T, inARow, ofRemote, ofOrigin int) {
 			n, s, o, inARow, ofRemote, ofOrigin, session, origin)
 	}
 	if _, blobs := origin.Blobs(); blobs > 0 {
-		t.Errorf("%d contents came from the mounted remote, want none", blobs)
+		t.Errorf("%d contents were fetched from the mounted remote, want none", blobs)
 	}
 }
 
-// A machine that has nothing begins to work in a session of another one after few round trips.
+// A machine without any data can resume or fork another machine's session after a few round trips.
 func TestSessionFromAfarInFewRoundTrips(t *testing.T) {
 	for _, c := range []struct {
 		name                 string

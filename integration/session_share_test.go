@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// shared is a session that is being worked in, with a checkpoint, a note, and a transcript on its session remote.
+// shared is a mounted session with checkpoints, a note, and a transcript on its session remote.
 type shared struct {
 	w      *world
 	origin served
@@ -44,7 +44,7 @@ func (s *shared) record(line string) {
 	s.w.ok("session", "record", file, "-C", s.m.Dir)
 }
 
-// A session is looked at from a machine that has nothing: nothing is mounted, and no more is fetched than is printed.
+// A session can be inspected on a machine without any data: nothing is mounted, and only the printed data is fetched.
 func TestSessionIsReadFromAfar(t *testing.T) {
 	s := newShared(t)
 	o := s.w.elsewhere()
@@ -57,7 +57,7 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 		t.Errorf("session list: got %+v, want session work with 2 checkpoints, the newest %s", list, s.newest.ID)
 	}
 	if n := requests(); n > 4 {
-		t.Errorf("session list took %d requests, want at most 4: capabilities, refs, what the session is, checkpoints", n)
+		t.Errorf("session list took %d requests, want at most 4: capabilities, refs, session metadata, checkpoints", n)
 	}
 	var log control.SessionLogReply
 	o.json(&log, append([]string{"session", "log", "work"}, far...)...)
@@ -71,17 +71,17 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 	o.json(&show, append([]string{"session", "show", "work@first"}, far...)...)
 	s.w.json(&here, "session", "show", "first", "-C", s.m.Dir)
 	if len(show.Changes) != 3 || show.Records != 1 || here.Records != 1 || len(show.Changes) != len(here.Changes) || show.Branch != "topic" {
-		t.Errorf("session show of afar: got %+v, want what it is at home: %+v", show, here)
+		t.Errorf("session show on another machine: got %+v, want as on the first machine: %+v", show, here)
 	}
 	if show.Link != here.Link || show.Link != s.remote.arg+"#session=work@"+s.first.ID || !strings.Contains(show.ForkCommand, "session fork") || !strings.Contains(show.ResumeCommand, "session resume") {
-		t.Errorf("session show says link %q, fork with %q and resume with %q; at home link %q", show.Link, show.ForkCommand, show.ResumeCommand, here.Link)
+		t.Errorf("session show prints link %q, fork with %q and resume with %q; on the first machine link %q", show.Link, show.ForkCommand, show.ResumeCommand, here.Link)
 	}
 	if sent, n := s.remote.server.Log().Blobs(); sent[object.MustID(s.w.git(s.remote.Path, "rev-parse", s.newest.Commit+":one"))] > 0 {
 		t.Errorf("session list, log and show fetched a file's content, of %d contents", n)
 	}
 	patch := o.ok(append([]string{"session", "diff", "work@first", "work@"}, far...)...)
 	if !strings.Contains(patch, "+two") || strings.Contains(patch, "untracked") {
-		t.Errorf("session diff of afar: got %q, want the line two added", patch)
+		t.Errorf("session diff on another machine: got %q, want the line two added", patch)
 	}
 	names := o.ok("session", "diff", s.remote.arg+"#session=work@first", "--name-status")
 	if names != "M\tone\n" {
@@ -89,24 +89,24 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 	}
 	stat := o.ok(append([]string{"session", "diff", "work", "--stat"}, far...)...)
 	if !strings.Contains(stat, "3 paths, +3 -") {
-		t.Errorf("session diff of a session of afar: got %q, want 3 paths since it began", stat)
+		t.Errorf("session diff of a session on another machine: got %q, want 3 paths since it began", stat)
 	}
 	if kept, _ := os.ReadDir(filepath.Join(o.state, "mounts")); len(kept) > 0 {
-		t.Errorf("reading from afar left %v", kept)
+		t.Errorf("inspecting a session of another machine left %v", kept)
 	}
 	left, _ := filepath.Glob(filepath.Join(o.state, "*.tmp"))
 	if len(left) > 0 {
-		t.Errorf("reading from afar left %v", left)
+		t.Errorf("inspecting a session of another machine left %v", left)
 	}
 	if r := o.afs(append([]string{"session", "show", "nobody"}, far...)...); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no such session") {
-		t.Errorf("session show of a session that is not there: got %s, want exit code %d", r, control.ExitNotMounted)
+		t.Errorf("session show of an unknown session: got %s, want exit code %d", r, control.ExitNotMounted)
 	}
 	if r := o.afs("session", "list", "--session-remote", s.remote.arg+"x"); r.code != control.ExitRemote {
-		t.Errorf("session list of a remote that is not there: got %s, want exit code %d", r, control.ExitRemote)
+		t.Errorf("session list of an unreachable remote: got %s, want exit code %d", r, control.ExitRemote)
 	}
 }
 
-// A link is all that another machine needs to fork a session that is being worked in, or to show a checkpoint of it.
+// With a link, another machine can fork a session that is in use, or show one of its checkpoints.
 func TestForkByLink(t *testing.T) {
 	s := newShared(t)
 	w := s.w
@@ -121,17 +121,17 @@ func TestForkByLink(t *testing.T) {
 	var reply control.MountReply
 	o.json(&reply, "session", "fork", link, dir, "--session", "copy", "--wait", "git", "--prefetch", "none", "--history", "none")
 	if reply.Session != "copy" {
-		t.Errorf("session fork said %+v", reply)
+		t.Errorf("reply of session fork: got %+v", reply)
 	}
 	fork := mounted{reply, o}
 	o.sh(dir, "ls -R >/dev/null")
 	if _, n := s.origin.Log().Blobs(); n > 0 {
-		t.Errorf("%d contents came from the remote before anything was read", n)
+		t.Errorf("%d contents were fetched from the remote before the first read", n)
 	}
 	sent, _ := s.remote.server.Log().Blobs()
 	for line := range strings.Lines(w.git(s.remote.Path, "ls-tree", "-r", s.newest.Commit)) {
 		if f := strings.Fields(line); sent[object.MustID(f[2])] > 0 {
-			t.Errorf("a file's content came from the session remote before it was read: %s", line)
+			t.Errorf("contents were fetched from the session remote before they were read: %s", line)
 		}
 	}
 	w.same("a fork of another machine's session", parent, o.look(dir))
@@ -150,7 +150,7 @@ func TestForkByLink(t *testing.T) {
 	if got := w.git(s.remote.Path, "for-each-ref", "--format=%(refname)", "refs/afs/j/work"); strings.Count(got, "\n") != 0 {
 		t.Errorf("the parent's lanes became %q", got)
 	}
-	// The parent was not disturbed: it goes on in its lane, and nothing was taken from it.
+	// The fork did not affect the parent, which continues in its lane.
 	w.sh(s.m.Dir, "echo three >>one")
 	if p := s.m.checkpoint("--sync"); p.Lane != "main" || !p.Synced {
 		t.Errorf("checkpoint of the parent after the fork: got %+v", p)
@@ -164,7 +164,7 @@ func TestForkByLink(t *testing.T) {
 	if show.Link != s.remote.arg+"#session=copy@"+p.ID {
 		t.Errorf("the fork's link: got %q", show.Link)
 	}
-	// By name, at an older checkpoint; what was recorded later does not come along.
+	// A fork by name at an older checkpoint does not have the later records.
 	early := w.place("early")
 	o.ok("session", "fork", "--session-remote", s.remote.arg, "work@first", early, "--session", "early", "--wait", "git")
 	w.wantFile(filepath.Join(early, "one"), "one\n")
@@ -173,12 +173,12 @@ func TestForkByLink(t *testing.T) {
 	if got := w.git(s.remote.Path, "rev-list", "--count", "refs/afs/transcript/early"); got != "1" {
 		t.Errorf("the transcript of a fork of the first checkpoint has %s commits, want 1", got)
 	}
-	// A mount shows what a link names, and is forked there in its turn.
+	// A mount of a link shows the checkpoint that the link names, and that mount can be forked.
 	shown := w.place("shown")
 	o.ok("mount", s.remote.arg+"#session=work@first", shown)
 	w.wantFile(filepath.Join(shown, "one"), "one\n")
 	if err := os.WriteFile(filepath.Join(shown, "x"), nil, 0o644); err == nil {
-		t.Error("a mount of a checkpoint can be written to")
+		t.Error("a write to a mount of a checkpoint succeeded")
 	}
 	again := w.place("again")
 	o.ok("session", "fork", "-C", shown, again, "--session", "again")
@@ -190,7 +190,7 @@ func TestForkByLink(t *testing.T) {
 	o.ok("unmount", dir)
 }
 
-// A fork that is read-only shows the checkpoint and keeps nothing; a mount that shows a checkpoint can be forked.
+// A read-only fork shows the checkpoint and creates no session; a mount of a checkpoint can be forked.
 func TestForkReadOnly(t *testing.T) {
 	w, _ := newTravelled(t)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), "--session", "work", "--checkpoint", "off", "--wait", "git")
@@ -201,7 +201,7 @@ func TestForkReadOnly(t *testing.T) {
 	w.ok("session", "fork", "-C", m.Dir, "first", shown, "--read-only")
 	w.wantFile(filepath.Join(shown, "one"), "one\n")
 	if err := os.WriteFile(filepath.Join(shown, "one"), nil, 0o644); err == nil {
-		t.Error("a fork with --read-only can be written to")
+		t.Error("a write to a fork with --read-only succeeded")
 	}
 	w.ok("session", "fork", "-C", m.Dir, now, "--read-only")
 	w.wantFile(filepath.Join(now, "one"), "two\n")
@@ -216,11 +216,11 @@ func TestForkReadOnly(t *testing.T) {
 	w.json(&list, "session", "list")
 	for _, s := range list.Sessions {
 		if s.Name == "copy" && s.Parent != "work "+first.ID {
-			t.Errorf("the fork says that it is from %q, want %q", s.Parent, "work "+first.ID)
+			t.Errorf("parent of the fork: got %q, want %q", s.Parent, "work "+first.ID)
 		}
 	}
 	if len(list.Sessions) != 2 {
-		t.Errorf("session list: got %+v, want work and copy: read-only forks keep nothing", list.Sessions)
+		t.Errorf("session list: got %+v, want work and copy, because read-only forks create no session", list.Sessions)
 	}
 	if r := w.afs("session", "fork", "-C", m.Dir, "first", w.place("x"), "--read-only", "--session", "y"); r.code != control.ExitUsage {
 		t.Errorf("a read-only fork with a name: got %s, want exit code %d", r, control.ExitUsage)
@@ -228,7 +228,7 @@ func TestForkReadOnly(t *testing.T) {
 	w.ok("unmount", shown, now, fork)
 }
 
-// A fragment that means nothing is refused; a path with a # in its name stays one.
+// An invalid URL fragment is refused; a path with a # in its name is used as a path.
 func TestFragmentsAreRefused(t *testing.T) {
 	w, r := newTravelled(t)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
@@ -244,7 +244,7 @@ func TestFragmentsAreRefused(t *testing.T) {
 	w.unmount(m)
 }
 
-// Who is taken a session from, and does nothing, learns of it all the same.
+// An idle mount whose session was taken over reports that in its status.
 func TestTakeOverIsNoticed(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
@@ -256,10 +256,10 @@ func TestTakeOverIsNoticed(t *testing.T) {
 		t.Errorf("status: got taken by %q, lane %q, notes %q", st.Session.TakenOverBy, st.Session.Lane, st.Notes)
 	}
 	if list := s.w.ok("session", "list"); !strings.Contains(list, "taken over by "+host) {
-		t.Errorf("session list: got %q, want it to say that the session was taken over", list)
+		t.Errorf("session list: got %q, want a line that the session was taken over", list)
 	}
 	if log, _ := os.ReadFile(s.w.logFile()); !strings.Contains(string(log), "taken over: ") {
-		t.Error("the log does not say that the session was taken over")
+		t.Error("the log has no message that the session was taken over")
 	}
 	s.w.sh(s.m.Dir, "echo three >>one")
 	if p := s.m.checkpoint("--sync"); p.Lane == "main" {
@@ -268,7 +268,7 @@ func TestTakeOverIsNoticed(t *testing.T) {
 	o.unmount(taken)
 }
 
-// The work of another session is brought in: by path as it is, or merged by git, and either is undone by what is printed.
+// Changes of another session can be restored by path or merged by git, and the printed command undoes both.
 func TestAdoptAndMerge(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
@@ -309,7 +309,7 @@ func TestAdoptAndMerge(t *testing.T) {
 		t.Errorf("the index has %d stages of the conflict, want 3", n)
 	}
 	if _, n := s.origin.Log().Blobs(); n > 0 {
-		t.Errorf("the merge fetched %d contents of the remote, want none: both sides changed one file, which is the session's", n)
+		t.Errorf("the merge fetched %d contents of the remote, want none, because the only file that both sides changed is owned by the session", n)
 	}
 	w.wantFile(s.m.path("d0004/f0004.txt"), "theirs\n")
 	w.wantFile(s.m.path("d0004/f0003.txt"), "ours\n")
@@ -318,7 +318,7 @@ func TestAdoptAndMerge(t *testing.T) {
 	}
 	w.ok("session", "restore", "-C", s.m.Dir, reply.Before.ID, "--staged")
 	w.same("the merge undone", before, w.look(s.m.Dir))
-	// On one host, and without a conflict.
+	// A merge on the same host, without a conflict.
 	fork := w.place("fork")
 	w.ok("session", "fork", "-C", s.m.Dir, "first", fork, "--session", "fork", "--wait", "git")
 	w.sh(fork, "echo fork >d0005/fork")

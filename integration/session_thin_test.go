@@ -17,7 +17,7 @@ func bytesOf(s *gittest.Server) (in, out int64) {
 	return in, out
 }
 
-// A small change in a large repository costs an empty session remote little, and goes on elsewhere as it was.
+// A small change in a large repository sends little data to an empty session remote, and the session can be resumed elsewhere.
 func TestSessionThinIsSmall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -41,7 +41,7 @@ func TestSessionThinIsSmall(t *testing.T) {
 	var show control.SessionShowReply
 	w.json(&show, "session", "show", "-C", m.Dir)
 	if show.Status.Mode != "thin" || show.Status.Sent < in {
-		t.Errorf("session show tells %+v", show.Status)
+		t.Errorf("session show reports %+v", show.Status)
 	}
 	if text := w.ok("session", "show", "-C", m.Dir); !strings.Contains(text, "(thin: ") || !strings.Contains(text, " sent, ") {
 		t.Errorf("session show prints:\n%s", text)
@@ -52,11 +52,11 @@ func TestSessionThinIsSmall(t *testing.T) {
 	o := w.elsewhere()
 	again := o.bare(s.URL("sized.git"), append(c.flags("work"), "--wait", "git")...)
 	if !again.Resumed || again.Session != "work" {
-		t.Errorf("mount elsewhere said %+v", again.MountReply)
+		t.Errorf("reply of mount elsewhere: got %+v", again.MountReply)
 	}
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 	if checkpoints := again.checkpoints(); len(checkpoints) == 0 || !containsCheckpoint(checkpoints, p.ID) {
-		t.Errorf("checkpoints elsewhere: %+v, want %s among them", checkpoints, p.ID)
+		t.Errorf("checkpoints elsewhere: got %+v, want %s among them", checkpoints, p.ID)
 	}
 	o.unmount(again)
 }
@@ -70,8 +70,8 @@ func containsCheckpoint(checkpoints []control.Checkpoint, id string) bool {
 	return false
 }
 
-// All that a session can hold goes on elsewhere, comes back from there, and is taken over, with commits that the mounted
-// remote made meanwhile.
+// A session with all kinds of changes can be resumed elsewhere, resumed back, and taken over, while the mounted remote gets new
+// commits.
 func TestSessionThinGoesOn(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -91,14 +91,14 @@ func TestSessionThinGoesOn(t *testing.T) {
 	again.checkpoint("--sync")
 	before = o.look(again.Dir)
 
-	// It is not let go of there: the first machine takes it over.
+	// The session is not unmounted there: a third machine takes it over.
 	third := w.elsewhere()
 	if r := third.afs("mount", s.URL("r.git"), third.place("third"), "--session", "work", "--session-remote", c.arg); r.code == 0 {
-		t.Errorf("a session that is at work elsewhere was mounted: %s", r)
+		t.Errorf("a session that is mounted elsewhere was mounted without --take-over: %s", r)
 	}
 	back := third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git", "--take-over")...)
 	w.same("taken over", before, third.look(back.Dir))
-	o.unmount(again) // it learns of that, which adds a lane to the container
+	o.unmount(again) // this mount notices the take-over, and pushes its own lane to the container, the commit that holds all refs of the session
 	third.sh(back.Dir, "git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null && cat d0005/f0001.txt >/dev/null && echo taken >taken")
 	back.checkpoint("--sync")
 	if st := back.status().Session; st.Mode != "thin" || st.Pending != 0 {
@@ -106,17 +106,18 @@ func TestSessionThinGoesOn(t *testing.T) {
 	}
 	w.sound(c.Path)
 	third.unmount(back)
-	// The same state directory goes on with it, with no container fetched.
+	// A mount with the same state directory does not fetch the container again.
 	c.server.Log().Reset()
 	back = third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
 	back.sync()
 	if _, out := bytesOf(c.server); out > 20_000 {
-		t.Errorf("%d bytes came from the session remote for what is here:\n%s", out, c.server.Log())
+		t.Errorf("%d bytes were fetched from the session remote for data that is on this host:\n%s", out, c.server.Log())
 	}
 	third.unmount(back)
 }
 
-// A branch may be where the session began. That commit is the mounted remote's, which is still sending its trees.
+// A branch may point to the commit that the session started from. The mounted remote has that commit, and its trees may still be
+// being fetched.
 func TestSessionThinResumesWhileTreesStream(t *testing.T) {
 	w, _ := newTravelled(t)
 	s := w.serve(gittest.ServerOptions{})
@@ -130,7 +131,7 @@ func TestSessionThinResumesWhileTreesStream(t *testing.T) {
 	stall := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 700})
 	again := o.bare(s.URL("r.git"), c.flags("work")...)
 	if stall.Hits() == 0 || again.status().Tree.Complete {
-		t.Error("all trees were there when the session was resumed")
+		t.Error("all trees were fetched before the session was resumed")
 	}
 	stall.Remove()
 	again.await("all trees are here", func(st control.MountStatus) bool { return st.Tree.Complete && st.GitReady })

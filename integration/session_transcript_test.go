@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// output collects what a command prints.
+// output collects the output of a command.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -41,7 +41,8 @@ func (m mounted) record(lines ...string) {
 	}
 }
 
-// A transcript is read by turns, a turn's files come back, and what is erased is gone here, on the session remote and in forks.
+// A transcript is printed by turns, the files of a turn can be restored, and an erased record is removed here, on the session remote
+// and in forks.
 func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w, r := newTravelled(t)
 	c := w.sessionRemote("path", r)
@@ -79,7 +80,7 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 		t.Errorf("records between the checkpoints of turn 1 and 2: got %d, want 2", show.Recorded)
 	}
 	if log := w.ok("session", "log", "-C", m.Dir); !strings.Contains(log, "RECORDED") {
-		t.Errorf("session log does not say what was recorded:\n%s", log)
+		t.Errorf("session log does not show the number of records:\n%s", log)
 	}
 	w.ok("session", "restore", "--turn", "2", "-C", m.Dir)
 	w.wantFile(m.path("file"), "second\n")
@@ -87,17 +88,17 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w.wantFile(m.path("file"), "first\n")
 	w.refusal(w.afs("session", "restore", "--turn", "9", "-C", m.Dir), control.ExitNotMounted, "transcript has only 2 turns", "")
 
-	// --follow goes on when the worker is another one.
+	// --follow continues after a takeover.
 	var followed output
 	follow := w.command(t.Context(), "session", "transcript", "--follow", "-C", m.Dir)
 	follow.Stdout = &followed
 	w.check(follow.Start())
-	w.until("what there is was printed", func() bool { return followed.has("done") })
+	w.until("the existing records were printed", func() bool { return followed.has("done") })
 	w.check(syscall.Kill(m.status().PID, syscall.SIGKILL))
 	m.record(`{"type":"reply","text":"after the kill"}`)
-	w.until("what is recorded later was printed", func() bool { return followed.has("after the kill") })
+	w.until("a later record was printed", func() bool { return followed.has("after the kill") })
 	w.check(follow.Process.Signal(os.Interrupt))
-	_ = follow.Wait() // by that signal
+	_ = follow.Wait() // ended by that signal
 
 	var fork control.MountReply
 	w.json(&fork, "session", "fork", w.place("fork"), "-C", m.Dir)
@@ -131,7 +132,7 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w.unmount(m)
 }
 
-// gc drops what was recorded at checkpoints that are gone, here and on the session remote; facts, the handoff and turn numbers stay.
+// gc drops the records of dropped checkpoints, here and on the session remote; facts, the handoff and turn numbers stay.
 func TestTranscriptIsCollected(t *testing.T) {
 	w, r := newTravelled(t)
 	c := w.sessionRemote("path", r)

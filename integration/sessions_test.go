@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// mountAt mounts at a directory that is named, and returns what the command said on stderr, too.
+// mountAt mounts at a given directory, and also returns the stderr of the command.
 func (w *world) mountAt(remote, dir string, args ...string) (mounted, string) {
 	w.Helper()
 	m := mounted{w: w}
@@ -32,13 +32,13 @@ func (w *world) check(err error) {
 	}
 }
 
-// killed kills the only daemon of the world.
+// killed kills all processes of the world's only daemon.
 func (w *world) killed() {
 	w.Helper()
 	w.killDaemon()
 }
 
-// homes are the directories below mounts/.
+// homes returns the names of the directories below mounts/.
 func (w *world) homes() []string {
 	w.Helper()
 	var names []string
@@ -53,11 +53,12 @@ func (w *world) homes() []string {
 func (w *world) wantFile(path, want string) {
 	w.Helper()
 	if got, err := os.ReadFile(path); err != nil || string(got) != want {
-		w.Errorf("%s holds %.60q, %v; want %.60q", path, got, err, want)
+		w.Errorf("read %s: got %.60q, %v; want %.60q", path, got, err, want)
 	}
 }
 
-// What was left is told, shown, and gone on with: same ids, same commit, whatever became of the branch.
+// Unmount prints the kept changes, status and list show them, and the next mount resumes them with the same commit and inodes, even
+// if the branch has moved.
 func TestSessionGoesOn(t *testing.T) {
 	w := newWorld(t)
 	files := sample("session")
@@ -67,13 +68,13 @@ func TestSessionGoesOn(t *testing.T) {
 	dir := w.place("m")
 	m, _ := w.mountAt(url, dir)
 	if m.Resumed || m.Session == "" || m.ID != m.Session || m.Changed != 0 {
-		t.Errorf("mount said %+v", m.MountReply)
+		t.Errorf("reply of mount: got %+v", m.MountReply)
 	}
 	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
 	check(t, os.Remove(m.path("known/a")))
 	check(t, os.WriteFile(m.path("d0/sub/f0"), []byte("changed\n"), 0o644))
 	if st := m.status(); st.Overlay.Changed != 3 || st.Session.Name != m.Session || st.ReadOnly {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	before := w.faces(dir)
 	moved := w.commit(repo, map[string]gittest.File{"later": {Data: []byte("later\n")}})
@@ -83,30 +84,30 @@ func TestSessionGoesOn(t *testing.T) {
 		t.Errorf("%s\nwant %s", r, want)
 	}
 	if exists(dir) {
-		t.Error("the directory is left")
+		t.Error("the directory still exists")
 	}
 	st := m.status()
 	if st.State != control.StateUnmounted || st.Overlay.Changed != 3 || st.Commit != first.String() || st.Remote != url || st.Session.Name != m.Session {
-		t.Errorf("status of what is kept %+v", st)
+		t.Errorf("status of the unmounted session: got %+v", st)
 	}
 	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, dir) {
-		t.Errorf("list:\n%s", out)
+		t.Errorf("list printed\n%s", out)
 	}
 	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "no artifactfs mount at this directory", "run artifactfs mount "+url+" "+dir+" to resume session")
 	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "no artifactfs mount at this directory", "to resume session")
 
 	again, said := w.mountAt(url, dir)
 	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "resuming session "+m.Session+": 3 changed paths") {
-		t.Errorf("mount said %+v, %s", again.MountReply, said)
+		t.Errorf("mount again: got %+v and stderr %s", again.MountReply, said)
 	}
 	w.sameFaces("mounted again", w.faces(dir), before)
 	w.wantFile(m.path("new"), "new\n")
 	if exists(m.path("later")) {
-		t.Error("the base has moved")
+		t.Error("the base commit has changed")
 	}
 	w.unmount(again)
 
-	// --ref must mean the commit that the work is on top of.
+	// --ref must name the base commit of the changes.
 	w.refused(control.ExitUsage, moved.String()[:12], "--session NAME", url, dir, "--ref", "main")
 	w.refused(control.ExitUsage, moved.String()[:12], "--discard --session "+m.Session, url, dir, "--ref", moved.String())
 	w.refused(control.ExitRemote, "mian", "", url, dir, "--ref", "mian")
@@ -115,25 +116,25 @@ func TestSessionGoesOn(t *testing.T) {
 	w.unmount(again)
 	other, _ := w.mountAt(url, dir, "--ref", "main", "--session", "other")
 	if other.Resumed || other.Commit != moved.String() || exists(other.path("new")) {
-		t.Errorf("other session %+v", other.MountReply)
+		t.Errorf("reply of mount for the other session: got %+v", other.MountReply)
 	}
 	w.unmount(other)
 	if homes := w.homes(); len(homes) != 1 || homes[0] != m.Session {
-		t.Errorf("homes %q: a session without changes leaves nothing", homes)
+		t.Errorf("directories below mounts/: got %q, want none for a session without changes", homes)
 	}
 	if out := w.ok("unmount", dir, "--discard", "--yes"); out != "discarded session "+m.Session+"\n" {
-		t.Errorf("unmount --discard: %q", out)
+		t.Errorf("unmount --discard printed %q", out)
 	}
 	fresh, _ := w.mountAt(url, dir)
 	if fresh.Resumed || fresh.Commit != moved.String() || exists(fresh.path("new")) {
-		t.Errorf("after --discard %+v", fresh.MountReply)
+		t.Errorf("reply of mount after --discard: got %+v", fresh.MountReply)
 	}
 	check(t, os.WriteFile(fresh.path("new"), nil, 0o644))
 	w.ok("unmount", dir, "--discard", "--yes")
 	w.nothingLeft(dir)
 }
 
-// What was changed and changed back, or made and removed, is no work.
+// A file that was changed and changed back, or created and removed, does not count as a change.
 func TestMountWithoutChangesLeavesNothing(t *testing.T) {
 	w := newWorld(t)
 	files := sample("no changes")
@@ -150,7 +151,7 @@ func TestMountWithoutChangesLeavesNothing(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A session goes on without its remote: what was changed and what was hydrated is read.
+// A session can be resumed while its remote is unreachable: changed files and fetched files can be read.
 func TestSessionGoesOnWithoutNetwork(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"unmounted", "killed"} {
@@ -178,17 +179,17 @@ func TestSessionGoesOnWithoutNetwork(t *testing.T) {
 					t.Errorf("mount with %q: got %+v and output %s, want a resumed session with 3 changed paths", args, again.MountReply, said)
 				}
 				if n := readAll(t, m.Dir, known); n > 0 {
-					t.Errorf("%d errors reading what was hydrated", n)
+					t.Errorf("%d reads of fetched files failed", n)
 				}
 				w.wantFile(m.path("new"), "new\n")
 				if names, err := os.ReadDir(m.path("moved/sub")); err != nil || len(names) != 6 {
-					t.Errorf("%d names, %v", len(names), err)
+					t.Errorf("read the directory: got %d names, %v", len(names), err)
 				}
 				w.until("git is ready", func() bool { return again.status().GitReady })
 				w.unmount(again)
 			}
 			w.refused(control.ExitRemote, "", "", m.Remote, m.Dir, "--ref", "v1", "--timeout", "2s")
-			os.Remove(m.Dir) // whether the killed daemon made it is not known any more
+			os.Remove(m.Dir) // the new daemon does not know whether the killed one created the directory
 			s.up()
 		})
 	}
@@ -202,24 +203,24 @@ func TestSessionIsMountedOnce(t *testing.T) {
 	url := s.URL("r.git")
 	m := w.bare(url, "--session", "work")
 	if m.Session != "work" || m.ID != "work" {
-		t.Errorf("mount said %+v", m.MountReply)
+		t.Errorf("reply of mount: got %+v", m.MountReply)
 	}
 	dir := w.place("m")
 	pid := fmt.Sprint(w.serving())
 	for _, args := range [][]string{{"--session", "work"}, {"--session", "work", "--foreground"}, {"--session", "work", "--read-only"}} {
 		w.refused(control.ExitFailed, "mounted at "+m.Dir+" by process "+pid, "artifactfs unmount "+m.Dir, append([]string{url, dir}, args...)...)
 		if exists(dir) {
-			t.Errorf("%s is left", dir)
+			t.Errorf("directory %s still exists", dir)
 		}
 	}
 	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
 	w.ok("unmount", "--session", "work")
 	w.refused(control.ExitUsage, "another remote", "--session NAME", s.URL("other.git"), dir, "--session", "work")
-	// Elsewhere it is the same work.
+	// At another directory the session has the same changes.
 	again, _ := w.mountAt(url, dir, "--session", "work")
 	w.wantFile(again.path("new"), "new\n")
 	if st := again.status(); st.Dir != dir || st.Session.Name != "work" {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	w.refusal(w.afs("unmount", "--session", "play"), control.ExitNotMounted, "no such session", "artifactfs list")
 	r := w.afs("unmount", dir)
@@ -245,21 +246,21 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 
 	plain, _ := w.mountAt(url, m.Dir, "--read-only")
 	if plain.Session != "" || plain.Resumed {
-		t.Errorf("mount said %+v", plain.MountReply)
+		t.Errorf("reply of mount: got %+v", plain.MountReply)
 	}
 	w.wantFile(plain.path("known/a"), string(files["known/a"].Data))
 	w.unmount(plain)
 	look, _ := w.mountAt(url, m.Dir, "--read-only", "--session", "work")
 	w.wantFile(look.path("known/a"), "changed\n")
 	if err := os.WriteFile(look.path("known/a"), nil, 0o644); err == nil || !strings.Contains(err.Error(), "read-only file system") {
-		t.Errorf("written: %v", err)
+		t.Errorf("write to a read-only mount: got %v", err)
 	}
 	if st := look.status(); !st.ReadOnly || st.Session.Name != "work" || st.Overlay.Changed != 1 {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	w.unmount(look)
 	if after, err := os.ReadFile(log); err != nil || string(after) != string(before) {
-		t.Errorf("looking changed the log (%v)", err)
+		t.Errorf("a read-only mount changed the log (%v)", err)
 	}
 	again, _ := w.mountAt(url, m.Dir, "--session", "work")
 	w.wantFile(again.path("known/a"), "changed\n")
@@ -267,7 +268,7 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A foreground mount tells at its end what it kept, whichever process ends it; so does every other end keep the work.
+// A foreground mount prints at its end what it kept, whichever process ends it. Every other end of a mount keeps the changes, too.
 func TestEndsKeepTheWork(t *testing.T) {
 	for name, end := range map[string]func(w *world, p *waiting, dir string){
 		"SIGTERM":   func(w *world, p *waiting, dir string) { p.Process.Signal(syscall.SIGTERM) },
@@ -293,7 +294,7 @@ func TestEndsKeepTheWork(t *testing.T) {
 	}
 }
 
-// A daemon that is told to end detaches a busy mount; what was written there is kept.
+// SIGTERM makes the daemon detach a busy mount; the changes in it are kept.
 func TestTerminatedDaemonKeepsTheWork(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("terminated with work"))
@@ -311,7 +312,7 @@ func TestTerminatedDaemonKeepsTheWork(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A busy mount stays as it is, and --discard has thrown away nothing.
+// unmount --discard of a busy mount fails, and the mount and its changes stay.
 func TestBusyMountKeepsItsWork(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("busy with work"))
@@ -328,7 +329,7 @@ func TestBusyMountKeepsItsWork(t *testing.T) {
 	w.ok("unmount", m.Dir, "--discard", "--yes")
 }
 
-// An empty repository is a base like any other, also when it is not empty any more, or cannot be reached.
+// A session that is based on an empty repository can be resumed after the repository has commits, or while it is unreachable.
 func TestSessionOnAnEmptyRepository(t *testing.T) {
 	w := newWorld(t)
 	repo := w.repo("r.git", object.SHA256)
@@ -348,7 +349,7 @@ func TestSessionOnAnEmptyRepository(t *testing.T) {
 	s.up()
 }
 
-// A commit in the mount's git directory is work, though no path has changed.
+// A commit in the mount's git directory counts as a change, even if no path has changed.
 func TestGitObjectsAreKept(t *testing.T) {
 	w := newWorld(t)
 	repo := w.repo("r.git", object.SHA1)
@@ -362,16 +363,16 @@ func TestGitObjectsAreKept(t *testing.T) {
 	}
 	again, _ := w.mountAt(url, m.Dir, "--wait", "git")
 	if got := w.git(m.gitDir(), "rev-parse", "mine"); got != made {
-		t.Errorf("the branch is %s, was %s", got, made)
+		t.Errorf("branch after the next mount: got %s, want %s", got, made)
 	}
 	if !again.Resumed {
-		t.Errorf("mount said %+v", again.MountReply)
+		t.Errorf("reply of the second mount: got %+v", again.MountReply)
 	}
 	w.ok("unmount", m.Dir, "--discard", "--yes")
 	w.nothingLeft(m.Dir)
 }
 
-// A user who is not root keeps his work the same way.
+// An unprivileged user's changes are kept in the same way.
 func TestUnprivilegedSession(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("unprivileged session"))
@@ -400,7 +401,7 @@ func TestUnprivilegedSession(t *testing.T) {
 	u.end()
 }
 
-// user is an unprivileged one with a directory and a state of his own.
+// user is an unprivileged user with an own directory and an own state directory.
 type user struct {
 	w           *world
 	home, state string
@@ -408,12 +409,12 @@ type user struct {
 
 func (w *world) user() user {
 	w.Helper()
-	for dir := w.root; dir != "/"; dir = filepath.Dir(dir) { // on the way to the binary and to the user's own
+	for dir := w.root; dir != "/"; dir = filepath.Dir(dir) { // all directories above the binary and the user's files
 		if info, err := os.Stat(dir); err == nil && info.Mode()&0o001 == 0 {
 			os.Chmod(dir, info.Mode()|0o011)
 		}
 	}
-	// Most hosts let everybody open the device; where this one does not, it does while the test runs.
+	// On most hosts all users may open /dev/fuse. If not, the test changes the mode of the device while it runs.
 	if info, err := os.Stat("/dev/fuse"); err == nil && info.Mode()&0o006 != 0o006 {
 		w.check(os.Chmod("/dev/fuse", 0o666))
 		w.Cleanup(func() { os.Chmod("/dev/fuse", info.Mode().Perm()) })
@@ -439,7 +440,7 @@ func (u user) sh(script string) {
 	}
 }
 
-// end ends the user's daemon: it is not the world's.
+// end ends the user's daemon, which the world does not end.
 func (u user) end() {
 	u.w.Helper()
 	if r := u.afs("unmount", "--all"); r.code != 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// nested makes and serves outer.git, which has lib.git as a submodule at vendor/lib by a relative URL, and that has
+// nested creates and serves outer.git, which has lib.git as a submodule at vendor/lib by a relative URL, and lib.git has
 // inner.git at in/inner by an absolute one. outer.git also has one at gone, whose repository does not exist.
 func nested(t *testing.T) (w *world, server served) {
 	w = newWorld(t)
@@ -27,7 +27,7 @@ func nested(t *testing.T) (w *world, server served) {
 		"in/inner":    {Data: []byte(innerTip.String()), Mode: "160000"},
 		".gitmodules": {Data: []byte("[submodule \"inner\"]\n\tpath = in/inner\n\turl = " + server.URL("inner.git") + "\n")},
 	})
-	w.commit(lib, map[string]gittest.File{"lib.txt": {Data: []byte("later\n")}}) // not what outer.git is pinned to
+	w.commit(lib, map[string]gittest.File{"lib.txt": {Data: []byte("later\n")}}) // a later commit than the one that outer.git refers to
 	w.commit(outer, map[string]gittest.File{
 		"outer.txt":  {Data: []byte("outer\n")},
 		"vendor/lib": {Data: []byte(libTip.String()), Mode: "160000"},
@@ -59,13 +59,13 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	}
 	slices.Sort(around)
 	if want := []string{m.Dir + " in ", lib + " in " + m.Dir, inner + " in " + lib}; !slices.Equal(around, want) {
-		t.Errorf("status tells of %q", around)
+		t.Errorf("mounts and submodules in the status: got %q", around)
 	}
 	if notes := m.status().Notes; !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, "submodule gone is not mounted: ") }) {
-		t.Errorf("notes are %q", notes)
+		t.Errorf("notes in the status: got %q", notes)
 	}
 
-	// A process in the innermost keeps all of them.
+	// A process in the innermost submodule prevents the unmount of all mounts.
 	hold, err := os.Open(filepath.Join(inner, "inner.txt"))
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	w.wantFile(filepath.Join(lib, "lib.txt"), "lib\n")
 	hold.Close()
 
-	// A process in the outer one alone as well, and so they are mounted again.
+	// So does a process in the outer mount only; the submodules are mounted again.
 	if hold, err = os.Open(m.path("outer.txt")); err != nil {
 		t.Fatal(err)
 	}
@@ -87,16 +87,16 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
 	hold.Close()
 
-	// What was changed inside is kept, and said.
+	// Changes inside of submodules are kept, and unmount reports them.
 	r := w.afs("unmount", m.Dir)
 	if r.code != 0 || !strings.Contains(r.stderr, "kept 1 changed path of submodule "+inner) {
-		t.Errorf("unmount: %s", r)
+		t.Errorf("unmount with changes in submodules: %s", r)
 	}
 	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
 	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
 	w.ok("unmount", m.Dir, "--discard", "--yes")
 	if left := w.allStatus(); len(left) != 0 {
-		t.Errorf("left after --discard: %+v", left)
+		t.Errorf("sessions after unmount --discard: %+v", left)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestSubmodulesOutliveAKill(t *testing.T) {
 	w.wantFile(inner, "changed\n")
 }
 
-// TestSubmodulesLeadNowhere: what a repository says of its submodules must not reach anything else.
+// TestSubmodulesLeadNowhere: the .gitmodules of a repository must not cause access to repositories of the host, or mounts elsewhere.
 func TestSubmodulesLeadNowhere(t *testing.T) {
 	w := newWorld(t)
 	secret, outer := w.repo("secret.git", object.SHA1), w.repo("outer.git", object.SHA1)
@@ -125,14 +125,14 @@ func TestSubmodulesLeadNowhere(t *testing.T) {
 	})
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("outer.git"), "--recurse-submodules")
 	if all := w.allStatus(); len(all) != 1 {
-		t.Errorf("mounted: %+v", all)
+		t.Errorf("mounts: got %+v, want one", all)
 	}
 	if notes := m.status().Notes; len(notes) != 3 {
-		t.Errorf("notes are %q", notes)
+		t.Errorf("notes in the status: got %q", notes)
 	}
 }
 
-// submoduleWork is what people do with submodules; what it prints is the same wherever it runs.
+// submoduleWork is a script of usual submodule commands, whose output is the same in a mount and in a clone.
 const submoduleWork = `
 export GIT_AUTHOR_DATE="1710000000 +0000" GIT_COMMITTER_DATE="1710000000 +0000" GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_1=protocol.file.allow GIT_CONFIG_VALUE_1=always
 git submodule --quiet update --init --recursive vendor/lib
@@ -156,7 +156,7 @@ git submodule status --recursive | cut -d' ' -f1-3
 git status --porcelain=v2
 `
 
-// does runs a script in a directory and returns what it prints.
+// does runs a script in a directory and returns its output.
 func (w *world) does(dir, script string) string {
 	w.Helper()
 	cmd := exec.Command("sh", "-e", "-c", script)
@@ -175,7 +175,7 @@ func TestSubmodulesAreUsedAsInAClone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := w.does(w.clone(remote), submoduleWork)
 			if !strings.Contains(want, "Inner work") && !strings.Contains(want, "inner") {
-				t.Fatalf("in a clone: %s", want)
+				t.Fatalf("submodule script in a clone: %s", want)
 			}
 			m := w.mount(remote, "--wait", "git")
 			if got := w.does(m.Dir, submoduleWork); got != want {

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// switchRepo serves a repository of n files and some, whose branch far differs from main in most, in every way.
+// switchRepo serves a repository of n files and a few more. Its branch far differs from main in most files, in all kinds of changes.
 func (w *world) switchRepo(n int) (s served, url string) {
 	w.Helper()
 	r := w.repo("r.git", object.SHA1)
@@ -49,7 +49,7 @@ git push -q origin far near rules v1`)
 	return s, s.URL("r.git")
 }
 
-// switchTo runs artifactfs switch and returns what it cost.
+// switchTo runs artifactfs switch and returns the numbers of requests and contents.
 func (m mounted) switchTo(s served, args ...string) (reply control.SwitchReply, requests, blobs int) {
 	m.w.Helper()
 	s.forget()
@@ -61,7 +61,7 @@ func (m mounted) switchTo(s served, args ...string) (reply control.SwitchReply, 
 	return reply, requests, blobs
 }
 
-// cost is what was asked for since forget.
+// cost returns the numbers of requests and contents since forget.
 func (s served) cost() (requests, blobs int) {
 	s.w.Helper()
 	for _, r := range s.quiet() {
@@ -75,57 +75,57 @@ func TestSwitchFar(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s, url := w.switchRepo(1500)
-	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off") // a checkpoint reads ignore files, and is not what is counted
+	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off") // without checkpoints, which read ignore files and would be counted
 	dir := m.Dir
 	main, far := w.clone(url), w.clone(url, "-b", "far")
-	// What the kernel has: contents, names that are there, names that are not, listings.
+	// Fill the kernel's caches: contents, existing names, missing names, listings.
 	w.wantFile(m.path("README"), "read me\n")
 	w.wantFile(m.path("d00/s0/f0000"), "content 0\n")
 	for _, gone := range []string{"new", "turns/into"} {
 		if _, err := os.Lstat(m.path(gone)); err == nil {
-			t.Errorf("%s is there", gone)
+			t.Errorf("path %s exists", gone)
 		}
 	}
 	for _, d := range []string{".", "d00/s0", "d30", "d32/s0"} {
 		must[[]os.DirEntry](w)(os.ReadDir(m.path(d)))
 	}
 	if out := w.git(dir, "status", "--porcelain"); out != "" {
-		t.Fatalf("before: %s", out)
+		t.Fatalf("git status before the switch: %s", out)
 	}
 	kept := w.faces(m.path("d35"))
 
 	reply, requests, blobs := m.switchTo(s, "far")
 	if requests > 2 || blobs != 0 {
-		t.Errorf("switch cost %d requests, %d blobs", requests, blobs)
+		t.Errorf("switch sent %d requests and fetched %d blobs", requests, blobs)
 	}
 	if reply.Branch != "far" || !reply.Created || reply.Upstream != "origin/far" || reply.Paths < 1000 || len(reply.Kept) > 0 {
-		t.Errorf("switch said %+v", reply)
+		t.Errorf("reply of switch: got %+v", reply)
 	}
 	s.forget()
 	for _, args := range [][]string{{"status", "--porcelain"}, {"diff", "--name-only"}, {"diff", "--cached", "--name-only"}} {
 		if out := w.git(dir, args...); out != "" {
-			t.Errorf("git %q: %s", args, out)
+			t.Errorf("git %q printed %s", args, out)
 		}
 	}
 	if requests, blobs := s.cost(); requests != 0 || blobs != 0 {
-		t.Errorf("status and diff cost %d requests, %d blobs", requests, blobs)
+		t.Errorf("git status and diff sent %d requests and fetched %d blobs", requests, blobs)
 	}
 	w.wantFile(m.path("README"), "far\n")
 	w.wantFile(m.path("d00/s0/f0000"), "content 0\nfar\n")
 	w.wantFile(m.path("new/deep/n7"), "new 7\n")
 	w.wantFile(m.path("turns/into"), "dir\n")
 	if _, err := os.Lstat(m.path("d30")); err == nil {
-		t.Error("d30 is still there")
+		t.Error("d30 exists after the switch")
 	}
 	w.compareTrees(dir, far)
 	w.sameFaces("untouched", w.faces(m.path("d35")), kept)
 	for _, args := range [][]string{{"rev-parse", "HEAD", "far@{upstream}"}, {"symbolic-ref", "HEAD"}, {"ls-files", "-s"}, {"write-tree"}, {"status", "--branch"}} {
 		if got, want := w.git(dir, args...), w.git(far, args...); got != want {
-			t.Errorf("git %q: %q, want %q", args, got, want)
+			t.Errorf("git %q printed %q, want %q", args, got, want)
 		}
 	}
 	if out := w.git(dir, "reflog", "-1", "--format=%gs"); out != "checkout: moving from main to far" {
-		t.Errorf("reflog says %q", out)
+		t.Errorf("reflog: got %q", out)
 	}
 	faces := w.faces(dir)
 	m.again(false)
@@ -134,33 +134,33 @@ func TestSwitchFar(t *testing.T) {
 	w.sameFaces("mounted again after a kill", w.faces(dir), faces)
 	w.compareTrees(dir, far)
 	if out := w.git(dir, "status", "--porcelain"); out != "" {
-		t.Errorf("mounted again: %s", out)
+		t.Errorf("git status after the next mount: %s", out)
 	}
 
 	if _, _, blobs := m.switchTo(s, "-"); blobs != 0 {
-		t.Errorf("switching back cost %d blobs", blobs)
+		t.Errorf("switching back fetched %d blobs", blobs)
 	}
 	if n := m.status().Overlay.Changed; n != 0 {
-		t.Errorf("back where it began %d paths are changed", n)
+		t.Errorf("changed paths after switching back: got %d, want 0", n)
 	}
 	if out := w.git(dir, "status", "--porcelain"); out != "" {
-		t.Errorf("back: %s", out)
+		t.Errorf("git status after switching back: %s", out)
 	}
 	w.compareTrees(dir, main)
 	w.sameFaces("untouched", w.faces(m.path("d35")), kept)
 
-	// Other ignore rules matter to files that are not tracked, and there are none.
+	// A branch with other ignore rules needs no rescan, because they apply to untracked files only, and there are none.
 	m.switchTo(s, "rules")
 	s.forget()
 	if out := w.git(dir, "status", "--porcelain"); out != "" {
-		t.Errorf("with other rules: %s", out)
+		t.Errorf("git status with other ignore rules: %s", out)
 	}
 	if _, blobs := s.cost(); blobs != 0 {
-		t.Errorf("status with other rules cost %d blobs", blobs)
+		t.Errorf("git status with other ignore rules fetched %d blobs", blobs)
 	}
 }
 
-// switchCases are what is done before a switch, in a mount and in a clone, and the arguments of the switch.
+// switchCases are the commands that run before a switch, in a mount and in a clone, and the arguments of the switch.
 var switchCases = []struct{ name, before, args string }{
 	{"nothing", ``, "far"},
 	{"unknown", ``, "nowhere"},
@@ -209,7 +209,7 @@ var switchCases = []struct{ name, before, args string }{
 	{"detached", `git checkout -q --detach`, "far"},
 }
 
-// A switch does what git switch does in a clone: it succeeds where that does, and leaves the same.
+// artifactfs switch behaves like git switch in a clone: both succeed or both fail, and the files and refs are the same afterwards.
 func TestSwitchAsGit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -261,7 +261,7 @@ func TestSwitchAsGit(t *testing.T) {
 	}
 }
 
-// Whenever the daemon dies, who mounts again finds the switch done or not begun, and git telling the truth.
+// If the daemon is killed during a switch, the next mount shows the switch complete or not begun, and git status is correct.
 func TestSwitchKilled(t *testing.T) {
 	w := newWorld(t)
 	_, url := w.switchRepo(600)
@@ -295,10 +295,10 @@ func TestSwitchKilled(t *testing.T) {
 		}
 		branch := w.git(m.Dir, "symbolic-ref", "--short", "HEAD")
 		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
-			t.Errorf("round %d, on %s, to %s: %s", round, branch, to, out)
+			t.Errorf("round %d, on %s, switch to %s: git status printed %s", round, branch, to, out)
 		}
 		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status", "--porcelain"); out != "" {
-			t.Errorf("round %d, on %s, to %s, looking everywhere: %s", round, branch, to, out)
+			t.Errorf("round %d, on %s, to %s, git status with a full scan: %s", round, branch, to, out)
 		}
 		w.compareTrees(m.Dir, clones[branch])
 		if t.Failed() {
@@ -310,7 +310,7 @@ func TestSwitchKilled(t *testing.T) {
 	t.Logf("ended on %v", done)
 }
 
-// Whenever the worker alone dies, which leaves the gits that it has started, the switch is made, once.
+// If only the worker is killed, and the git processes that it started live on, the switch is made once.
 func TestSwitchTakenOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -324,13 +324,13 @@ func TestSwitchTakenOver(t *testing.T) {
 		w.ok("switch", "-C", m.Dir, to)
 		strike.Stop()
 		if got := w.git(m.Dir, "symbolic-ref", "--short", "HEAD"); got != to {
-			t.Errorf("round %d, to %s: on %s", round, to, got)
+			t.Errorf("round %d, switch to %s: HEAD is on %s", round, to, got)
 		}
 		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
-			t.Errorf("round %d, to %s: %s", round, to, out)
+			t.Errorf("round %d, switch to %s: git status printed %s", round, to, out)
 		}
 		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status", "--porcelain"); out != "" {
-			t.Errorf("round %d, to %s, looking everywhere: %s", round, to, out)
+			t.Errorf("round %d, to %s, git status with a full scan: %s", round, to, out)
 		}
 		w.compareTrees(m.Dir, clones[to])
 		if t.Failed() {
@@ -339,7 +339,7 @@ func TestSwitchTakenOver(t *testing.T) {
 	}
 }
 
-// Programs that write while a switch is made lose nothing, and git says what differs.
+// Writes of other processes during a switch are kept, and git status lists the changed files.
 func TestSwitchUnderWriters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -347,7 +347,7 @@ func TestSwitchUnderWriters(t *testing.T) {
 	m := w.mount(url, "--history", "full", "--prefetch", "none")
 	stop := make(chan struct{})
 	ended := make(chan []string)
-	go func() { // untracked files, everywhere, and the same again
+	go func() { // writes untracked files in all directories, repeatedly
 		var made []string
 		for i := 0; ; i++ {
 			select {
@@ -373,7 +373,7 @@ func TestSwitchUnderWriters(t *testing.T) {
 	for line := range strings.Lines(w.git(m.Dir, "status", "--porcelain", "--untracked-files=all")) {
 		name, untracked := strings.CutPrefix(strings.TrimSpace(line), "?? ")
 		if !untracked {
-			t.Errorf("status: %s", line)
+			t.Errorf("git status has the unexpected line %s", line)
 		}
 		status = append(status, name)
 	}
@@ -383,6 +383,6 @@ func TestSwitchUnderWriters(t *testing.T) {
 	slices.Sort(made)
 	slices.Sort(status)
 	if !slices.Equal(made, slices.Compact(status)) {
-		t.Errorf("git knows of %d files, %d were made", len(status), len(made))
+		t.Errorf("git status lists %d untracked files, %d were created", len(status), len(made))
 	}
 }

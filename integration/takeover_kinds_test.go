@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// struck has the world's worker killed at random moments until the returned function is called.
+// struck kills the world's worker at random moments until the returned function is called.
 func (w *world) struck(longest time.Duration) (stop func() []torture.Blow) {
 	quit, over := make(chan struct{}), make(chan []torture.Blow)
 	go func() {
@@ -40,7 +40,7 @@ func (w *world) struck(longest time.Duration) (stop func() []torture.Blow) {
 	})
 }
 
-// Commands wait for the next worker, and do what they were asked for once.
+// Commands whose worker is killed wait for the next worker, and run once.
 func TestCommandsUnderKills(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -58,7 +58,7 @@ func TestCommandsUnderKills(t *testing.T) {
 		m := w.mount(url, flags...)
 		part := subtree(files, fmt.Sprintf("d%d", i%6))
 		if n := readAll(t, m.Dir, part); n > 0 {
-			t.Errorf("round %d: %d errors", i, n)
+			t.Errorf("round %d: %d reads failed", i, n)
 		}
 		if i%6 == 3 {
 			check(t, os.MkdirAll(m.path("out/deep"), 0o755))
@@ -66,7 +66,7 @@ func TestCommandsUnderKills(t *testing.T) {
 		}
 		w.ok("prefetch", m.Dir, "known", "--wait")
 		if st := m.status(); st.State != control.StateMounted || st.Commit != m.Commit {
-			t.Errorf("round %d: status %+v", i, st)
+			t.Errorf("round %d: got status %+v", i, st)
 		}
 		if i%6 != 1 {
 			check(t, os.WriteFile(m.path("mine"), fmt.Appendf(nil, "round %d\n", i), 0o644))
@@ -75,17 +75,17 @@ func TestCommandsUnderKills(t *testing.T) {
 		if i%6 == 2 {
 			w.ok("switch", "-C", m.Dir, "other")
 			if got, err := os.ReadFile(m.path("known/a")); err != nil || string(got) != "other\n" {
-				t.Errorf("round %d: after the switch: %q, %v", i, got, err)
+				t.Errorf("round %d: read after the switch: got %q, %v", i, got, err)
 			}
 		}
 		w.unmount(m)
 		if i%6 != 1 {
 			w.ok("mount", url, m.Dir)
 			if got, err := os.ReadFile(m.path("mine")); err != nil || string(got) != fmt.Sprintf("round %d\n", i) {
-				t.Errorf("round %d: after mounting again: %q, %v", i, got, err)
+				t.Errorf("round %d: read after mounting again: got %q, %v", i, got, err)
 			}
 			if n := readAll(t, m.path("moved"), renamed(files, "d5/")); n > 0 {
-				t.Errorf("round %d: %d errors", i, n)
+				t.Errorf("round %d: %d reads failed", i, n)
 			}
 			w.ok("unmount", m.Dir, "--discard", "--yes")
 		}
@@ -95,14 +95,14 @@ func TestCommandsUnderKills(t *testing.T) {
 	}
 	t.Logf("%d kills in %d rounds", len(stop()), rounds)
 	if n := readAll(t, stays.Dir, files); n > 0 {
-		t.Errorf("%d errors", n)
+		t.Errorf("%d reads failed", n)
 	}
 	if at := mountsBelow(w.root); len(at) != 1 && !t.Failed() {
-		t.Errorf("mounts %q", at)
+		t.Errorf("mounts: got %q", at)
 	}
 }
 
-// renamed are the files below a directory, by their names in it.
+// renamed returns the files below a directory, by their names relative to it.
 func renamed(files map[string]gittest.File, dir string) map[string]gittest.File {
 	found := map[string]gittest.File{}
 	for name, f := range files {
@@ -113,7 +113,7 @@ func renamed(files map[string]gittest.File, dir string) map[string]gittest.File 
 	return found
 }
 
-// What readers wait for comes, though who asked for it is killed while the remote is slow, down, or hangs.
+// Reads that wait for contents succeed even if the worker that requested the contents is killed while the remote is slow, down or hangs.
 func TestReadersOfASlowRemoteUnderKills(t *testing.T) {
 	w := newWorld(t)
 	files := sample("slow remote under kills")
@@ -137,19 +137,19 @@ func TestReadersOfASlowRemoteUnderKills(t *testing.T) {
 			reads <- read{name, out, err}
 		}()
 	}
-	w.until("a request hangs", func() bool { return stall.Hits() > 0 })
+	w.until("a request to the remote hangs", func() bool { return stall.Hits() > 0 })
 	for range 3 {
 		old := w.serving()
 		hits := stall.Hits()
 		check(t, syscall.Kill(old, syscall.SIGKILL))
-		w.until("the next worker asks", func() bool { return stall.Hits() > hits })
+		w.until("the next worker sends a request", func() bool { return stall.Hits() > hits })
 	}
-	s.Down() // and while no process answers at all
+	s.Down() // and while the remote is down
 	old := w.serving()
 	check(t, syscall.Kill(old, syscall.SIGKILL))
-	w.until("another serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
+	w.until("another worker serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
 	if _, err := os.Lstat(m.path("known/nothing")); !os.IsNotExist(err) {
-		t.Errorf("without a remote: %v", err)
+		t.Errorf("read of fetched contents without a remote: %v", err)
 	}
 	stall.Remove()
 	check(t, s.Up())
@@ -170,7 +170,7 @@ func readChild(path string) error {
 	return err
 }
 
-// childOutput returns what a child printed. It is killed after some time: it may hang in a mount.
+// childOutput returns the output of a child process. The child is killed after some time, because it may hang in a mount.
 func childOutput(what, arg string) ([]byte, error) {
 	cmd := child(what, arg)
 	var out, errs bytes.Buffer
@@ -187,7 +187,7 @@ func childOutput(what, arg string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// Redirected directories, submodules and mounts of ordinary users are taken over with all that belongs to them.
+// Redirects, submodules and mounts of unprivileged users are taken over completely.
 func TestTakeoverOfAllKinds(t *testing.T) {
 	w, server := nested(t)
 	m := w.bare(server.URL("outer.git"), "--recurse-submodules", "--redirect", "out")
@@ -200,16 +200,16 @@ func TestTakeoverOfAllKinds(t *testing.T) {
 	for i := range 4 {
 		old := w.serving()
 		check(t, syscall.Kill(old, syscall.SIGKILL))
-		w.until("another serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
+		w.until("another worker serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
 		w.wantFile(inner, want)
 		fmt.Fprintln(held, "line", i)
 		check(t, os.WriteFile(m.path(fmt.Sprintf("out/file%d", i)), []byte("out\n"), 0o644))
 		check(t, os.WriteFile(filepath.Join(filepath.Dir(inner), fmt.Sprint("new", i)), []byte("new\n"), 0o644))
 		if out := w.git(m.path("vendor/lib"), "status", "--porcelain", "--ignore-submodules=all"); out != "" {
-			t.Errorf("git status in a submodule: %q", out)
+			t.Errorf("git status in a submodule printed %q", out)
 		}
 		if got := len(mountsBelow(w.root)); got != before {
-			t.Errorf("%d mounts, were %d: %q", got, before, mountsBelow(w.root))
+			t.Errorf("got %d mounts, want %d: %q", got, before, mountsBelow(w.root))
 		}
 	}
 	w.wantFile(m.path("out/held"), "line 0\nline 1\nline 2\nline 3\n")
@@ -220,7 +220,7 @@ func TestTakeoverOfAllKinds(t *testing.T) {
 	}
 }
 
-// Without a takeover the tree is the same after unmounting too: what TestTakeover compares is no fault of the load.
+// The load of TestTakeover, run without a takeover, leaves the same tree after an unmount: so the load itself causes no difference.
 func TestTortureStays(t *testing.T) {
 	w := newWorld(t)
 	x := w.torture([]string{"names", "signals", "blocks"})
@@ -240,8 +240,8 @@ func TestTortureStays(t *testing.T) {
 	w.sameFaces("after a kill", roughly(w.faces(x.m.path("load")), want), want)
 }
 
-// roughly takes over times that are a little later. Linux tells of the times of a file that it writes itself when it
-// forgets the file, not at close or fsync: until then the daemon has the time at which the contents came.
+// roughly ignores mtimes that are a little later. With writeback the kernel keeps the mtime of a file and sends it when it evicts
+// the inode, not at close or fsync. Until then the daemon has the time at which the contents were written back.
 func roughly(got, want map[string]face) map[string]face {
 	for path, g := range got {
 		old := want[path].mtime

@@ -25,10 +25,10 @@ func init() { torture.Main() }
 // takeoverKills is how often the worker is killed under the whole load; `make bench BENCH=-takeover` does it more often.
 var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 12)
 
-// victim is the world's daemon.
+// victim returns the world's daemon as the target of signals.
 func (w *world) victim() torture.Victim { return torture.Victim{State: w.state, Command: "worker"} }
 
-// daemonStatus is what the daemon says of itself.
+// daemonStatus returns the daemon's status.
 func (w *world) daemonStatus() control.DaemonStatus {
 	w.Helper()
 	var st control.Status
@@ -47,11 +47,11 @@ type tortured struct {
 	rnd    *rand.Rand
 	before control.DaemonStatus
 	blows  []torture.Blow
-	told   int // errors of the load that the test knows
+	told   int // number of errors of the load that the test has reported
 	since  time.Time
 }
 
-// tortureFiles are a repository with something for all jobs.
+// tortureFiles creates a repository with files for all kinds of jobs.
 func tortureFiles(w *world, r *gittest.Repo) {
 	w.Helper()
 	must[object.ID](w)(r.Sized(30, 30))
@@ -84,7 +84,7 @@ func (w *world) torture(jobs []string, flags ...string) *tortured {
 	x.Logf("the load has begun after %v", time.Since(x.since).Round(time.Second))
 	x.before = w.daemonStatus()
 	if x.before.Supervisor == 0 {
-		w.Fatalf("no supervisor: %+v", x.before)
+		w.Fatalf("the daemon has no supervisor: %+v", x.before)
 	}
 	return x
 }
@@ -105,7 +105,7 @@ func check2(t testing.TB, err error) {
 	}
 }
 
-// allJobs are all kinds, and so many readers.
+// allJobs returns one job of each kind, and the given number of readers.
 func allJobs(readers int) []string {
 	jobs := torture.Jobs()
 	for range readers {
@@ -114,7 +114,7 @@ func allJobs(readers int) []string {
 	return jobs
 }
 
-// quiet fails the test if a program has noticed something since it was last asked.
+// calm fails the test if a program of the load has reported an error since the previous call.
 func (x *tortured) calm(what string) {
 	x.Helper()
 	all := x.load.Errors()
@@ -124,7 +124,7 @@ func (x *tortured) calm(what string) {
 	x.told = len(all)
 }
 
-// broken says whether there is no point in going on.
+// broken reports whether a program of the load has failed, which makes it useless to continue.
 func (x *tortured) broken() bool { return len(x.load.Errors()) > 0 }
 
 // strike sends signals to the worker.
@@ -142,7 +142,7 @@ func (x *tortured) strike(n int, sig syscall.Signal, longest time.Duration) {
 	x.Logf("%v: %d times, %v after the start", sig, len(blows), time.Since(x.since).Round(time.Second))
 }
 
-// works waits until programs in the mount get on again.
+// works waits until a lookup in the mount is answered.
 func (x *tortured) works(what string) {
 	x.Helper()
 	done := make(chan error, 1)
@@ -156,7 +156,7 @@ func (x *tortured) works(what string) {
 			x.Errorf("%s: got %v, want no such file", what, err)
 		}
 	case <-time.After(patience):
-		x.Errorf("%s: the mount does not answer", what)
+		x.Errorf("%s: a lookup in the mount is not answered", what)
 	}
 	x.calm(what)
 }
@@ -169,7 +169,7 @@ func (x *tortured) end() torture.Report {
 	log, _ := os.ReadFile(x.logFile())
 	for line := range strings.Lines(string(log)) {
 		if strings.Contains(line, "serve request") {
-			x.Errorf("the log says: %s", line)
+			x.Errorf("log of the daemon has the line: %s", line)
 		}
 	}
 	x.Logf("%d blows, %v", len(x.blows), report.Done)
@@ -180,13 +180,13 @@ func (x *tortured) end() torture.Report {
 	return report
 }
 
-// No program in a mount notices that the process that serves it is killed, dies of a fault, hangs, or is replaced.
+// Programs in a mount are not affected if the worker is killed, crashes, hangs, or is replaced.
 func TestTakeover(t *testing.T) {
 	w := newWorld(t)
 	version := filepath.Join(w.root, "next", "artifactfs")
 	check(t, os.Mkdir(filepath.Dir(version), 0o755))
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=next", "-o", version, "../cmd/artifactfs").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+		t.Fatalf("go build failed: %v\n%s", err, out)
 	}
 	x := w.torture(allJobs(8))
 	x.strike(takeoverKills, syscall.SIGKILL, 400*time.Millisecond)
@@ -195,14 +195,14 @@ func TestTakeover(t *testing.T) {
 	}
 	st := w.daemonStatus()
 	if got := st.Takeovers - x.before.Takeovers; got < len(x.blows) {
-		t.Errorf("status tells of %d takeovers after %d blows", got, len(x.blows))
+		t.Errorf("status reports %d takeovers after %d kills", got, len(x.blows))
 	}
 	if st.Reason == "" || st.Supervisor != x.before.Supervisor {
-		t.Errorf("status tells %+v, before it was %+v", st, x.before)
+		t.Errorf("status after the takeovers: got %+v, before it was %+v", st, x.before)
 	}
 	x.upgrade(version, "next")
 	x.failedUpgrade()
-	x.strike(3, syscall.SIGKILL, 200*time.Millisecond) // the new one is as good
+	x.strike(3, syscall.SIGKILL, 200*time.Millisecond) // the upgraded worker can be killed, too
 	x.orphan()
 	x.strike(2, syscall.SIGKILL, 200*time.Millisecond)
 	x.end()
@@ -210,7 +210,7 @@ func TestTakeover(t *testing.T) {
 		return
 	}
 	if st := x.m.status(); st.State != control.StateMounted {
-		t.Errorf("status %+v", st)
+		t.Errorf("status after the upgrade: got %+v", st)
 	}
 	want := w.faces(x.m.path("load"))
 	w.unmount(x.m)
@@ -226,23 +226,23 @@ func (x *tortured) upgrade(executable, version string) {
 	cmd := exec.Command(executable, "--state", x.state, "daemon", "--upgrade")
 	cmd.Dir = x.root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		x.Errorf("upgrade: %v: %s", err, out)
+		x.Errorf("daemon upgrade failed: %v: %s", err, out)
 		return
 	}
 	x.Logf("upgrade: %v", time.Since(start).Round(time.Millisecond))
 	if st := x.daemonStatus(); st.Version != version || st.PID == old || st.UpgradeFailed != "" {
-		x.Errorf("after the upgrade: %+v", st)
+		x.Errorf("status after the upgrade: got %+v", st)
 	}
 	x.works("upgrade")
 }
 
-// failedUpgrade asks for executables that cannot serve: the one before goes on and says why.
+// failedUpgrade upgrades to executables that cannot serve: the previous worker continues, and status reports the cause.
 func (x *tortured) failedUpgrade() {
 	x.Helper()
 	source, crasher := filepath.Join(x.root, "crasher.go"), filepath.Join(x.root, "crasher")
 	check2(x, os.WriteFile(source, []byte(crasherSource), 0o644))
 	if out, err := exec.Command("go", "build", "-o", crasher, source).CombinedOutput(); err != nil {
-		x.Fatalf("build: %v\n%s", err, out)
+		x.Fatalf("go build failed: %v\n%s", err, out)
 	}
 	fake := filepath.Join(x.root, "fake")
 	check2(x, os.WriteFile(fake, []byte("#!/bin/sh\nexit 7\n"), 0o755))
@@ -251,15 +251,15 @@ func (x *tortured) failedUpgrade() {
 		client := must[*control.Client](x)(control.Dial(x.Context(), control.DaemonSocket(x.state)))
 		err := client.Upgrade(x.Context(), control.UpgradeRequest{Executable: executable})
 		x.Logf("upgrade to what %s: %v", what, err)
-		x.until("status tells of the failed upgrade", func() bool { return strings.Contains(x.daemonStatus().UpgradeFailed, executable) })
+		x.until("status reports the failed upgrade", func() bool { return strings.Contains(x.daemonStatus().UpgradeFailed, executable) })
 		if st := x.daemonStatus(); st.Version != was.Version {
-			x.Errorf("after an upgrade to what %s: %+v", what, st)
+			x.Errorf("status after an upgrade to an executable that %s: %+v", what, st)
 		}
 		x.works("an upgrade to what " + what)
 	}
 }
 
-// crasherSource is a program that comes up as a worker does, and dies as soon as it is told to serve.
+// crasherSource is a program that starts like a worker, and exits as soon as it is told to serve.
 const crasherSource = `package main
 
 import (
@@ -283,27 +283,27 @@ func main() {
 }
 `
 
-// orphan kills the supervisor alone: there is no service manager, so the worker finds itself another.
+// orphan kills only the supervisor. There is no service manager, so the worker starts another supervisor.
 func (x *tortured) orphan() {
 	x.Helper()
 	old := x.victim().Supervisor()
 	if old == 0 {
-		x.Error("there is no supervisor")
+		x.Error("the daemon has no supervisor")
 		return
 	}
 	check2(x, syscall.Kill(old, syscall.SIGKILL))
-	x.until("there is another supervisor", func() bool {
+	x.until("another supervisor runs", func() bool {
 		pid := x.victim().Supervisor()
 		return pid != 0 && pid != old && x.victim().Serving() != 0
 	})
 	x.works("supervisor killed")
-	x.until("status tells of the new one", func() bool { // the worker that goes with the old one may answer once more
+	x.until("status reports the new supervisor", func() bool { // the worker of the old supervisor may answer once more
 		st := x.daemonStatus()
 		return st.Supervisor != old && st.Supervisor != 0
 	})
 }
 
-// All processes killed at once: what was mounted is dead, and mounting again gives the same.
+// If all processes are killed at once, the mounts fail with ENOTCONN, and mounting again shows the same tree.
 func TestEverythingKilled(t *testing.T) {
 	w := newWorld(t)
 	x := w.torture([]string{"names", "blocks", "git", "deleted"})
@@ -314,20 +314,20 @@ func TestEverythingKilled(t *testing.T) {
 	head := w.git(x.m.Dir, "rev-parse", "HEAD")
 	w.killDaemon()
 	if _, err := os.Lstat(x.m.path("big")); !errors.Is(err, syscall.ENOTCONN) && err != nil {
-		t.Errorf("in the dead mount: %v", err)
+		t.Errorf("stat in the dead mount: got %v", err)
 	}
 	w.ok("mount", x.m.Remote, x.m.Dir)
 	w.sameFaces("after everything was killed", roughly(w.faces(x.m.Dir), want), want)
 	if got := w.git(x.m.Dir, "rev-parse", "HEAD"); got != head {
-		t.Errorf("HEAD is %s, was %s", got, head)
+		t.Errorf("HEAD after mounting again: got %s, want %s", got, head)
 	}
 	if out := w.git(x.m.Dir, "status", "--porcelain"); out != "" {
-		t.Errorf("git status says %q", out)
+		t.Errorf("git status printed %q", out)
 	}
 }
 
-// The model test while the worker is killed all the time: it is the oracle of what the programs in TestTakeover do not
-// do. What the killed one had begun is done once.
+// The model test runs while the worker is killed repeatedly. It checks the operations that the programs of TestTakeover do not use.
+// Each operation that a killed worker had begun must be done exactly once.
 func TestModelUnderKills(t *testing.T) {
 	w := newWorld(t)
 	mm := newModelMount(w, modelSeed)
@@ -359,7 +359,7 @@ func TestModelUnderKills(t *testing.T) {
 	}
 	if err == nil {
 		if err := mm.compareAll(); err != nil {
-			t.Errorf("AFS_MODEL_SEED=%d: at the end: %v", modelSeed, err)
+			t.Errorf("AFS_MODEL_SEED=%d: compare at the end: %v", modelSeed, err)
 		}
 		if err := mm.unmount(); err != nil {
 			t.Error(err)
@@ -367,18 +367,18 @@ func TestModelUnderKills(t *testing.T) {
 	}
 	t.Logf("%d steps, %d kills, %v", mm.step, len(o.blows), mm.kinds)
 	if len(o.blows) < 5 {
-		t.Errorf("only %d kills", len(o.blows))
+		t.Errorf("the worker was killed only %d times", len(o.blows))
 	}
 }
 
-// A daemon whose workers cannot start any more detaches what it cannot serve, and says why.
+// A daemon whose workers cannot start any more detaches its mounts, and the next mount prints the reason.
 func TestGivesUpCleanly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("gives up"))
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
-	// No worker gets ready: what it has to lock is ours as soon as the first is dead. One that did would make the supervisor
-	// begin to count anew.
+	// No worker becomes ready, because the test gets the lock that a worker needs as soon as the first worker is dead. A worker that
+	// became ready would reset the supervisor's count of failures.
 	table := must[*os.File](t)(os.OpenFile(filepath.Join(w.state, "mounts", m.ID, "inodes"), os.O_RDWR, 0))
 	defer table.Close()
 	go func() {
@@ -400,9 +400,9 @@ func TestGivesUpCleanly(t *testing.T) {
 	check(t, syscall.Flock(int(table.Fd()), syscall.LOCK_UN))
 	r := w.afs("mount", m.Remote, m.Dir)
 	if r.code != 0 || !strings.Contains(r.stderr, "the previous mount at this directory failed") || !strings.Contains(r.stderr, "workers failed one after the other") {
-		t.Errorf("the next mount does not say what happened: %s", r)
+		t.Errorf("the next mount does not print what happened: %s", r)
 	}
 	if n := readAll(t, m.Dir, sample("gives up")); n > 0 {
-		t.Errorf("%d errors", n)
+		t.Errorf("%d reads failed", n)
 	}
 }

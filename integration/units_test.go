@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// cannotTry is the exit code of scripts/systemd.sh where there is no systemd, or none can run in namespaces.
+// cannotTry is the exit code of scripts/systemd.sh if the host has no systemd, or systemd cannot run in namespaces.
 const cannotTry = 77
 
 // The units of contrib/systemd, under a real systemd.
@@ -21,7 +21,7 @@ func TestUnits(t *testing.T) {
 	files := sample("units")
 	files["README.md"] = gittest.File{Data: []byte("# units\n")}
 	w.commit(w.repo("r.git", object.SHA1), files)
-	for _, dir := range []string{base, w.root} { // a user of the script's is to see it
+	for _, dir := range []string{base, w.root} { // so that the user that the script runs commands as can enter it
 		w.check(os.Chmod(dir, 0o755))
 	}
 	dir := w.place("systemd")
@@ -52,7 +52,7 @@ func TestInstall(t *testing.T) {
 	root := w.place("root")
 	install := func(target string) {
 		t.Helper()
-		// What is built is built elsewhere: make would write into the checkout.
+		// The binaries are built elsewhere, because make would write into the checkout.
 		cmd := exec.Command("make", "-s", "-C", "..", "-o", "build", target, "DESTDIR="+root, "PREFIX=/usr", "BIN="+base)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("make %s: %v\n%s", target, err, out)
@@ -70,21 +70,21 @@ func TestInstall(t *testing.T) {
 		"usr/share/artifactfs/systemd/srv-app.mount \n", "usr/share/bash-completion/completions/artifactfs \n", "usr/share/man/man1/artifactfs.1 \n", "usr/share/man/man1/artifactfs-session-log.1 \n",
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("install leaves no %q:\n%s", want, got)
+			t.Errorf("make install did not install %q:\n%s", want, got)
 		}
 	}
 	unit := must[[]byte](w)(os.ReadFile(filepath.Join(root, "usr/lib/systemd/system/artifactfs.service")))
 	if !strings.Contains(string(unit), "\nExecStart=/usr/bin/artifactfs daemon --restore\n") || strings.Contains(string(unit), "@BINDIR@") {
-		t.Errorf("the unit:\n%s", unit)
+		t.Errorf("the installed unit is wrong:\n%s", unit)
 	}
 	install("uninstall")
 	if got := list(root); got != "usr/share/artifactfs/mine \n" {
-		t.Errorf("uninstall leaves\n%s", got)
+		t.Errorf("make uninstall left\n%s", got)
 	}
 	share := filepath.Join(root, "usr/share/artifactfs")
 	w.check(os.Remove(filepath.Join(share, "mine")))
 	install("uninstall")
 	if _, err := os.Stat(share); err == nil {
-		t.Errorf("uninstall leaves %s, which is empty", share)
+		t.Errorf("make uninstall left the empty directory %s", share)
 	}
 }

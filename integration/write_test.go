@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// again ends a mount, by unmounting or by SIGKILL, and mounts the same place again.
+// again ends a mount, by unmounting or by SIGKILL, and mounts the same directory again.
 func (m mounted) again(kill bool) {
 	m.w.Helper()
 	if kill {
@@ -30,7 +30,7 @@ func (m mounted) again(kill bool) {
 	m.w.ok("mount", m.Remote, m.Dir, "--history", "none", "--prefetch", "none")
 }
 
-// flushed makes the kernel hand over what it holds back; a killed daemon's mount would lose it.
+// flushed makes the kernel write back its dirty pages, which the mount of a killed daemon would lose.
 func (m mounted) flushed() {
 	m.w.Helper()
 	fd := must[int](m.w)(open(m.Dir, unix.O_RDONLY|unix.O_DIRECTORY, 0))
@@ -40,7 +40,7 @@ func (m mounted) flushed() {
 	}
 }
 
-// face is what programs remember of a file to know it again.
+// face has the attributes by which programs recognize an unchanged file.
 type face struct {
 	ino   uint64
 	mode  uint32
@@ -48,7 +48,7 @@ type face struct {
 	mtime unix.Timespec
 }
 
-// faces are those of all paths of a tree. Directories have no size.
+// faces returns the faces of all paths of a tree. Those of directories have no size.
 func (w *world) faces(dir string) map[string]face {
 	w.Helper()
 	all := map[string]face{}
@@ -79,13 +79,13 @@ func (w *world) sameFaces(what string, got, want map[string]face) {
 	shown := 0
 	for _, path := range slices.Sorted(maps.Keys(want)) {
 		if g, ok := got[path]; (!ok || g != want[path]) && shown < differencesShown {
-			w.Errorf("%s: %q is %+v, was %+v", what, path, g, want[path])
+			w.Errorf("%s: attributes of %q: got %+v, want %+v", what, path, g, want[path])
 			shown++
 		}
 	}
 	for path := range got {
 		if _, ok := want[path]; !ok {
-			w.Errorf("%s: %q is new", what, path)
+			w.Errorf("%s: path %q is new", what, path)
 		}
 	}
 }
@@ -130,26 +130,26 @@ func TestWorkStays(t *testing.T) {
 	look("after a kill")
 	w.sameFaces("after a kill", w.faces(m.Dir), before)
 	if st := m.status(); st.ReadOnly || st.Overlay.Changed == 0 || st.Overlay.Bytes == 0 || st.Session.Name == "" {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 
 	r := w.afs("unmount", m.Dir)
 	if r.code != 0 || !strings.Contains(r.stderr, "kept ") || !strings.Contains(r.stderr, "session") {
-		t.Errorf("unmount says nothing of the work: %s", r)
+		t.Errorf("unmount does not report the kept changes: %s", r)
 	}
 	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, m.Dir) {
-		t.Errorf("list:\n%s", out)
+		t.Errorf("list printed\n%s", out)
 	}
 	w.ok("unmount", "--discard", "--yes", m.Dir)
 	if out := w.ok("list"); strings.Contains(out, m.Dir) {
-		t.Errorf("list after the work was discarded:\n%s", out)
+		t.Errorf("list after the changes were discarded:\n%s", out)
 	}
 	w.ok("mount", m.Remote, m.Dir, "--history", "none", "--prefetch", "none")
 	if n := readAll(t, m.Dir, files); n > 0 {
-		t.Errorf("%d errors after the work was discarded", n)
+		t.Errorf("%d reads failed after the changes were discarded", n)
 	}
 	if _, err := os.Lstat(m.path("new")); !os.IsNotExist(err) {
-		t.Errorf("discarded work is there: %v", err)
+		t.Errorf("lstat of a discarded file: got %v, want no such file", err)
 	}
 }
 
@@ -172,11 +172,11 @@ func TestReadOnlyMount(t *testing.T) {
 		wants(t, what, err, unix.EROFS)
 	}
 	if st := m.status(); !st.ReadOnly {
-		t.Error("status says it is writable")
+		t.Error("status reports the mount as writable")
 	}
 }
 
-// Changes of what is new ask the remote for nothing, and editing a file asks for its neighbourhood at most.
+// Changes to new files send no request, and an edit of a file fetches at most its neighbourhood.
 func TestWritesAreLazy(t *testing.T) {
 	w := newWorld(t)
 	m := w.meter(w.sized(30, 40), gittest.ServerOptions{})
@@ -198,16 +198,16 @@ func TestWritesAreLazy(t *testing.T) {
 	check(t, f.Close())
 	m.expect("append", m.step(), 1, 33)
 	if got, want := string(must[[]byte](t)(os.ReadFile(mount.path("d0008/f0004.txt")))), w.git(m.repo.Path, "cat-file", "blob", "main:d0008/f0004.txt")+"\nmore\n"; got != want {
-		t.Errorf("appended: %q\nwant %q", got, want)
+		t.Errorf("contents after the append: got %q\nwant %q", got, want)
 	}
 }
 
-// builds are builds that look at times and inodes to see whether there is anything to do.
+// builds are build tools that use times and inodes to decide whether files have changed.
 var builds = []struct {
 	name    string
 	files   map[string]string
 	build   []string
-	nothing func(out string) bool // what the build says when it does nothing
+	nothing func(out string) bool // reports whether the output shows that the build did nothing
 	outputs []string
 	touches bool // a build that does nothing still sets the outputs' times
 }{
@@ -218,13 +218,13 @@ var builds = []struct {
 	{"go build", map[string]string{
 		"go.mod": "module example.test/m\n\ngo 1.21\n", "main.go": "package main\n\nimport \"example.test/m/p\"\n\nfunc main() { println(p.P) }\n", "p/p.go": "package p\n\nconst P = 1\n",
 	}, []string{"go", "build", "-x", "-o", "program", "."}, func(out string) bool { return !strings.Contains(out, "/compile") && !strings.Contains(out, "/link") }, []string{"program"}, true},
-	{"an incremental compiler", map[string]string{ // as tsc and others: a file of what the inputs looked like
+	{"an incremental compiler", map[string]string{ // like tsc: a file stores the attributes of the inputs
 		"build.sh": "#!/bin/sh\nnow=$(stat -c '%n %i %s %Y.%y' src/*)\n[ \"$now\" = \"$(cat state 2>/dev/null)\" ] && echo nothing && exit\ncat src/* >bundle && echo \"$now\" >state && echo built\n",
 		"src/x.ts": "x\n", "src/y.ts": "y\n",
 	}, []string{"sh", "build.sh"}, func(out string) bool { return out == "nothing\n" }, []string{"bundle", "state"}, false},
 }
 
-// A build that has nothing to do does nothing, also after unmounting and after a kill.
+// A second build finds nothing to do, also after an unmount and after a kill.
 func TestBuildsStayBuilt(t *testing.T) {
 	t.Parallel()
 	for _, b := range builds {
@@ -248,7 +248,7 @@ func TestBuildsStayBuilt(t *testing.T) {
 				return string(out)
 			}
 			if out := run(); b.nothing(out) {
-				t.Fatalf("the first build did nothing: %s", out)
+				t.Fatalf("the first build built nothing: %s", out)
 			}
 			before := w.faces(m.Dir)
 			for _, name := range b.outputs {
@@ -259,7 +259,7 @@ func TestBuildsStayBuilt(t *testing.T) {
 			still := func(how string) {
 				t.Helper()
 				if out := run(); !b.nothing(out) {
-					t.Errorf("%s there was something to build: %s", how, out)
+					t.Errorf("%s the build found something to do: %s", how, out)
 				}
 				after := w.faces(m.Dir)
 				for _, name := range b.outputs {
@@ -268,7 +268,7 @@ func TestBuildsStayBuilt(t *testing.T) {
 						was.mtime, is.mtime = unix.Timespec{}, unix.Timespec{}
 					}
 					if was != is {
-						t.Errorf("%s %s is %+v, was %+v", how, name, is, was)
+						t.Errorf("%s attributes of %s: got %+v, want %+v", how, name, is, was)
 					}
 				}
 			}
@@ -284,7 +284,7 @@ func TestBuildsStayBuilt(t *testing.T) {
 	}
 }
 
-// What is in the way of tools: they see the tree as any other.
+// Common file tools work in a mount, and leave the same files as in a clone.
 func TestTools(t *testing.T) {
 	w := newWorld(t)
 	r := w.storied(object.SHA1)
@@ -314,7 +314,7 @@ func TestTools(t *testing.T) {
 		}
 		w.compareTrees(m.Dir, clone)
 		if t.Failed() {
-			t.Fatalf("after %s", script)
+			t.Fatalf("mount and clone differ after %s", script)
 		}
 	}
 	m.again(false)
