@@ -190,7 +190,7 @@ func (d *Device) resend() error {
 	binary.NativeEndian.PutUint32(header[0:], uint32(len(header)))
 	binary.NativeEndian.PutUint32(header[4:], notifyResend)
 	if _, err := unix.Write(int(d.file.Fd()), header[:]); err != nil {
-		return fmt.Errorf("request unanswered requests from the kernel again: %w", err)
+		return fmt.Errorf("make the kernel resend unanswered requests: %w", err)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}
 	if err != nil {
-		all.Log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.Session), zap.Error(err))
+		all.Log.Info("push session; the next mount pushes it again", zap.String("session", o.Session), zap.Error(err))
 	}
 }
 

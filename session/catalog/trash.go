@@ -25,7 +25,7 @@ import (
 // between the two steps, the deletion has to be repeated.
 
 // errRemoteNone is the error of a request for the trash of a session remote if there is no session remote.
-var errRemoteNone = errors.New("it has no session remote")
+var errRemoteNone = errors.New("request names no session remote")
 
 // Expire moves sessions whose record.Until has passed to the trash, and removes old sessions from the trash. If a session cannot
 // be deleted on its session remote, the next call of Expire tries again.

@@ -106,20 +106,20 @@ type Merged struct {
 func ParseMerged(out []byte) (m Merged, err error) {
 	fields := strings.Split(string(out), "\x00")
 	if m.Result, err = object.ParseID(fields[0]); err != nil {
-		return m, fmt.Errorf("read what git merge-tree prints: %w", err)
+		return m, fmt.Errorf("parse output of git merge-tree: %w", err)
 	}
 	rest := fields[1:]
 	for len(rest) > 0 && rest[0] != "" {
 		entry, path, ok := strings.Cut(rest[0], "\t")
 		parts := strings.Fields(entry)
 		if !ok || len(parts) != 3 {
-			return m, fmt.Errorf("read what git merge-tree prints: %.80q", rest[0])
+			return m, fmt.Errorf("parse output of git merge-tree: %.80q", rest[0])
 		}
 		mode, err1 := strconv.ParseUint(parts[0], 8, 32)
 		id, err2 := object.ParseID(parts[1])
 		stage, err3 := strconv.ParseUint(parts[2], 10, 8)
 		if err := errors.Join(err1, err2, err3); err != nil {
-			return m, fmt.Errorf("read what git merge-tree prints: %w", err)
+			return m, fmt.Errorf("parse output of git merge-tree: %w", err)
 		}
 		m.Conflicts = append(m.Conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
 		rest = rest[1:]

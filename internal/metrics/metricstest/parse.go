@@ -45,7 +45,7 @@ func Parse(text string) (map[string]*Family, error) {
 				var help string
 				name, help, _ = strings.Cut(strings.TrimPrefix(line, "# HELP "), " ")
 				if all[name] != nil || !metricName.MatchString(name) || help == "" {
-					return fmt.Errorf("family %q begins again, or is badly named, or has no help", name)
+					return fmt.Errorf("family %q occurs twice, has an invalid name or has no help", name)
 				}
 				all[name] = &Family{Help: help}
 				return nil
@@ -53,16 +53,16 @@ func Parse(text string) (map[string]*Family, error) {
 				of, kind, _ := strings.Cut(strings.TrimPrefix(line, "# TYPE "), " ")
 				f := all[of]
 				if of != name || f == nil || f.Kind != "" || len(f.Samples) > 0 || !slices.Contains([]string{"counter", "gauge", "histogram"}, kind) {
-					return fmt.Errorf("TYPE is out of place")
+					return fmt.Errorf("TYPE does not follow the HELP of its family, or has an unknown kind")
 				}
 				if f.Kind = kind; kind == "counter" != strings.HasSuffix(name, "_total") {
-					return fmt.Errorf("a %s called %s", kind, name)
+					return fmt.Errorf("%s has the name %s: the names of counters, and no others, end in _total", kind, name)
 				}
 				return nil
 			}
 			f := all[name]
 			if f == nil || f.Kind == "" {
-				return fmt.Errorf("a sample of no family")
+				return fmt.Errorf("sample does not belong to a family")
 			}
 			s, err := parseSample(name, f.Kind, line)
 			if err != nil {
@@ -70,11 +70,11 @@ func Parse(text string) (map[string]*Family, error) {
 			}
 			key := line[:strings.LastIndexByte(line, ' ')]
 			if seen[key] {
-				return fmt.Errorf("%s comes twice", key)
+				return fmt.Errorf("sample %s occurs twice", key)
 			}
 			seen[key] = true
 			if f.Kind != "gauge" && (s.Value < 0 || math.IsNaN(s.Value)) {
-				return fmt.Errorf("a %s of %v", f.Kind, s.Value)
+				return fmt.Errorf("%s has the invalid value %v", f.Kind, s.Value)
 			}
 			f.Samples = append(f.Samples, s)
 			return nil
@@ -101,11 +101,11 @@ func parseSample(family, kind, line string) (Sample, error) {
 	s := Sample{Labels: map[string]string{}}
 	end := strings.IndexAny(line, "{ ")
 	if end < 0 || !strings.HasPrefix(line[:end], family) {
-		return s, fmt.Errorf("not of %s", family)
+		return s, fmt.Errorf("sample does not belong to family %s", family)
 	}
 	s.Suffix = line[len(family):end]
 	if kind == "histogram" != slices.Contains([]string{"_bucket", "_sum", "_count"}, s.Suffix) || kind != "histogram" && s.Suffix != "" {
-		return s, fmt.Errorf("a %s has no %q", kind, s.Suffix)
+		return s, fmt.Errorf("sample of a %s has the suffix %q", kind, s.Suffix)
 	}
 	rest := line[end:]
 	if rest[0] == '{' {
@@ -117,7 +117,7 @@ func parseSample(family, kind, line string) (Sample, error) {
 	value, ok := strings.CutPrefix(rest, " ")
 	v, err := strconv.ParseFloat(value, 64)
 	if !ok || err != nil {
-		return s, fmt.Errorf("%q is no value", rest)
+		return s, fmt.Errorf("value is %q, want a number", rest)
 	}
 	s.Value = v
 	return s, nil
@@ -128,7 +128,7 @@ func parseLabels(text string, labels map[string]string) (rest string, err error)
 	for {
 		name, behind, ok := strings.Cut(text, `="`)
 		if _, twice := labels[name]; !ok || twice || !labelName.MatchString(name) {
-			return "", fmt.Errorf("no label at %.20q", text)
+			return "", fmt.Errorf("invalid or repeated label at %.20q", text)
 		}
 		var value strings.Builder
 		i := 0
@@ -137,7 +137,7 @@ func parseLabels(text string, labels map[string]string) (rest string, err error)
 			if c == '\\' {
 				i++
 				if i == len(behind) || !strings.ContainsRune(`\"n`, rune(behind[i])) {
-					return "", fmt.Errorf("no escape at %.20q", behind[i-1:])
+					return "", fmt.Errorf("invalid escape sequence at %.20q", behind[i-1:])
 				}
 				if c = behind[i]; c == 'n' {
 					c = '\n'
@@ -146,7 +146,7 @@ func parseLabels(text string, labels map[string]string) (rest string, err error)
 			value.WriteByte(c)
 		}
 		if i == len(behind) {
-			return "", fmt.Errorf("a label does not end")
+			return "", fmt.Errorf("value of a label has no closing quote")
 		}
 		labels[name] = value.String()
 		switch text = behind[i+1:]; {
@@ -155,7 +155,7 @@ func parseLabels(text string, labels map[string]string) (rest string, err error)
 		case strings.HasPrefix(text, ","):
 			text = text[1:]
 		default:
-			return "", fmt.Errorf("neither , nor } at %.20q", text)
+			return "", fmt.Errorf("want a comma or a closing brace at %.20q", text)
 		}
 	}
 }
@@ -169,23 +169,23 @@ func checkHistogram(f *Family) error {
 		case "_bucket":
 			le, err := strconv.ParseFloat(s.Labels["le"], 64)
 			if err != nil || buckets > 0 && (le <= bound || s.Value < count) {
-				return fmt.Errorf("bucket le=%q of %v behind le=%v of %v", s.Labels["le"], s.Value, bound, count)
+				return fmt.Errorf("bucket le=%q has count %v, after bucket le=%v with count %v", s.Labels["le"], s.Value, bound, count)
 			}
 			bound, count = le, s.Value
 			buckets++
 		case "_sum":
 			if buckets == 0 || !math.IsInf(bound, 1) {
-				return fmt.Errorf("buckets end at %v", bound)
+				return fmt.Errorf("last bucket is le=%v, want le=+Inf", bound)
 			}
 		case "_count":
 			if s.Value != count {
-				return fmt.Errorf("%v were counted, and the buckets have %v", s.Value, count)
+				return fmt.Errorf("_count is %v, but the last bucket has %v", s.Value, count)
 			}
 			buckets = 0
 		}
 	}
 	if buckets > 0 {
-		return fmt.Errorf("a histogram without its count")
+		return fmt.Errorf("histogram has no _count")
 	}
 	return nil
 }
