@@ -92,7 +92,8 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 	var copied int64
 	err := f.ensureSize(w, to)
 	if err == nil {
-		// The reply has only 32 bits for the number of bytes. Programs repeat copy_file_range(2) for the rest.
+		// The reply has only 32 bits for the number of bytes. A program calls copy_file_range(2) again for the
+		// remaining bytes.
 		length := int64(min(in.Len, maxCopy))
 		copied, err = f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
 	}

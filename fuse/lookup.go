@@ -35,8 +35,8 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 }
 
 // find returns the attributes of the entry name in the directory of the request. The size is negative if it is not
-// known. The names "." and ".." occur only if a file handle refers to a node that the kernel has forgotten; the node
-// of the request may then also be a file (fs/fuse/inode.c, fuse_get_dentry).
+// known. The names "." and ".." occur only if a file handle refers to a node that the kernel has forgotten; the node of
+// the request may then be a file instead of a directory (fs/fuse/inode.c, fuse_get_dentry).
 func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Attr, error) {
 	switch {
 	case len(name) > object.MaxNameLen:

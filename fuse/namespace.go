@@ -33,8 +33,9 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return raw.OK
 }
 
-// ReadDirPlus lists names with the attributes that are known. For a directory that is being redirected it returns
-// only the name: with attributes, the kernel would cache the directory that the redirect is about to mount over.
+// ReadDirPlus lists names with the attributes that are known. For a directory that is being redirected it returns the
+// name without attributes: with attributes, the kernel would cache the directory over which another one is about to be
+// mounted.
 func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

@@ -142,8 +142,8 @@ const (
 
 // use returns the purpose of a system call; useAny if it is not known.
 func (c sysCall) use() use {
-	// In 32-bit programs the same numbers mean other system calls. The stacks of such programs are below 4 GiB, those
-	// of 64-bit programs above.
+	// In 32-bit programs the same numbers mean other system calls. The stacks of such programs are below 4 GiB, and the
+	// stacks of 64-bit programs are above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}

@@ -88,7 +88,7 @@ func (readOnly) Lseek(<-chan struct{}, *raw.LseekIn, *raw.LseekOut) raw.Status {
 }
 
 func (readOnly) Ioctl(<-chan struct{}, *raw.IoctlIn, []byte, *raw.IoctlOut, []byte) raw.Status {
-	// ENOTTY is what programs expect that use an ioctl to find out whether the file is a terminal; they would
-	// misunderstand ENOSYS.
+	// Programs that use an ioctl to find out whether the file is a terminal expect ENOTTY; they would misunderstand
+	// ENOSYS.
 	return raw.Status(syscall.ENOTTY)
 }

@@ -39,8 +39,8 @@ func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 	return status
 }
 
-// withFiles runs f on a new thread and returns its error. The thread's descriptor table has only standard input,
-// output and error, the descriptors in keep, and those of Go's poller.
+// withFiles runs f on a new thread and returns its error. The thread's descriptor table has only standard input, output
+// and error, the descriptors in keep, and the descriptors of Go's poller.
 func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -56,7 +56,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 // closed; Wait returns after that.
 func (s *Server) Detach() error { return s.detach() }
 
-// detach is Detach. Probe calls it on a Server that has only dir, device and ended set.
+// detach implements Detach. Probe calls it on a Server that has only dir, device and ended set.
 func (s *Server) detach() error {
 	if err := s.umount(context.Background(), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach %s: %w", s.dir, err)

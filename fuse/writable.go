@@ -37,8 +37,8 @@ func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	}
 }
 
-// shown returns a node's attributes as a reply is to contain them, with size 0 if the kernel must not get the size
-// yet (see the type sizes). keep reports whether the kernel may cache them.
+// shown returns a node's attributes for a reply. The size is 0 if the kernel must not get the size yet (see the type
+// sizes). keep reports whether the kernel may cache the attributes.
 func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 	if !isFile(a.Mode) {
 		return a, a.Size >= 0 // the kernel takes the size of anything but a regular file from any reply

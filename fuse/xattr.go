@@ -24,8 +24,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 		return 0, raw.Status(syscall.EOPNOTSUPP)
 	}
 	n := worktree.Node(h.NodeId)
-	// OnRecord is checked first, because it is cheap and saves reading /proc. It is true for most of these files,
-	// which were just created; Written then has no effect.
+	// OnRecord is checked first, because it is cheap and saves reading /proc. OnRecord is true for most of the files
+	// that this request is about, since they were just created; Written then has no effect.
 	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
 		f.tree.Written(n)
 	}
