@@ -37,8 +37,8 @@ type StaleMark interface {
 
 // Mounts returns whether other file systems are mounted in the working tree.
 type Mounts interface {
-	On(path string) bool    // whether something is mounted on path
-	Below(path string) bool // whether something is mounted on path or below it
+	On(path string) bool    // reports whether something is mounted on path
+	Below(path string) bool // reports whether something is mounted on path or below it
 }
 
 // Differ compares trees.
@@ -141,8 +141,8 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	return pending, nil
 }
 
-// end removes the intent of a completed change from the journal. An error is only logged: a successor then repeats the change, which has
-// no effect the second time.
+// end removes the intent of a completed change from the journal. If that fails, end logs the error: a successor then
+// repeats the change, which has no effect the second time.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
 		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))

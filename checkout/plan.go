@@ -30,8 +30,8 @@ func (p *Plan) clearAway(g *worktree.Graft) {
 	g.Over = worktree.Found{}
 }
 
-// planner compares the target with the working tree. It finds files that are in the way of the target, both for a switch and
-// for a restore. The rules that differ between the two are in switchplan.go and restoreplan.go.
+// planner compares the target with the working tree. It finds files at paths that the target needs for other entries,
+// both for a switch and for a restore. The rules that differ between the two are in switchplan.go and restoreplan.go.
 type planner struct {
 	tree Tree
 	plan Plan

@@ -28,9 +28,9 @@ type Checkpoints interface {
 // state.
 type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
-// Restore is a restore of files in progress. It must be used by one goroutine only. The caller must hold the index lock from
-// before Compare until Apply has returned. No change of the user is lost, because everything that a restore overwrites is in
-// the checkpoint Before.
+// Restore is a restore of files in progress. It must be used by a single goroutine. The caller must hold the index lock
+// from before Compare until Apply has returned. No change of the user is lost, because everything that a restore
+// overwrites is in the checkpoint Before.
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
@@ -43,8 +43,8 @@ type Restore struct {
 	Before session.Checkpoint
 	// Changes are the paths to change, in the order in which Differ lists them. Compare sets this field.
 	Changes []gitdir.Difference
-	// Kept are the paths that were left unchanged, because a program changed them during the restore or because another file
-	// is in the way.
+	// Kept are the paths that were left unchanged, because a program changed them during the restore or because another
+	// file occupies the path.
 	Kept []string
 
 	again bool                      // whether an interrupted restore is repeated, because the caller has set Before

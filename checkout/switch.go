@@ -87,7 +87,7 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 	begun, err = c.apply(ctx, lock, x, change{
 		to: to, plan: p, intent: Intent{Switch: &want}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, written time.Time) {
-			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, as in apply
+			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, because no remaining step waits for the network
 			entries, kept := switchedEntries(p, done.Done, device)
 			switchIndex(x, entries, done.Since, c.others(ctx, slices.Concat(missing, staged)), c.Reads, written)
 			c.setTrees(ctx, x, to, except(staged, entries))

@@ -138,8 +138,8 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses path at if a file of the user exists where one of the path's directories must be created. For a tracked
-// path this counts as a local change, otherwise as an untracked file in the way.
+// checkAbove refuses the path at if a file of the user exists where one of the path's directories must be created. For
+// a tracked path this counts as a local change, otherwise as an untracked file that the switch would overwrite.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
 	switch {
@@ -153,8 +153,8 @@ func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool)
 	return nil
 }
 
-// askGit decides about the paths for which names and blob IDs are not sufficient. It asks git whether files are modified, and
-// whether files in the way are ignored.
+// askGit decides about the paths for which names and blob IDs are not sufficient. It asks git whether files are
+// modified, and whether the untracked files that the switch would overwrite are ignored.
 func (p *switchPlanner) askGit(ctx context.Context) error {
 	paths := make([]string, len(p.doubtful))
 	for i, at := range p.doubtful {
