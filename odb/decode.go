@@ -99,7 +99,8 @@ func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keep
 	}
 }
 
-// copying returns the buffer for streamed contents. It is allocated at the first call, because most packs need none.
+// copying returns the buffer for streamed contents. The buffer is allocated at the first call, because most packs need
+// none.
 func (d *decoder) copying() []byte {
 	if d.buf == nil {
 		d.buf = make([]byte, copyBuffer)

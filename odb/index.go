@@ -97,7 +97,7 @@ func (x *Index) find(id object.ID) (int64, bool) {
 	return x.offset(i), true
 }
 
-// lookup is like find, for an id that is given as bytes.
+// lookup returns the same as find. Its parameter is the id as bytes.
 func (x *Index) lookup(want []byte) (int64, bool) {
 	i, ok := x.search(want)
 	if !ok {

@@ -202,9 +202,9 @@ func contained(x *Index, packs []candidate) bool {
 }
 
 // choose returns the packs to join. packs is sorted by size, and the chosen packs are the smallest, at its end. choose
-// takes as many as necessary to leave o.Keep packs, and then further ones while each is smaller than twice the sum of
-// those taken before. So a pack is rewritten only if the packs to add have at least half its size, and a large pack is
-// rewritten rarely.
+// takes as many packs as necessary to leave o.Keep packs, and then further packs while each is smaller than twice the
+// sum of the packs taken before. So a pack is rewritten only if the packs to add have at least half its size, and a
+// large pack is rewritten rarely.
 func choose(packs []candidate, o JoinOptions) []candidate {
 	if len(packs) <= o.Above {
 		return nil

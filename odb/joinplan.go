@@ -37,7 +37,8 @@ func (s *joinStep) size() int64 { return int64(len(s.head)) + s.n }
 // maxEntries is the maximum number of entries of a pack, because the pack header has 32 bits for the number.
 const maxEntries = 1<<32 - 1
 
-// add plans the entries of the pack c after those planned so far. It skips objects that the plan already contains.
+// add plans the entries of the pack c, after the entries that are already planned. It skips objects that the plan
+// already contains.
 func (p *joinPlan) add(c candidate) error {
 	b, err := readBody(c, p)
 	if err != nil {

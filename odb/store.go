@@ -335,7 +335,7 @@ func verify(f object.Format, id object.ID, t object.Type, content []byte) error 
 	return nil
 }
 
-// content returns the type and contents of the entry at off, like load. If a base is too large for memory, it uses a
+// content returns the type and contents of the entry at off, as load does. If a base is too large for memory, it uses a
 // temporary file.
 func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.load(p, off, limit)

@@ -49,8 +49,8 @@ func Look(dir string, f object.Format) (Survey, error) {
 			return err
 		}
 		s.Bytes += info.Size()
-		// A loose object is a file whose directory is named by the first two hexadecimal digits of its id. The file is
-		// named by the others.
+		// A loose object is a file whose directory is named by the first two hexadecimal digits of its id. The name of
+		// the file consists of the remaining digits.
 		switch parent := filepath.Base(filepath.Dir(path)); {
 		case filepath.Ext(path) == ".pack":
 			s.Packs++

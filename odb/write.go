@@ -54,9 +54,9 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 	return name, nil
 }
 
-// WriteAhead writes a pack like Write, but does not wait until it is durable, so that the caller can write other files in
-// the meantime. All objects can be read when WriteAhead returns. The caller must call settle, which returns when they are
-// durable. If settle fails, it removes the pack.
+// WriteAhead writes a pack like Write, but does not wait until the pack is durable, so that the caller can write other
+// files at the same time. All objects can be read when WriteAhead returns. The caller must call settle, which returns
+// when the objects are durable. If settle fails, it removes the pack.
 func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, settle func() error, err error) {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
@@ -356,7 +356,7 @@ func (w *sliceWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WritePack writes a pack to w that contains each of objects once, without deltas.
+// WritePack writes a pack to w that contains each element of objects once, without deltas.
 func WritePack(ctx context.Context, w io.Writer, f object.Format, objects []Outgoing) error {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
