@@ -106,7 +106,7 @@ type checkpoints struct {
 	made    Figures
 }
 
-// Figures counts what this process has done for the mount.
+// Figures counts the checkpoints that this process has made for the mount, and the time that they took.
 type Figures struct {
 	Made   int           // number of checkpoints that were made
 	Paused time.Duration // longest time for which a checkpoint blocked writers
@@ -133,8 +133,8 @@ type Settings struct {
 	Recorded control.SessionOptions // options of the previous mount of the session
 }
 
-// Configure determines the options in force: the requested value of each option, or else the recorded one, or else the default.
-// It returns a *control.Error if an option is invalid.
+// Configure determines the options in force: for each option the requested value, or the recorded value if none was
+// requested, or the default. It returns a *control.Error if an option is invalid.
 func (a *Agent) Configure(s Settings) error {
 	o := combine(s.Asked, s.Recorded)
 	kind, every, err := o.Policy.Split()

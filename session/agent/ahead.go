@@ -31,7 +31,7 @@ type AheadClaim struct {
 
 	// The fields below are valid after done was closed.
 	now   object.ID // new commit of ref that was sent to the session remote; zero if nothing was sent
-	acked bool      // the session remote has acknowledged now
+	acked bool      // the session remote has acknowledged the commit in the field now
 	err   error     // error of the push or of the claim
 }
 
@@ -88,7 +88,7 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	defer push.Close()
 	l.setClaimed(true)
 	err = writeback.Ahead(ctx, repo, push, c.ref, c.old, now)
-	if errors.Is(err, writeback.ErrMoved) { // Agent.Claim pushes the claim again, and the other writer's change is processed then
+	if errors.Is(err, writeback.ErrMoved) { // Agent.Claim pushes the claim again, and processes the other writer's change
 		l.setClaimed(false)
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
 	}

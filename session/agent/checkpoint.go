@@ -24,15 +24,15 @@ const (
 	manyOld = 1000
 )
 
-// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest checkpoint, Checkpoint returns that
-// one, and made is false.
+// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the newest checkpoint, Checkpoint
+// returns the newest checkpoint, and made is false.
 func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Checkpoint, made bool, err error) {
 	p, report, err := a.Capture(ctx, reason, message)
 	return p, report.Made, err
 }
 
-// Capture makes a checkpoint like Checkpoint, and also returns a report on the files that it left out. It waits until the git
-// directory was created, because its state is part of a checkpoint.
+// Capture makes a checkpoint like Checkpoint, and also returns a report on the files that it left out. It waits until
+// the git directory was created, because the state of the git directory is part of a checkpoint.
 func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, capture.Report, error) {
 	if !a.config.Git.Await(ctx) {
 		return session.Checkpoint{}, capture.Report{}, ErrEnded

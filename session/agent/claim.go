@@ -201,7 +201,8 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 	}
 }
 
-// update fetches the session's metadata from the session remote. It reports whether that is newer than the metadata on this host.
+// update fetches the session's metadata from the session remote. It reports whether the fetched metadata is newer than
+// the metadata on this host.
 func (l *laneClaim) update(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	defer cancel()

@@ -108,7 +108,7 @@ type Repository interface {
 
 // Remotes are the remotes of the mount.
 type Remotes interface {
-	// Session returns the session remote; nil if the session has only the embedded one.
+	// Session returns the session remote; nil if the session has no session remote other than the embedded one.
 	Session() *thin.Remote
 	// Parent returns the name of the parent session and a connection to that session's remote; nil if there is no parent.
 	Parent() (name string, remote *transport.Remote)

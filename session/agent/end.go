@@ -187,14 +187,14 @@ func (a *Agent) Empty() bool {
 	return a.ending.empty
 }
 
-// Left describes what the session remote lacks after End.
+// Left describes the refs that are missing on the session remote after End.
 type Left struct {
 	Pending  int64                 // number of refs that are not pushed; 0 if everything was pushed
 	Why      string                // reason; "" if Pending is 0
 	Diverged []control.DivergedRef // refs that were pushed under another name
 }
 
-// Left returns what the session remote lacks. It must be called after End.
+// Left returns the refs that are missing on the session remote, as a number with a reason. It must be called after End.
 func (a *Agent) Left() Left {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 // eraseEvery is the interval at which a mounted fork reads the erasures of its parent.
 const eraseEvery = 30 * time.Second
 
-// parentErasures erases from the session what was erased from its parent session.
+// parentErasures erases the records from the session that were erased from its parent session.
 type parentErasures struct{ agent *Agent }
 
 // follow erases all records from the session that are erased from its parent. It returns when ctx ends.

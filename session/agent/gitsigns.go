@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// gitSigns records that refs, HEAD or the index in the git directory have changed. Whether such a change makes a checkpoint
-// necessary is known only after a capture, and often it does not. An update of a branch, HEAD or a stash always does. The commits
-// of such an update are pushed at once, so the checkpoint that belongs to them must be made soon.
+// gitSigns records that refs, HEAD or the index in the git directory have changed. An update of a branch, HEAD or a
+// stash always makes a checkpoint necessary. Whether any other change does is known only after a capture, and often it
+// does not. The commits of an update are pushed at once, so the checkpoint that belongs to them must be made soon.
 type gitSigns struct {
 	moved chan struct{} // holds one token after any change
 	refs  chan struct{} // holds one token after a ref was updated

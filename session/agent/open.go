@@ -120,8 +120,8 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	}
 }
 
-// resume opens the session's repository, if it exists, so that what an earlier process did not push is pushed. It retries until
-// ctx ends.
+// resume opens the session's repository, if it exists, so that refs that an earlier process has not pushed are pushed.
+// It retries until ctx ends.
 func (a *Agent) resume(ctx context.Context) {
 	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
 		_, err := a.Open(ctx)

@@ -20,9 +20,9 @@ import (
 // riskTime is the timeout for the checkpoint that a git command has to wait for.
 const riskTime = 10 * time.Second
 
-// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: they do not change files, index
-// and stashes, only add to them, or refuse to overwrite uncommitted changes. A command that is not listed may be an alias. It counts
-// as risky unless the function risky has a rule for it.
+// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: such a command
+// does not change files, index and stashes, or only adds to them, or refuses to overwrite uncommitted changes. A
+// command that is not listed may be an alias. It counts as risky unless the function risky has a rule for it.
 var harmless = []string{
 	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",

@@ -40,7 +40,8 @@ func (a *Agent) Status() control.SessionStatus {
 	}
 	ShowNewest(&s, a.checkpoints.newest)
 	s.Dirty = last.After(a.checkpoints.seen)
-	if a.checkpoints.newest.ID == "" { // without a checkpoint, changes in the git directory are those that this process has made
+	// Without a checkpoint, the latest change in the git directory is one that this process has made itself.
+	if a.checkpoints.newest.ID == "" {
 		s.Dirty = changed
 	}
 	queue := a.work.queue

@@ -136,8 +136,9 @@ func (a *Agent) takenBy() string {
 	return ""
 }
 
-// leaveSegment processes a change of a segment by another writer that has made checkpoints in it. The segment gets the other writer's
-// value. If that does not contain this mount's checkpoints, they are moved to another segment.
+// leaveSegment processes a change of a segment by another writer that has made checkpoints in it. It sets the segment
+// to the other writer's commit. If that commit does not contain this mount's checkpoints, it moves them to another
+// segment.
 func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
