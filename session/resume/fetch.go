@@ -61,7 +61,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 		return nil, err
 	}
 	based := func() error { return nil }
-	if more { // send the requests to the mounted remote while those to the session remote are running
+	if more { // send the requests to the mounted remote while the requests to the session remote are running
 		var stop func()
 		based, stop = t.acquireBeside(ctx, s)
 		defer stop()
@@ -258,8 +258,8 @@ func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	return blobs, walk(c.Tree, "")
 }
 
-// fetchNewer fetches the commits that the branches, tags and notes of the session now have on the session remote, if they differ
-// from those in the checkpoint, so that commits that were made after the checkpoint are not lost.
+// fetchNewer fetches the commits that the branches, tags and notes of the session have on the session remote, if they
+// differ from the commits in the checkpoint. Otherwise commits that were made after the checkpoint would be lost.
 func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start,
 	state session.State, there map[string]object.ID) error {
 	var newer []object.ID
@@ -327,8 +327,9 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 // mostHaves is the maximum number of commits that one request sends as haves. Each of them takes one line in the request.
 const mostHaves = 256
 
-// haves returns commits of which this host has, or can fetch from the mounted remote, everything that they reach. The base commit
-// is one of them, because fetching the checkpoint has fetched only objects that were created in the session.
+// haves returns commits that this host has, or can fetch from the mounted remote, together with everything that they
+// reach. The base commit is one of them, because fetching the checkpoint has fetched only objects that were created in
+// the session.
 func (t *Target) haves(s *Start, state session.State) []object.ID {
 	known := []object.ID{s.Checkpoint.Commit}
 	if !s.Base.IsZero() {
