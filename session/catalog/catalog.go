@@ -62,8 +62,8 @@ func (m *Mounted) Status() control.SessionStatus {
 	return s
 }
 
-// Contents returns a function that fetches those contents of the session that exist on its session remote alone. It returns nil
-// if m is nil or has no session.
+// Contents returns a function that fetches the contents of the session that exist only on its session remote. It
+// returns nil if m is nil or has no session.
 func (m *Mounted) Contents(ctx context.Context) func(ids []object.ID) error {
 	if m == nil || m.Owned == nil {
 		return nil

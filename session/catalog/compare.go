@@ -27,7 +27,7 @@ type compareSide struct {
 	o          *opened              // session of the checkpoint
 	meta       session.Meta         // metadata of that session
 	checkpoint session.Checkpoint   // the checkpoint itself
-	base       object.ID            // tree that the changes of this side are counted from
+	base       object.ID            // tree to which the changes of this side are relative
 	ids        []object.ID          // contents of the changed files, before and after
 	reply      control.ComparedSide // the part of the reply that describes this side
 }
@@ -224,9 +224,9 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkCheckpoint returns the checkpoint that all sides started from, and true. This is the checkpoint that all sessions were
-// forked from. One side may also belong to the parent session itself; then it is the checkpoint that the others were forked
-// from. It returns false if there is no such checkpoint, or if gc has dropped it.
+// forkCheckpoint returns the checkpoint from which all sessions of the sides were forked, and true. One side may belong
+// to the parent session itself; then the checkpoint is the one from which the other sessions were forked. It returns
+// false if there is no such checkpoint, or if gc has dropped it.
 func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	from := ""
 	var parent *compareSide

@@ -230,7 +230,7 @@ func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte
 	return c.gitOn(ctx, dir, "", args...)
 }
 
-// gitOn is like git, and passes the string in as standard input.
+// gitOn runs git as the method git does, with the string in as standard input.
 func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
 	var objects []string
 	add := func(dir string) {

@@ -121,8 +121,8 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// ListUnmounted returns the sessions that are not mounted, without those in but. It skips homes that stay locked for
-// statedir.ListTime.
+// ListUnmounted returns the sessions that are not mounted, except for those whose names are in but. It skips homes that
+// stay locked for statedir.ListTime.
 func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {

@@ -69,8 +69,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	// A record is stored with the checkpoint before it. The records of the previous checkpoint describe the work that led to
-	// this one.
+	// A record is stored with the checkpoint that was the newest when the record was made. So the records of the
+	// previous checkpoint describe the actions that led to this checkpoint.
 	for _, l := range lines {
 		if l.Checkpoint == p.ID {
 			reply.Records++

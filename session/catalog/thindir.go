@@ -9,9 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
-// ThinDir returns the directory, in the repository of a session, for what is known about the session's container on its session
-// remote (see thin.Remote.Keep). A container is a commit that holds the objects of a session. The directory is valid together with
-// the objects of that repository.
+// ThinDir returns the directory, in the repository of a session, in which thin.Remote.Keep stores the data about the
+// session's container on its session remote. A container is a commit that holds the objects of a session. The directory
+// is valid together with the objects of that repository.
 func ThinDir(repo string) string { return filepath.Join(repo, "artifactfs.thin") }
 
 // rewrite makes the next push write a new container without the objects that the caller is about to drop. If the caller then drops
