@@ -23,9 +23,10 @@ type EraseRequest struct {
 	Stone   Tombstone       // replaces each erased record
 }
 
-// Erase removes records from a transcript permanently, and returns the ids of those that it removed. A tombstone replaces each
-// record, so that turns keep their numbers. The ref is set to a new commit without history, so that no ref reaches the removed
-// records: the next sweep deletes their objects, and session remotes get the new ref with the next push. provide is as in Read.
+// Erase removes records from a transcript permanently, and returns the ids of the removed records. A tombstone replaces
+// each record, so that turns keep their numbers. The ref is set to a new commit without history, so that no ref reaches
+// the removed records: the next sweep deletes their objects, and session remotes get the new ref with the next push.
+// provide fetches the missing contents with the given ids; nil: all contents are on this host.
 func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(ids []object.ID) error) (erased []string, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {

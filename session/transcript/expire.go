@@ -27,9 +27,10 @@ type ExpireRequest struct {
 // expiredBy and expiredWhy are the author and the reason in the tombstones that Expire leaves.
 const expiredBy, expiredWhy = "gc", "older than the retention"
 
-// Expire drops segments whose checkpoint no longer exists, and returns the number of dropped records. Where consecutive records
-// are dropped, the last one that began a turn stays as a tombstone, so that later turns keep their numbers. Facts and the
-// handoff are not part of a transcript and stay. provide is as in Read.
+// Expire drops segments whose checkpoint does not exist any more, and returns the number of dropped records. Where
+// consecutive records are dropped, the last one that began a turn stays as a tombstone, so that later turns keep their
+// numbers. Facts and the handoff are not part of a transcript and stay. provide fetches the missing contents with the
+// given ids; nil: all contents are on this host.
 func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -88,8 +89,8 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	return dropped, w.do(ctx, r, ref)
 }
 
-// some reports whether the names of the segments show that one may have to be dropped. Usually none has, and then no record is
-// read.
+// some reports whether the names of the segments show that a segment may have to be dropped. Usually no segment has to
+// be dropped, and then no record is read.
 func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 	head, err := r.Ref(ref)
 	if err != nil {
@@ -126,8 +127,8 @@ func isStone(l Line) bool {
 	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
 }
 
-// drop removes the lines for which old is true from the text of a file, but replaces those in stays by tombstones. gone is the
-// number of lines that it changed.
+// drop removes the lines for which old returns true from the text of a file, but replaces the lines in stays by
+// tombstones. gone is the number of lines that it changed.
 func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

@@ -28,7 +28,7 @@ var (
 	ErrTooLong = errors.New("text is longer than 1 MiB")
 )
 
-// Fact is a short text for those who resume a session.
+// Fact is a short text for the users and agents that resume a session.
 type Fact struct {
 	ID   string    `json:"id"`   // a ULID
 	Time time.Time `json:"time"` // time at which the fact was added
@@ -43,7 +43,8 @@ type Facts struct {
 	Handoff string // text that describes the state of the work; "": there is none
 }
 
-// ReadFacts returns the facts of session name, and the commit that stores them; zero if there is none. provide is as in Read.
+// ReadFacts returns the facts of session name, and the commit that stores them; zero if there is none. provide fetches
+// the missing contents with the given ids; nil: all contents are on this host.
 func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error) (f Facts, head object.ID, err error) {
 	if head, err = r.Ref(session.FactsRef(name)); err != nil {
 		return f, head, fmt.Errorf("read facts: %w", err)
@@ -88,8 +89,9 @@ type FactsChange struct {
 	Handoff *string
 }
 
-// ChangeFacts changes the facts of a session, removes secrets from the new texts, and returns all facts of the session and the
-// number of secrets that it removed. provide is as in Read.
+// ChangeFacts changes the facts of a session, removes secrets from the new texts, and returns all facts of the session
+// and the number of secrets that it removed. provide fetches the missing contents with the given ids; nil: all contents
+// are on this host.
 func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	defer r.Working()()

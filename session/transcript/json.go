@@ -104,8 +104,8 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 // isObject reports whether text, which is compact valid JSON, is an object.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value from new is
-// used. The members of old come first, in their order, then those that only new has.
+// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value
+// from new is used. The members of old are first, in their order. After them are the members that only new has.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {
@@ -146,8 +146,8 @@ type member struct {
 	value json.RawMessage
 }
 
-// members returns the members of an object in their order. The text may consist of several objects, one after the other,
-// because `git notes merge -s cat_sort_uniq` concatenates two notes that way.
+// members returns the members of an object in their order. The text may consist of several objects, one after the
+// other, because `git notes merge -s cat_sort_uniq` merges two notes by concatenating them.
 func members(text []byte) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	for first := true; ; first = false {

@@ -22,7 +22,7 @@ type Line struct {
 	Checkpoint session.CheckpointID // newest checkpoint when the line was recorded; "": there was none
 	Session    string               // session in which it was recorded; in a fork, that may be the parent
 	Lane       string               // lane of the mount that recorded the line
-	Actor      string               // user or program that did what the record describes
+	Actor      string               // user or program whose action the record describes
 	Turn       int                  // number of the record's turn; 0: before the first turn
 	StartsTurn bool                 // the record is the first one of its turn
 	Record     json.RawMessage      // the recorded JSON object; nil if it is erased
@@ -141,7 +141,8 @@ func number(lines []Line) {
 	for i := range lines {
 		l := &lines[i]
 		var b turnMarkers
-		// A tombstone states whether its record began a turn and the turn's number. Without a number it counts as a prompt.
+		// A tombstone states whether its record began a turn, and the turn's number. If the number is missing, a record
+		// that began a turn is counted like a prompt.
 		if l.Erased != nil {
 			b = turnMarkers{Turn: l.Turn}
 			if l.StartsTurn && l.Turn == 0 {
@@ -162,8 +163,9 @@ func number(lines []Line) {
 // TurnPrefix is the beginning of a checkpoint name that selects a checkpoint by turn, such as "turn:3".
 const TurnPrefix = "turn:"
 
-// FindTurn returns the checkpoint at the beginning of a turn: the newest checkpoint when the turn's prompt was recorded. name is
-// TurnPrefix and the number of the turn. provide is as in Read.
+// FindTurn returns the checkpoint at the beginning of a turn: the newest checkpoint when the turn's prompt was
+// recorded. name is TurnPrefix and the number of the turn. provide fetches the missing contents with the given ids;
+// nil: all contents are on this host.
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {

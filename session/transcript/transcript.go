@@ -43,7 +43,7 @@ type Batch struct {
 	Session    string               // session to whose transcript the records are added
 	Lane       string               // lane of the mount that adds the records
 	Checkpoint session.CheckpointID // newest checkpoint; "": there is none yet
-	Actor      string               // user or program that did what the records describe
+	Actor      string               // user or program whose actions the records describe
 	Time       time.Time            // time of all records of the batch
 	Lines      []string             // one JSON object each
 	// Provide fetches the missing contents with the given ids; nil: all contents are on this host.
