@@ -135,8 +135,8 @@ func (e Event) Title() string {
 	return string(e.Kind)
 }
 
-// subject returns the first line of the tool's argument that says best what the call is about, such as a path or a command; "" if
-// there is no such argument.
+// subject returns the first line of the tool's argument that describes the call best, such as a path or a command; ""
+// if there is no such argument.
 func (e Event) subject() string {
 	var args map[string]json.RawMessage
 	if json.Unmarshal(e.Input, &args) != nil {

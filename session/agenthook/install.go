@@ -22,7 +22,7 @@ import (
 //go:embed opencode.js
 var plugin string
 
-// Change describes what Install or Uninstall did with a configuration file.
+// Change describes the change that Install or Uninstall made to a configuration file.
 type Change struct {
 	Path    string // path of the configuration file
 	Changed bool

@@ -84,7 +84,7 @@ func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	return v, nil
 }
 
-// next returns the offset of the next token of d. The decoder itself knows only the end of the previous token.
+// next returns the offset of the next token of d. The decoder itself reports only the end of the previous token.
 func next(d *json.Decoder, text []byte) int {
 	at := int(d.InputOffset())
 	for at < len(text) && strings.IndexByte(" \t\r\n,:", text[at]) >= 0 {
