@@ -172,8 +172,8 @@ func (h Homes) LockExisting(id string) (*Home, error) {
 	return t, nil
 }
 
-// Sign writes text into the lock file of the home. The text names the mount that holds the lock, and is empty for a process
-// without a mount. An error, for example on a full or read-only disk, is only logged.
+// Sign writes text into the lock file of the home. The text names the mount that holds the lock, and is empty for a
+// process without a mount. If that fails, for example on a full or read-only disk, Sign logs the error.
 func (t *Home) Sign(text string) {
 	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
 		t.Homes.Log.Debug("write process ID to lock file", zap.String("home", t.Dir), zap.Error(err))
@@ -291,7 +291,7 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	return r, w, layer.Close()
 }
 
-// RemoveLeftovers removes the homes that killed processes left behind, unless they contain changes. For those that contain
+// RemoveLeftovers removes the homes that killed processes left behind, unless they contain changes. If a home contains
 // changes, it stores the number of changes in the record. It skips locked homes.
 func (h Homes) RemoveLeftovers() error {
 	ids, removed, err := h.IDs()
@@ -316,11 +316,12 @@ func (h Homes) RemoveLeftovers() error {
 	return nil
 }
 
-// Tidy removes the home of a killed process if the home contains no changes, and stores the number of changes in the record
-// otherwise. It unlocks the home.
+// Tidy removes the home of a killed process if the home contains no changes. Otherwise it stores the number of changes
+// in the record. It unlocks the home in both cases.
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
-	if HasLargeLog(t.Dir) { // reading the log only for the counts would delay the start of the daemon
+	// Reading a large log to count changes would delay the start of the daemon.
+	if HasLargeLog(t.Dir) {
 		t.Release()
 		return
 	}
@@ -346,7 +347,8 @@ func (t *Home) Tidy() {
 	}
 }
 
-// HasLargeLog reports whether the log in the overlay of a home is too large to be read only for the counts.
+// HasLargeLog reports whether the log in the overlay of a home is so large that it must not be read merely to count
+// changes.
 func HasLargeLog(home string) bool {
 	info, err := os.Stat(filepath.Join(home, "overlay", "log"))
 	return err == nil && info.Size() > largeLog

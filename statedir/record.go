@@ -266,7 +266,7 @@ type Checkpoint struct {
 	// From is the session remote of another session, which has contents that are missing on this host; "": none.
 	From string `json:"from,omitempty"`
 
-	Parent       string `json:"parent,omitempty"`        // session from which this one was forked
+	Parent       string `json:"parent,omitempty"`        // session from which this session was forked
 	ParentRemote string `json:"parent_remote,omitempty"` // session remote of Parent, as a URL without secrets
 }
 
