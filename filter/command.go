@@ -28,8 +28,8 @@ const (
 )
 
 // enter is the script of the first shell. It changes to the working tree, $0, and then runs the command, $1. The
-// process that Go forks must not change directory itself: until it executes a program, a thread of this process waits
-// for it. If this process serves the mount, the chdir could wait for this process, and both would hang.
+// process that Go forks must not change directory itself: a thread of this process waits until the forked process
+// executes a program. If this process serves the mount, the chdir could wait for this process, and both would hang.
 const enter = `cd "$0" && exec /bin/sh -c "$1" "$1"`
 
 // program is a running command, with pipes for its input and output.

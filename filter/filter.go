@@ -159,9 +159,9 @@ func (p *Programs) beginWork() (*generation, error) {
 	return p.running, nil
 }
 
-// Process filters f through a process that runs command, and waits until that is done, without a time limit. If no
-// caller wants the file any more when it is next in the queue, the error is ErrStopped. If the error is nil, f.Out
-// has received all of the output.
+// Process filters f through a process that runs command, and waits for the result without a time limit. If no caller
+// wants the file any more when f is next in the queue, the error is ErrStopped. If the error is nil, f.Out has received
+// all of the output.
 func (p *Programs) Process(command string, f File) error {
 	j := &job{file: f, done: make(chan struct{})}
 	p.mu.Lock()
@@ -188,9 +188,9 @@ func (p *Programs) pool(command string) *pool {
 	return o
 }
 
-// Release stops all programs, unless a caller waits for one of them, and reports whether it did. It is called before
-// the mount is unmounted, which an idle process prevents because its working directory is in the mount. Programs are
-// started again when they are needed.
+// Release stops all programs, unless a caller waits for one of them, and reports whether it has stopped them. It is
+// called before the mount is unmounted, because the working directory of an idle process is in the mount and would
+// prevent the unmount. Programs are started again when they are needed.
 func (p *Programs) Release() bool {
 	p.mu.Lock()
 	free := !p.closed

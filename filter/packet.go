@@ -56,8 +56,8 @@ func (p packetReader) lines(take func(line string) error) error {
 	return fmt.Errorf("%w: list is too long", errProtocol)
 }
 
-// status reads lines up to the next flush packet. It returns the last status among them, or before if none of them is
-// a status.
+// status reads lines up to the next flush packet. It returns the last status among the lines, or the status before if
+// none of the lines is a status.
 func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {

@@ -181,8 +181,8 @@ func (o *pool) release(jobs []*job) {
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect starts a process unless the worker has one. For startPause after a failed start it only returns the same
-// error again, so that a broken command is not started for every file.
+// connect starts a process unless the worker has one. For the duration startPause after a failed start, connect returns
+// the error of that start again without a new attempt, so that a broken command is not started for every file.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -206,11 +206,11 @@ func (w *worker) connect() error {
 	return err
 }
 
-// round filters jobs, all at the same time if the process can delay. It finishes each job or returns it in again, if
-// it is to be tried once more.
+// round filters jobs, all at the same time if the process can delay. It finishes each job, or returns the job in again
+// if it must be tried once more.
 //
 // A single job is never delayed, since the program could not gain anything. Two jobs with the same path cannot be
-// delayed at the same time, because the protocol identifies a delayed file by its path; the second one is filtered
+// delayed at the same time, because the protocol identifies a delayed file by its path; the second job is filtered
 // afterwards.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
