@@ -50,8 +50,7 @@ func attrOf(name string) attr {
 }
 
 // inert reports whether name is an attribute, of git or of a hosting service, that does not affect conversion. A file
-// that sets only such attributes is not kept. The case that a root file defines a macro with one of these names is
-// disregarded.
+// that sets only such attributes is not kept. It is assumed that no root file defines a macro with one of these names.
 func inert(name string) bool {
 	switch name {
 	case "diff", "merge", "whitespace", "export-ignore", "export-subst", "delta", "encoding",
@@ -98,8 +97,8 @@ type rule struct {
 // different root files.
 type File struct {
 	rules []rule
-	// Attributes that each macro sets, indexed by attr; empty for an attribute that is not a macro. Only in the file
-	// of the root directory.
+	// macros has the attributes that each macro sets, indexed by attr, and nothing for an attribute that is not a
+	// macro. It is set only in the file of the root directory.
 	macros [][]assignment
 	names  map[string]attr // the macros from macroBase on, by name; only in the file of the root directory
 }
@@ -249,7 +248,7 @@ func (w *walk) decide(id attr) bool {
 // As in git, the first value that is found for an attribute counts. The files are searched in this order: the git
 // directory's info/attributes, then the files of the tree from the deepest directory up, then the user's and the
 // machine's file. A file is searched from its last matching line to its first, and a line from its last attribute to
-// its first. If a macro is found to be set, its attributes are searched next.
+// its first. If a macro is found to be set, the attributes that it sets are searched next.
 func (s Settings) collect(files []*File, path string, sought uint8) [numValues]value {
 	w := walk{open: sought, root: builtin}
 	switch {

@@ -144,7 +144,7 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			return content, true // ASCII only; IndexFunc takes an invalid byte for U+FFFD, so it would have found that
+			return content, true // ASCII only; IndexFunc takes an invalid byte for U+FFFD, so it would have found an invalid byte
 		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {

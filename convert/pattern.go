@@ -43,9 +43,9 @@ type token struct {
 // special has the characters with which a wildcard or an escape sequence starts.
 const special = `*?[\`
 
-// compile compiles a pattern. ok is false for a pattern that matches no file: a negative one, which git refuses in
-// attributes files, one for directories only, or a malformed one. If fold is true, the pattern must be matched
-// against paths in lower case.
+// compile compiles a pattern. ok is false for a pattern that matches no file: a negative pattern, which git refuses in
+// attributes files, a pattern that matches only directories, or a malformed pattern. If fold is true, the pattern must
+// be matched against paths in lower case.
 func compile(s string, fold bool) (p pattern, ok bool) {
 	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
 		return p, false
