@@ -58,7 +58,7 @@ func classify(path string, depth int) (Class, traits) {
 	case place&doc != 0:
 		return Doc, is
 	case depth == 0:
-		// In the root directory, documents come after the other files.
+		// In the root directory, documents are less urgent than the other files.
 		if is&doc != 0 {
 			is |= later
 		}

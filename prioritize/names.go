@@ -30,7 +30,7 @@ func words(of map[traits]string) map[string]traits {
 	return table
 }
 
-// exactNames are file names that have a meaning only in capitals.
+// exactNames are file names that have a meaning only in this combination of upper and lower case.
 var exactNames = words(map[traits]string{manifest: `BUILD BUCK WORKSPACE`})
 
 // fileNames are complete file names, in lower case.
