@@ -83,10 +83,10 @@ func (b *Builder) Add(e Entry) {
 }
 
 // ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is
-// recorded as having no ignore file. git then reads the file only after a change in or below the directory: it finds the
-// file and searches everything below the directory again. The empty stat data have the same effect if git has no monitor.
-// With ShowAll, git would not search the directories above the change again, and so would not read their ignore files.
-// Therefore the directory is invalid from the beginning in this case.
+// recorded as having no ignore file. git then reads the file only after a change in or below the directory: it finds
+// the file and searches everything below the directory again. If git has no monitor, the empty stat data have the same
+// effect. With ShowAll, git would not search the directories above the change again, and so would not read their ignore
+// files. So with ShowAll the directory is invalid from the beginning.
 func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	if b.o.Ignore != nil {
 		if id, ok := b.o.Ignore(e); ok {
@@ -189,7 +189,7 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range slices.Backward(b.stack) { // the innermost first, because a directory depends on those in it
+	for _, l := range slices.Backward(b.stack) { // the innermost first, because a directory depends on its subdirectories
 		b.close(l)
 	}
 	root := b.stack[0]

@@ -68,7 +68,7 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 			return nil, fmt.Errorf("index entry %d: %w", i, err)
 		case special:
 			return nil, ErrNoOutline
-		case len(c.path) == 0: // an entry without a path replaces one of the shared index; it occurs only in a split index
+		case len(c.path) == 0: // an entry without a path replaces an entry of the shared index; it occurs only in a split index
 			return nil, ErrSplit
 		case !more:
 			return nil, fmt.Errorf("entry %q is out of order", c.path)

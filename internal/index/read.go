@@ -163,7 +163,7 @@ func (r *reader) entry(e, before *Entry) error {
 	switch {
 	case err != nil:
 		return err
-	case e.Path == "": // an entry without a path replaces one of the shared index; it occurs only in a split index
+	case e.Path == "": // an entry without a path replaces an entry of the shared index; it occurs only in a split index
 		return ErrSplit
 	case len(e.Path) > maxPath:
 		return fmt.Errorf("path has %d bytes, want 1 to 4096", len(e.Path))
@@ -266,7 +266,7 @@ func (r *reader) extension() error {
 		r.x.Untracked, err = in.untracked()
 	case "FSMN":
 		err = in.monitor()
-	// The offsets in these extensions are those of this file; WriteTo computes new ones.
+	// These extensions contain offsets in this file; WriteTo computes new ones.
 	case "EOIE", "IEOT":
 	case "sdir":
 		r.x.Sparse = true

@@ -43,9 +43,9 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	}
 }
 
-// switched invalidates the directory of path and all directories above, if one of them contains untracked files. git
-// lists a directory without tracked files as one name, and the change may affect which directories these are. switched
-// returns the directory of path, or nil if it is not in the cache.
+// switched invalidates the directory of path and all directories above, if one of these directories contains untracked
+// files. git lists a directory without tracked files as one name, and the change may affect which directories are
+// listed in this way. switched returns the directory of path, or nil if it is not in the cache.
 func (u *Untracked) switched(path string) *Directory {
 	d, rest := u.Root, path
 	chain := []*Directory{d}
