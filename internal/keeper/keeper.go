@@ -182,8 +182,8 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	return nil
 }
 
-// SendDescriptors sends the given descriptors with their names. It sends many of them in each message, because one message for
-// each would take longer than the rest of a takeover.
+// SendDescriptors sends the given descriptors with their names. It sends many of them in each message, because sending
+// each descriptor in a separate message would take longer than the rest of a takeover.
 func (c *Conn) SendDescriptors(descriptors map[string]int) error {
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(descriptors)), maxFiles) {
 		fds := make([]int, len(names))
@@ -243,8 +243,8 @@ func (c *Conn) Dup() (int, error) {
 	return dup(raw)
 }
 
-// parseRights returns the descriptors of a control message (SCM_RIGHTS). Also with an error, it returns those that it has
-// found.
+// parseRights returns the descriptors of a control message (SCM_RIGHTS). If it returns an error, it also returns the
+// descriptors that it has found.
 func parseRights(b []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(b)
 	if err != nil {
