@@ -73,7 +73,7 @@ func lock(path string, how int) (func(), error) {
 	return func() { Unlock(f) }, nil
 }
 
-// flock calls flock(2) until a signal does not interrupt it.
+// flock calls flock(2), and calls it again whenever a signal has interrupted it.
 func flock(f *os.File, how int) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), how)

@@ -16,10 +16,10 @@ type Copy struct {
 	PID int
 }
 
-// Copies returns those mounts of the file system at dir that remain after dir was unmounted. These are bind mounts, and
-// mounts in other mount namespaces. The processes that see such a copy can still use the file system, which ends with its
-// last mount. Copies does not find mounts in namespaces without a process, or whose processes this one may not inspect. It
-// returns nil if nothing is mounted at dir.
+// Copies returns the mounts of the file system at dir that remain after dir was unmounted. These are bind mounts, and
+// mounts in other mount namespaces. The processes that see such a copy can still use the file system, which ends with
+// its last mount. Copies does not find mounts in namespaces without a process, or in namespaces whose processes this
+// process may not inspect. It returns nil if nothing is mounted at dir.
 func Copies(dir string) ([]Copy, error) {
 	own, err := Self()
 	if err != nil {

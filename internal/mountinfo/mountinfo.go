@@ -31,7 +31,7 @@ type Mount struct {
 	// Type is the file system type, and Source its source, such as a device.
 	Type   string
 	Source string
-	Super  []string // options of the file system, as opposed to those of this mount
+	Super  []string // options of the file system, as opposed to the options of this mount
 }
 
 // Table lists the mounts of a mount namespace. If two mounts have the same mount point, the later one hides the earlier one.

@@ -22,8 +22,8 @@ type Stat struct {
 	State  byte
 	Parent int    // process ID of the parent
 	Start  uint64 // start time, in ticks since the boot of the host
-	// ArgStart and EnvEnd are the addresses between which the kernel put the arguments and the environment, one after the
-	// other. They are 0 if they are unknown, for example for processes that this one may not trace.
+	// ArgStart and EnvEnd are the addresses between which the kernel put the arguments and the environment, one after
+	// the other. They are 0 if they are unknown, for example for processes that this process may not trace.
 	ArgStart, EnvEnd int64
 }
 

@@ -18,9 +18,9 @@ import (
 // detect renames, git compares the added files with the files that the same side removed and the other side changed.
 const mostRenames = 200
 
-// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs: those
-// of paths that both sides changed since the tree base, and those that git compares to detect renames. complete is false
-// if a side has more than mostRenames such files, of which some are left out.
+// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs:
+// the contents of paths that both sides changed since the tree base, and the contents that git compares to detect
+// renames. complete is false if a side has more than mostRenames such files, of which some are left out.
 func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}

@@ -20,8 +20,8 @@ func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path 
 	return comparison{read, each, false}.below(ctx, "", from, to)
 }
 
-// WithDirs compares two trees like Trees and also reports empty directories, as entries with object.ModeDir: those that
-// are new or replace another entry, and those that were removed.
+// WithDirs compares two trees like Trees and also reports empty directories, as entries with object.ModeDir. It reports
+// an empty directory that is new or replaces another entry, and one that was removed.
 func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return comparison{read, each, true}.below(ctx, "", from, to)
 }
