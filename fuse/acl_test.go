@@ -15,10 +15,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// guest is a user whom lists of these tests name.
+// guest is the id of the user that the access control lists of these tests name.
 const guest = 4711
 
-// list makes the value of an access control list: of the owner, of guest, of the group, the mask, of others.
+// list returns the value of an access control list: of the owner, of guest, of the group, the mask, of others.
 func list(owner, named, group, mask, other byte) string {
 	entry := func(tag, perm byte, id uint32) string {
 		return string([]byte{tag, 0, perm, 0, byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)})
@@ -39,13 +39,13 @@ func editACL(t *testing.T, files map[string]worktreetest.File) *mounted {
 	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), Options{AllowOther: true, ACL: true})
 }
 
-// Access control lists are the kernel's to check; the mount keeps them, in step with modes, and has new files inherit.
+// The kernel checks access control lists. The mount stores them, keeps them consistent with modes, and lets new files inherit them.
 func TestACL(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("access of another user is tried, which takes root")
+		t.Skip("acting as another user needs root")
 	}
 	m := editACL(t, map[string]worktreetest.File{"file": {Data: "secret\n"}, "dir/other": {Data: "x"}})
-	for dir := m.dir; dir != "/"; dir = filepath.Dir(dir) { // guest has to get there
+	for dir := m.dir; dir != "/"; dir = filepath.Dir(dir) { // guest needs search permission on all parents
 		if st, err := os.Stat(dir); err == nil && st.Mode()&1 == 0 {
 			if err := os.Chmod(dir, st.Mode()|0o11); err != nil {
 				t.Fatal(err)
@@ -93,7 +93,7 @@ func TestACL(t *testing.T) {
 	want("list that was removed", err, error(unix.ENODATA))
 	want("guest reads after it was removed", guestReads("file"), false)
 
-	// Inheritance takes the place of the umask.
+	// A file that inherits a list ignores the umask.
 	defer unix.Umask(unix.Umask(0o077))
 	check(unix.Setxattr(m.path("dir"), acl.Default, []byte(list(7, 7, 5, 7, 0)), 0))
 	check(os.WriteFile(m.path("dir/new"), nil, 0o666))
@@ -116,10 +116,11 @@ func TestACL(t *testing.T) {
 	}
 }
 
-// A list costs nothing where there is none: the owner's own work asks for none, and a mount without lists says so once.
+// Access control lists cost no requests for commands of the files' owner, and in a mount without lists ls -l sends about one request
+// per file.
 func TestACLRequests(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("a mount that others may enter takes root")
+		t.Skip("a mount with allow_other needs root")
 	}
 	files := map[string]worktreetest.File{}
 	for i := range 50 {
@@ -133,15 +134,15 @@ func TestACLRequests(t *testing.T) {
 			c.m.run("sh", "-c", "cat dir/* >/dev/null; find . -size +1k; test -w dir/f03; chmod 600 dir/f04; mv dir/f05 dir/g; rm dir/f06")
 		})
 		if n := got["GETXATTR"]; n != 0 {
-			t.Errorf("GETXATTR requests of an owner's work, %s: got %d, want 0", c.name, n)
+			t.Errorf("GETXATTR requests of commands of the owner, %s: got %d, want 0", c.name, n)
 		}
 		got = c.m.requests(func() { c.m.run("sh", "-c", "ls -l dir >/dev/null") })
 		t.Logf("ls -l of 49 files, %s: %v", c.name, got)
-		if n := got["GETXATTR"] + got["LISTXATTR"]; c.name == "without" && n > 52 { // ls may ask for a label of each
+		if n := got["GETXATTR"] + got["LISTXATTR"]; c.name == "without" && n > 52 { // ls may read a security label of each
 			t.Errorf("requests for attributes of ls -l without lists: got %d", n)
 		}
 		if n := c.m.src.Calls("Open"); n > 50 {
-			t.Errorf("contents that were asked for, %s: got %d, want at most those read", c.name, n)
+			t.Errorf("opened contents, %s: got %d, want at most those read", c.name, n)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func manyFiles(n int) map[string]worktreetest.File {
 	return files
 }
 
-// TestMemoryPerPath holds the daemon's memory after a walk to what a path may cost, and a warm walk to no request.
+// TestMemoryPerPath checks that the daemon's memory grows by at most 300 bytes per path in a walk, and that a second walk sends no request.
 func TestMemoryPerPath(t *testing.T) {
 	n := 100_000
 	if testing.Short() || raceEnabled {
@@ -38,7 +38,7 @@ func TestMemoryPerPath(t *testing.T) {
 	perPath := float64(residentBytes(t)-before) / float64(m.tree.Counts().Nodes)
 	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Counts().Nodes, perPath, cold, requests)
 	if perPath > 300 && !raceEnabled {
-		t.Errorf("a path costs %.0f bytes of resident memory, limit is 300", perPath)
+		t.Errorf("resident memory per path: got %.0f bytes, want at most 300", perPath)
 	}
 	if total(requests) > uint64(n)/4 {
 		t.Errorf("cold walk of %d paths made %v requests", n, requests)
@@ -51,7 +51,7 @@ func TestMemoryPerPath(t *testing.T) {
 	})
 }
 
-// BenchmarkWarm compares walks and reads that the kernel answers from its caches with those of a native file system.
+// BenchmarkWarm compares walks and reads that the kernel answers from its caches with the same on a native file system.
 func BenchmarkWarm(b *testing.B) {
 	files := manyFiles(20_000)
 	dirs := map[string]string{"mount": mount(b, files).dir, "native": b.TempDir()}
@@ -101,7 +101,7 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// timed runs a command in dir, which may find nothing, and gives the requests and the time it took.
+// timed runs a command in dir and returns its requests and its duration. The command may exit with 1, as grep does without a match.
 func (m *mounted) timed(dir, name string, args ...string) (map[string]uint64, time.Duration) {
 	m.Helper()
 	var took time.Duration
@@ -125,7 +125,7 @@ func total(requests map[string]uint64) (n uint64) {
 	return n
 }
 
-// residentBytes is this process's resident memory after a collection.
+// residentBytes returns the resident memory of this process after a garbage collection.
 func residentBytes(t testing.TB) int64 {
 	t.Helper()
 	debug.FreeOSMemory()

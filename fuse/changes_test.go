@@ -31,7 +31,7 @@ func tracked(t testing.TB, files map[string]worktreetest.File, o Options) *mount
 	}, filepath.Join(state, "inodes"), o)
 }
 
-// asker asks for changes as git's file system monitor does.
+// asker queries the change journal as git's file system monitor does.
 type asker struct {
 	*mounted
 	token string
@@ -41,15 +41,15 @@ func (a *asker) ask() []string {
 	a.Helper()
 	c, err := a.tree.Changes(a.token)
 	if err != nil || c.All {
-		a.Fatalf("since %s: %+v, %v", a.token, c, err)
+		a.Fatalf("changes since %s: got %+v, %v", a.token, c, err)
 	}
 	a.Refresh(c.Open)
 	a.token = c.Token
 	return c.Paths
 }
 
-// A program that keeps a file open and writes into the kernel's cache is noticed in every round, though nothing comes
-// here but a question for an attribute.
+// Every write of a program that keeps a file open is reported as a change, although the write stays in the page cache: the daemon
+// gets only the GETXATTR request for security.capability that the kernel sends before it.
 func TestWritesIntoTheCacheAreTold(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: pattern(10_000)}, "dir/other": {Data: "other"}}, Options{})
 	m.src.KnowsSizes.Store(true)
@@ -66,19 +66,19 @@ func TestWritesIntoTheCacheAreTold(t *testing.T) {
 			if _, err := f.WriteAt(fmt.Append(nil, "round ", round), int64(round)*10); err != nil {
 				t.Fatal(err)
 			}
-			// The ones that follow in the same round the kernel does not ask for.
+			// The kernel sends no such request for the next writes of the same round.
 			if _, err := f.WriteAt([]byte("more"), 5000+int64(round)); err != nil {
 				t.Fatal(err)
 			}
 			if m.Stats()["GETXATTR"] == asked {
-				t.Errorf("round %d: the kernel has not asked", round)
+				t.Errorf("round %d: the kernel sent no GETXATTR", round)
 			}
 			got := a.ask()
 			if m.Stats()["WRITE"] == writes && !slices.Contains(got, name) {
-				t.Errorf("round %d: %s is not among %q", round, name, got)
+				t.Errorf("round %d: %s is not among the changed paths %q", round, name, got)
 			}
 			if slices.Contains(got, "dir/other") {
-				t.Errorf("round %d: %q", round, got)
+				t.Errorf("round %d: changed paths %q contain a file that was not written", round, got)
 			}
 			if err := unix.Lstat(m.path(name), &st); err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestWritesIntoTheCacheAreTold(t *testing.T) {
 	}
 }
 
-// What nobody writes any more is not told for ever.
+// A file that is open but not written any more is eventually not reported as changed.
 func TestWritesEnd(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{"f": {Data: "data"}}, Options{})
 	a := &asker{m, m.tree.StartToken()}
@@ -112,7 +112,7 @@ func TestWritesEnd(t *testing.T) {
 	}
 }
 
-// To ask for a file's capabilities is no write.
+// Reading the capabilities of a file is not reported as a change.
 func TestCapabilitiesAreNoWrite(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{"f": {Data: "data"}}, Options{})
 	a := &asker{m, m.tree.StartToken()}
@@ -125,7 +125,7 @@ func TestCapabilitiesAreNoWrite(t *testing.T) {
 	}
 }
 
-// To make the kernel forget attributes waits for nobody: a WRITE that is under way, or one of many.
+// Invalidating the kernel's attributes does not deadlock with writes that are in progress.
 func TestRefreshWhileWriting(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{}, Options{})
 	a := &asker{m, m.tree.StartToken()}
@@ -149,7 +149,7 @@ func TestRefreshWhileWriting(t *testing.T) {
 	}
 }
 
-// waitingGit is what Await is answered with.
+// waitingGit provides the function Options.Await, which blocks until ready is closed.
 type waitingGit struct {
 	ready   chan struct{}
 	waiting atomic.Int32
@@ -182,7 +182,7 @@ func waitForGit(t *testing.T, readOnly bool) {
 	g := &waitingGit{ready: make(chan struct{})}
 	m := tracked(t, map[string]worktreetest.File{"dir/f": {Data: "data"}}, Options{Await: g.await, ReadOnly: readOnly})
 	if out := m.run("ls", "-a"); !strings.Contains(out, ".git\n") || g.asked.Load() != 0 {
-		t.Errorf("a listing waits, or lacks .git: %q", out)
+		t.Errorf("a listing waited for git, or lacks .git: %q", out)
 	}
 	read := func() *exec.Cmd {
 		cmd := exec.Command("cat", m.path(".git"))
@@ -195,22 +195,22 @@ func waitForGit(t *testing.T, readOnly bool) {
 	first, second := read(), read()
 	await.Until(t, "two processes wait for git", func() bool { return g.waiting.Load() == 2 })
 
-	// Everything else goes on, changes of the root too.
+	// Other requests are answered at the same time, including changes of the root directory.
 	if data, err := os.ReadFile(m.path("dir/f")); err != nil || string(data) != "data" {
 		t.Errorf("read dir/f while .git is not ready: got %q, %v", data, err)
 	}
 	if !readOnly {
 		m.run("sh", "-c", "mkdir sub && echo x >sub/x && mv sub other && rm -r other && echo y >y && ls -a >z")
 	}
-	// Who waits can be told to stop.
+	// A process that waits can be interrupted.
 	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.Wait(); err == nil {
-		t.Error("who was interrupted has an answer")
+		t.Error("the interrupted read succeeded")
 	}
 	if n := g.waiting.Load(); n != 1 {
-		t.Errorf("%d wait", n)
+		t.Errorf("processes that wait for git: got %d", n)
 	}
 	close(g.ready)
 	if err := first.Wait(); err != nil {
@@ -228,11 +228,11 @@ func waitForGit(t *testing.T, readOnly bool) {
 		}
 	})
 	if g.asked.Load() != asked || got["LOOKUP"] > 1 {
-		t.Errorf("asked %d times more, %v", g.asked.Load()-asked, got)
+		t.Errorf("reads of .git when it is ready: Await was called %d times more, requests %v", g.asked.Load()-asked, got)
 	}
 }
 
-// Who is told to look although git is not ready sees the file, and nobody else keeps it.
+// A process for which Await returns false sees .git before git is ready, and the kernel does not cache the entry for others.
 func TestGitIsNotKeptBefore(t *testing.T) {
 	g := &waitingGit{ready: make(chan struct{})}
 	m := tracked(t, map[string]worktreetest.File{}, Options{Await: g.await})
@@ -244,7 +244,7 @@ func TestGitIsNotKeptBefore(t *testing.T) {
 				return err
 			}
 			if got := g.asked.Load(); got != want {
-				return fmt.Errorf("asked %d times, want %d", got, want)
+				return fmt.Errorf("Await was called %d times, want %d", got, want)
 			}
 		}
 		return nil

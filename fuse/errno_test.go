@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Every error has a number that the kernel may see.
+// statusOf returns a valid errno for every error.
 func TestStatusOf(t *testing.T) {
 	for err, want := range map[error]syscall.Errno{
 		nil:                                0,
@@ -41,11 +41,11 @@ func TestStatusOf(t *testing.T) {
 		&os.PathError{Err: syscall.ENOSPC}: syscall.ENOSPC,
 	} {
 		if got, _ := statusOf(err); got != raw.Status(want) {
-			t.Errorf("%v: %v, want %v", err, got, want)
+			t.Errorf("statusOf(%v) = %v, want %v", err, got, want)
 		}
 		if wrapped := fmt.Errorf("do it: %w", err); err != nil {
 			if got, _ := statusOf(wrapped); got != raw.Status(want) {
-				t.Errorf("%v: %v, want %v", wrapped, got, want)
+				t.Errorf("statusOf(%v) = %v, want %v", wrapped, got, want)
 			}
 		}
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// A file handle opens its file or directory also when the kernel has forgotten the node, whatever its names are by then,
-// and is stale when it has none.
+// A file handle opens its file or directory even if the kernel has forgotten the node and the file was renamed, and fails with ESTALE
+// if the file was removed.
 func TestFileHandles(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("open_by_handle_at(2) is for root")
+		t.Skip("open_by_handle_at(2) needs root")
 	}
 	files := map[string]worktreetest.File{
 		"dir/sub/base": {Data: "base"}, "dir/sub/moved": {Data: "moved"}, "dir/sub/gone": {Data: "gone"}, "linked": {Data: "linked"},
@@ -53,7 +53,7 @@ func TestFileHandles(t *testing.T) {
 		}
 		return os.NewFile(uintptr(fd), name), nil
 	}
-	// Until the kernel asks for it, it has not forgotten it.
+	// The kernel sends a LOOKUP only if it has forgotten the node.
 	asked := func(name string) (f *os.File, err error) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -86,7 +86,7 @@ func TestFileHandles(t *testing.T) {
 			t.Errorf("open %s, which was removed, by its handle: got %v (%v), want ESTALE", name, f, err)
 		}
 	}
-	// A directory has to be connected to the root, by "..".
+	// The kernel connects a directory to the root by looking up "..".
 	dir, err := asked("dir/sub")
 	check(err)
 	defer dir.Close()

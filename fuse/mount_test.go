@@ -37,13 +37,13 @@ func mount(t testing.TB, files map[string]worktreetest.File) *mounted {
 	return mountSource(t, worktreetest.New(files), filepath.Join(t.TempDir(), "inodes"))
 }
 
-// mountSource mounts a source with an inode table, read-only, and takes the mount away when the test ends.
+// mountSource mounts a source read-only with an inode table, and unmounts it when the test ends.
 func mountSource(t testing.TB, src *worktreetest.Source, table string) *mounted {
 	t.Helper()
 	return mountTree(t, src, table, "", Options{ReadOnly: true})
 }
 
-// mountTree mounts a source, with an overlay unless that is "".
+// mountTree mounts a source, with an overlay unless overlay is "".
 func mountTree(t testing.TB, src *worktreetest.Source, table, overlay string, o Options) *mounted {
 	t.Helper()
 	return mountWith(t, src, worktree.Options{Overlay: overlay}, table, o)
@@ -53,7 +53,7 @@ func mountTree(t testing.TB, src *worktreetest.Source, table, overlay string, o 
 func mountWith(t testing.TB, src *worktreetest.Source, w worktree.Options, table string, o Options) *mounted {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
-		t.Skipf("no FUSE here: %v", err)
+		t.Skipf("FUSE is not available: %v", err)
 	} else {
 		f.Close()
 	}
@@ -79,7 +79,7 @@ func edit(t testing.TB, files map[string]worktreetest.File) *mounted {
 	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), Options{AllowOther: os.Getuid() == 0})
 }
 
-// end unmounts, by force if it must, so that a failing test leaves nothing that hangs.
+// end unmounts, by force if necessary, so that a failing test leaves no hanging mount.
 func (m *mounted) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -101,7 +101,7 @@ func (m *mounted) end() {
 
 func (m *mounted) path(name string) string { return filepath.Join(m.dir, name) }
 
-// run runs a command in the mount's root and gives what it printed.
+// run runs a command in the root of the mount and returns its output.
 func (m *mounted) run(name string, args ...string) string {
 	m.Helper()
 	cmd := exec.Command(name, args...)
@@ -115,7 +115,7 @@ func (m *mounted) run(name string, args ...string) string {
 	return string(out)
 }
 
-// requests gives the requests that f makes, by kind.
+// requests returns the numbers of requests that f causes, by kind.
 func (m *mounted) requests(f func()) map[string]uint64 {
 	before := m.Stats()
 	f()
@@ -129,7 +129,7 @@ func (m *mounted) requests(f func()) map[string]uint64 {
 	return after
 }
 
-// undisturbed tries a count of requests up to three times: anybody on the host may drop the kernel's caches meanwhile.
+// undisturbed repeats a count of requests up to three times, because other processes may drop the kernel's caches at the same time.
 func undisturbed(t testing.TB, count func() []error) {
 	t.Helper()
 	var errs []error

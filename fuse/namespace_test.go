@@ -43,19 +43,19 @@ func TestRename(t *testing.T) {
 		{"dir", "b/back", 0, nil},
 	} {
 		if err := rename(c.from, c.to, c.flags); !errors.Is(err, c.want) {
-			t.Errorf("rename %s %.20s %d: %v, want %v", c.from, c.to, c.flags, err, c.want)
+			t.Errorf("rename %s %.20s with flags %d: got %v, want %v", c.from, c.to, c.flags, err, c.want)
 		}
 	}
 	want := "b/back: A\ndeep/c: C\nfull/x: \nnew: B\n"
 	for range 2 {
 		if got := m.run("sh", "-c", "find * -type f | LC_ALL=C sort | while read f; do echo \"$f: $(cat $f)\"; done"); got != want {
-			t.Errorf("there is\n%swant\n%s", got, want)
+			t.Errorf("names after the renames:\n%swant\n%s", got, want)
 		}
 		dropCaches(t)
 	}
 }
 
-// Every kind of node is made, shown, linked and removed.
+// Nodes of all kinds can be created, read, linked and removed.
 func TestKinds(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: "x"}, "link": {Mode: object.ModeSymlink, Data: "base"}})
 	for name, mode := range map[string]uint32{"fifo": unix.S_IFIFO | 0o640, "socket": unix.S_IFSOCK | 0o600, "plain": unix.S_IFREG | 0o604} {
@@ -71,7 +71,7 @@ func TestKinds(t *testing.T) {
 		var st unix.Stat_t
 		err := unix.Mknod(m.path("null"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
 		if err = errors.Join(err, unix.Stat(m.path("null"), &st)); err != nil || st.Rdev != unix.Mkdev(1, 3) {
-			t.Errorf("device: %+v, %v", st, err)
+			t.Errorf("lstat of the device: got %+v, %v", st, err)
 		}
 	}
 	if err := errors.Join(os.Symlink("../far", m.path("own link")), os.Link(m.path("link"), m.path("second")), os.Link(m.path("base"), m.path("third"))); err != nil {
@@ -81,19 +81,19 @@ func TestKinds(t *testing.T) {
 	for link, want := range map[string]string{"own link": "../far", "link": "base", "second": "base"} {
 		st, err := os.Lstat(m.path(link))
 		if got, readErr := os.Readlink(m.path(link)); errors.Join(err, readErr) != nil || got != want || st.Size() != int64(len(want)) {
-			t.Errorf("%s: %q of %v, %v, %v", link, got, st, err, readErr)
+			t.Errorf("symbolic link %s: got target %q, attributes %v, errors %v and %v", link, got, st, err, readErr)
 		}
 	}
 	if st, err := os.Stat(m.path("third")); err != nil || st.Sys().(*syscall.Stat_t).Nlink != 2 {
-		t.Errorf("linked: %v, %v", st, err)
+		t.Errorf("stat of the linked file: got %v, %v", st, err)
 	}
 	if err := os.Link(m.dir, m.path("dir link")); !errors.Is(err, unix.EPERM) {
-		t.Errorf("link of a directory: %v, want EPERM", err)
+		t.Errorf("link of a directory: got %v, want EPERM", err)
 	}
 	m.run("sh", "-c", "cat fifo & echo through > fifo; wait; rm -f fifo socket plain null second third")
 }
 
-// A file without a name gets one, or is gone when it is closed; also if it is the first that is opened on the mount.
+// A file of O_TMPFILE can be linked to a name, or is removed when it is closed, also if it is the first file opened on the mount.
 func TestTmpfile(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		m := edit(t, map[string]worktreetest.File{"dir/x": {Data: "x"}})
@@ -109,24 +109,24 @@ func TestTmpfile(t *testing.T) {
 		}
 		name := m.path("named")
 		if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW); err != nil {
-			t.Errorf("link: %v", err)
+			t.Errorf("link the unnamed file: %v", err)
 		}
 		unix.Close(fd)
 		dropCaches(t)
 		st, err := os.Stat(name)
 		if b, readErr := os.ReadFile(name); errors.Join(err, readErr) != nil || string(b) != pattern(5_000) || st.Mode() != 0o640 {
-			t.Errorf("named: %d bytes of %v, %v, %v", len(b), st, err, readErr)
+			t.Errorf("the named file: got %d bytes, attributes %v, errors %v and %v", len(b), st, err, readErr)
 		}
 		if fd, err = unix.Open(m.dir, unix.O_TMPFILE|unix.O_WRONLY, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		unix.Write(fd, []byte("lost"))
 		unix.Close(fd)
-		m.until("the nameless one is gone", func() bool { return m.tree.Stats().Contents == 1 })
+		m.until("the unnamed file is removed", func() bool { return m.tree.Stats().Contents == 1 })
 	}
 }
 
-// A listing that is being read shows what stays there exactly once, whatever comes and goes.
+// A directory that is read while other entries are created and removed returns each entry that stays exactly once.
 func TestListWhileChanging(t *testing.T) {
 	files := make(map[string]worktreetest.File)
 	for i := range 400 {
@@ -170,11 +170,11 @@ func TestListWhileChanging(t *testing.T) {
 	listed := strings.Fields(m.run("ls", "d"))
 	cached := strings.Fields(m.run("ls", "d"))
 	if !slices.Equal(listed, cached) || slices.Contains(listed, "own001") {
-		t.Errorf("listed %d, then %d", len(listed), len(cached))
+		t.Errorf("listings: got %d entries, then %d", len(listed), len(cached))
 	}
 }
 
-// Locks are between processes.
+// Locks of one process exclude other processes.
 func TestLocks(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"f": {Data: "x"}})
 	f, err := os.OpenFile(m.path("f"), os.O_RDWR, 0)
@@ -193,20 +193,20 @@ try:
 except OSError:
 	print("taken")`
 	if got := m.run("python3", "-c", other, "lockf", "f"); got != "taken\n" {
-		t.Errorf("record lock: %q", got)
+		t.Errorf("record lock by another process: got %q", got)
 	}
 	if got := m.run("python3", "-c", other, "flock", "f"); got != "free\n" {
-		t.Errorf("file lock: %q", got)
+		t.Errorf("flock by another process: got %q", got)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.run("python3", "-c", other, "flock", "f"); got != "taken\n" {
-		t.Errorf("file lock: %q", got)
+		t.Errorf("flock by another process: got %q", got)
 	}
 }
 
-// A shared mapping is written back; in a process of its own, since no page fault may wait for a server of its own.
+// A shared mapping is written back. The test maps in another process, because a page fault of this process would wait for its own server.
 func TestMap(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}, "odd": {Data: pattern(8_193)}})
 	script := `import mmap, sys
@@ -228,7 +228,7 @@ with open(sys.argv[1], "r+b") as f:
 		want[size-1] = '#'
 		for range 2 {
 			if got, err := os.ReadFile(m.path(name)); err != nil || string(got) != string(want) {
-				t.Errorf("%s: %d bytes, %v", name, len(got), err)
+				t.Errorf("read %s: got %d bytes, %v", name, len(got), err)
 			}
 			dropCaches(t)
 		}
@@ -254,42 +254,42 @@ func TestXattr(t *testing.T) {
 	for _, path := range []string{"f", "dir"} {
 		for _, name := range names {
 			if err := unix.Setxattr(m.path(path), name, []byte("value of "+name), unix.XATTR_CREATE); err != nil {
-				t.Errorf("set %s: %v", name, err)
+				t.Errorf("set attribute %s: %v", name, err)
 			}
 			if err := unix.Setxattr(m.path(path), name, nil, unix.XATTR_CREATE); !errors.Is(err, unix.EEXIST) {
-				t.Errorf("set %s: %v, want EEXIST", name, err)
+				t.Errorf("set attribute %s with XATTR_CREATE again: got %v, want EEXIST", name, err)
 			}
 			b := make([]byte, 100)
 			if n, err := unix.Getxattr(m.path(path), name, b); err != nil || string(b[:n]) != "value of "+name {
-				t.Errorf("get %s: %q, %v", name, b[:max(n, 0)], err)
+				t.Errorf("get attribute %s: got %q, %v", name, b[:max(n, 0)], err)
 			}
 			if n, err := unix.Getxattr(m.path(path), name, nil); err != nil || n != len("value of "+name) {
-				t.Errorf("length of %s: %d, %v", name, n, err)
+				t.Errorf("length of attribute %s: got %d, %v", name, n, err)
 			}
 			if _, err := unix.Getxattr(m.path(path), name, b[:3]); !errors.Is(err, unix.ERANGE) {
-				t.Errorf("get %s into 3 bytes: %v, want ERANGE", name, err)
+				t.Errorf("get attribute %s into 3 bytes: got %v, want ERANGE", name, err)
 			}
 		}
 		slices.Sort(names)
 		if got := list(path); !slices.Equal(got, names) {
-			t.Errorf("list %q", got)
+			t.Errorf("list of attributes: got %q", got)
 		}
 		if err := unix.Removexattr(m.path(path), "user.a"); err != nil {
 			t.Error(err)
 		}
 		if err := unix.Removexattr(m.path(path), "user.a"); !errors.Is(err, unix.ENODATA) {
-			t.Errorf("remove again: %v, want ENODATA", err)
+			t.Errorf("remove an attribute again: got %v, want ENODATA", err)
 		}
 		if got := list(path); slices.Contains(got, "user.a") {
-			t.Errorf("removed: %q", got)
+			t.Errorf("list of attributes after the removal: got %q", got)
 		}
 	}
 	if err := unix.Setxattr(m.path("f"), "system.posix_acl_access", []byte("\x02\x00\x00\x00"), 0); !errors.Is(err, unix.EOPNOTSUPP) {
-		t.Errorf("set access control list: %v, want EOPNOTSUPP", err)
+		t.Errorf("set an access control list: got %v, want EOPNOTSUPP", err)
 	}
 }
 
-// What one mount leaves the next one shows, to the inode number.
+// The next mount shows the same tree as the previous one, including inode numbers.
 func TestRemount(t *testing.T) {
 	state := t.TempDir()
 	table, overlay := filepath.Join(state, "inodes"), filepath.Join(state, "overlay")
@@ -304,13 +304,13 @@ func TestRemount(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		again := mountTree(t, worktreetest.New(trickyFiles()), table, overlay, Options{ReadOnly: readOnly})
 		if after := again.run("sh", "-c", list); after != before {
-			t.Errorf("read-only %v: there is\n%.3000s\nbefore:\n%.3000s", readOnly, after, before)
+			t.Errorf("next mount, read-only %v: got\n%.3000s\nwant\n%.3000s", readOnly, after, before)
 		}
 		again.end()
 	}
 }
 
-// A file that is opened, appended to and closed again and again grows by each.
+// A file that is repeatedly opened, appended to and closed grows by each append.
 func TestAppends(t *testing.T) {
 	m := edit(t, nil)
 	cmd := exec.Command("sh", "-c", "i=0; while [ $i -lt 300 ]; do echo line $i >> log; i=$((i+1)); done; wc -l < log; sort -u log | wc -l")
@@ -325,7 +325,7 @@ func TestAppends(t *testing.T) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if lines.Text() != "300" {
-			t.Errorf("%s lines", lines.Text())
+			t.Errorf("lines of the file: got %s", lines.Text())
 		}
 	}
 	if err := cmd.Wait(); err != nil {

@@ -6,14 +6,14 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 )
 
-// The conformance suite of go-fuse, each test on a mount of its own, of an empty tree: it counts what is there.
+// The conformance suite of go-fuse. Each test gets a new mount of an empty tree, because the suite counts entries.
 func TestPosix(t *testing.T) {
 	for name, test := range posixtest.All {
 		t.Run(name, func(t *testing.T) {
 			if name == "FcntlFlockLocksFile" {
-				// It wants two descriptors of one process to lock a file against each other. Such locks are the
+				// The test expects two descriptors of one process to lock a file against each other. Such locks belong to the
 				// process's (fcntl(2)), and it fails on ext4 and tmpfs as well; TestLocks asks two processes.
-				t.Skip("wrong about locks of one process")
+				t.Skip("the test expects locks between descriptors of one process")
 			}
 			test(t, edit(t, nil).dir)
 		})

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// trickyFiles has every kind of entry and the names that break programs.
+// trickyFiles returns all kinds of entries, and names that programs often handle wrongly.
 func trickyFiles() map[string]worktreetest.File {
 	return map[string]worktreetest.File{
 		"plain.txt":                            {Data: "hello\n"},
@@ -40,7 +40,7 @@ func trickyFiles() map[string]worktreetest.File {
 	}
 }
 
-// What the mount shows is what the source holds, byte for byte, mode for mode, link for link.
+// The mount shows the files of the source with the same contents, modes and link targets.
 func TestContents(t *testing.T) {
 	files := trickyFiles()
 	m := mount(t, files)
@@ -84,7 +84,7 @@ func (m *mounted) compare(path string, f worktreetest.File) error {
 		return err
 	}
 	if st.Mtim.Sec != commitTime.Unix() || st.Uid != uint32(os.Getuid()) {
-		return fmt.Errorf("mtime %d, uid %d", st.Mtim.Sec, st.Uid)
+		return fmt.Errorf("got mtime %d and uid %d", st.Mtim.Sec, st.Uid)
 	}
 	wantMode, wantSize := uint32(syscall.S_IFREG|0o644), int64(len(f.Data))
 	switch f.Mode {
@@ -96,7 +96,7 @@ func (m *mounted) compare(path string, f worktreetest.File) error {
 		wantMode, wantSize = syscall.S_IFDIR|0o755, st.Size
 	}
 	if st.Mode != wantMode || st.Size != wantSize {
-		return fmt.Errorf("mode %o, size %d, want %o, %d", st.Mode, st.Size, wantMode, wantSize)
+		return fmt.Errorf("got mode %o and size %d, want %o and %d", st.Mode, st.Size, wantMode, wantSize)
 	}
 	switch f.Mode {
 	case object.ModeGitlink:
@@ -105,7 +105,7 @@ func (m *mounted) compare(path string, f worktreetest.File) error {
 		b := make([]byte, 4096)
 		n, err := unix.Readlinkat(dir, name, b)
 		if err != nil || string(b[:n]) != f.Data {
-			return fmt.Errorf("link to %q, %v", b[:max(n, 0)], err)
+			return fmt.Errorf("got link target %q, %v", b[:max(n, 0)], err)
 		}
 		return nil
 	}
@@ -117,20 +117,20 @@ func (m *mounted) compare(path string, f worktreetest.File) error {
 	defer file.Close()
 	got, err := io.ReadAll(file)
 	if err != nil || string(got) != f.Data {
-		return fmt.Errorf("%d bytes differ, %v", len(got), err)
+		return fmt.Errorf("contents of %d bytes differ from the source, %v", len(got), err)
 	}
 	return nil
 }
 
-// A file of 1 GiB goes through without this process holding it, read from a file or mapped.
+// A file of 1 GiB can be read or mapped without this process keeping its contents in memory.
 func TestLargeFile(t *testing.T) {
 	const size, marked = 1 << 30, 700<<20 + 123
 	disk, err := os.Create(filepath.Join(t.TempDir(), "content"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { disk.Close() }) // behind the unmounting, which waits for readahead
-	const offset = 4096 + 77           // contents lie anywhere in their file
+	t.Cleanup(func() { disk.Close() }) // runs after the unmount, which waits for readahead
+	const offset = 4096 + 77           // contents may start at any offset of the file that stores them
 	if err := disk.Truncate(offset + size); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestLargeFile(t *testing.T) {
 		t.Error(err)
 	}
 	if grown := residentBytes(t) - before; grown > 32<<20 && !raceEnabled {
-		t.Errorf("grew by %d MiB", grown>>20)
+		t.Errorf("resident memory grew by %d MiB", grown>>20)
 	}
 	mapped, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -156,21 +156,21 @@ func TestLargeFile(t *testing.T) {
 	}
 	defer unix.Munmap(mapped)
 	if got := string(mapped[marked : marked+8]); got != "the mark" {
-		t.Errorf("mapped %q", got)
+		t.Errorf("read from the mapping: got %q", got)
 	}
 	if off, err := f.Seek(0, unix.SEEK_DATA); off != 0 || err != nil {
-		t.Errorf("seek to data: %d, %v", off, err)
+		t.Errorf("SEEK_DATA: got %d, %v", off, err)
 	}
 }
 
-// sameBytes reads both to the end.
+// sameBytes reads both to the end, and returns an error if they differ.
 func sameBytes(a, b io.Reader) error {
 	bufA, bufB := make([]byte, 1<<20), make([]byte, 1<<20)
 	for off := int64(0); ; off += int64(len(bufA)) {
 		nA, errA := io.ReadFull(a, bufA)
 		nB, errB := io.ReadFull(b, bufB)
 		if !bytes.Equal(bufA[:nA], bufB[:nB]) || !errors.Is(errA, errB) {
-			return fmt.Errorf("differ behind %d: %d and %d bytes, %v, %v", off, nA, nB, errA, errB)
+			return fmt.Errorf("contents differ after offset %d: read %d and %d bytes, errors %v and %v", off, nA, nB, errA, errB)
 		}
 		if errA != nil {
 			return nil
@@ -178,7 +178,7 @@ func sameBytes(a, b io.Reader) error {
 	}
 }
 
-// Entries of 20,000 names come once each, in order, whatever seeks are made in between and with no open state here.
+// A directory of 20,000 names returns each entry once and in order, also after seeks, and the server keeps no state for open directories.
 func TestLargeDirectory(t *testing.T) {
 	const n = 20_000
 	files := make(map[string]worktreetest.File, n)
@@ -191,11 +191,11 @@ func TestLargeDirectory(t *testing.T) {
 		for _, limit := range []uint64{n / 100, 0} { // cold, warm
 			requests := m.requests(func() {
 				if out := m.run("ls", "-f", "big"); strings.Count(out, "\n") != n+2 {
-					errs = append(errs, fmt.Errorf("%d lines", strings.Count(out, "\n")))
+					errs = append(errs, fmt.Errorf("ls printed %d lines", strings.Count(out, "\n")))
 				}
 			})
 			if total(requests) > limit {
-				errs = append(errs, fmt.Errorf("listing made %v, limit is %d", requests, limit))
+				errs = append(errs, fmt.Errorf("listing sent the requests %v, want at most %d", requests, limit))
 			}
 		}
 		return errs
@@ -212,7 +212,7 @@ func TestLargeDirectory(t *testing.T) {
 		buf := make([]byte, 32<<10)
 		all := readDirents(t, fd, buf, -1)
 		if len(all) != n+2 || all[0].name != "." || all[1].name != ".." || all[2].name != "00000" || all[n+1].name != fmt.Sprintf("%05d", n-1) {
-			t.Fatalf("%d entries", len(all))
+			t.Fatalf("entries of the directory: got %d", len(all))
 		}
 		for _, at := range []int{n / 2, 3, n, 0, 1, 2, n + 1} { // seekdir, backwards and forwards
 			off := int64(0)
@@ -223,7 +223,7 @@ func TestLargeDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := readDirents(t, fd, buf, 1); len(got) == 0 || got[0] != all[at] {
-				t.Errorf("at %d: %v, want %v", at, got, all[at])
+				t.Errorf("entry after a seek to position %d: got %v, want %v", at, got, all[at])
 			}
 		}
 		if _, err := unix.Seek(fd, 0, 0); err != nil {
@@ -235,11 +235,11 @@ func TestLargeDirectory(t *testing.T) {
 type dirent struct {
 	name     string
 	ino      uint64
-	off      int64 // where the entry behind it is
+	off      int64 // position of the next entry
 	fileType uint8
 }
 
-// readDirents reads with getdents64(2), the whole rest of the directory or the first few buffers.
+// readDirents reads the rest of the directory with getdents64(2), or only the first few buffers.
 func readDirents(t *testing.T, fd int, buf []byte, buffers int) []dirent {
 	t.Helper()
 	var all []dirent
@@ -277,12 +277,12 @@ func TestInodesAgree(t *testing.T) {
 	for _, e := range readDirents(t, fd, make([]byte, 4096), -1) {
 		var st unix.Stat_t
 		if err := unix.Lstat(m.path("dir/"+e.name), &st); err != nil || st.Ino != e.ino || st.Mode>>12 != uint32(e.fileType) {
-			t.Errorf("%s: listed as inode %d type %d, is %d, %o, %v", e.name, e.ino, e.fileType, st.Ino, st.Mode, err)
+			t.Errorf("%s: getdents returned inode %d and type %d, lstat inode %d, mode %o, %v", e.name, e.ino, e.fileType, st.Ino, st.Mode, err)
 		}
 	}
 }
 
-// Many readers of many files at once get the right bytes each.
+// Concurrent readers of many files all read the right contents.
 func TestParallelReads(t *testing.T) {
 	files := make(map[string]worktreetest.File)
 	for i := range 300 {
@@ -302,24 +302,25 @@ func TestParallelReads(t *testing.T) {
 	all.Wait()
 }
 
-// A size that was told wrong never ends in wrong bytes: the read that finds out fails or heals itself, the next is right.
+// If the source returned a wrong size, no read returns wrong bytes: the first read fails or returns the right contents, and the second
+// returns the right contents.
 func TestResized(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"more": {Data: "the real content", Size: 5}, "less": {Data: "real", Size: 50}})
 	for _, name := range []string{"more", "less"} {
 		want := map[string]string{"more": "the real content", "less": "real"}[name]
 		if got, err := os.ReadFile(m.path(name)); !errors.Is(err, syscall.EIO) && string(got) != want {
-			t.Errorf("%s: first read: %q, %v", name, got, err)
+			t.Errorf("%s: first read: got %q, %v", name, got, err)
 		}
 		if got, err := os.ReadFile(m.path(name)); err != nil || string(got) != want {
-			t.Errorf("%s: second read: %q, %v", name, got, err)
+			t.Errorf("%s: second read: got %q, %v", name, got, err)
 		}
 		if st, err := os.Stat(m.path(name)); err != nil || st.Size() != int64(len(want)) {
-			t.Errorf("%s: size %d, %v", name, st.Size(), err)
+			t.Errorf("%s: stat after the reads: got size %d, %v", name, st.Size(), err)
 		}
 	}
 }
 
-// A content whose file was cut short under us is an error, not a shorter content.
+// If the file that stores contents is truncated while it is open, a read is an error and not a short read.
 func TestCutContent(t *testing.T) {
 	disk, err := os.Create(filepath.Join(t.TempDir(), "content"))
 	if err != nil {
@@ -332,9 +333,9 @@ func TestCutContent(t *testing.T) {
 	}
 	m := mount(t, map[string]worktreetest.File{"cut": {OnDisk: disk, Size: size}})
 	if got, err := os.ReadFile(m.path("cut")); !errors.Is(err, syscall.EIO) {
-		t.Errorf("read %d bytes, %v, want EIO", len(got), err)
+		t.Errorf("read of a truncated file: got %d bytes, %v, want EIO", len(got), err)
 	}
 	if st, err := os.Stat(m.path("cut")); err != nil || st.Size() != size {
-		t.Errorf("afterwards: %v, %v", st, err)
+		t.Errorf("stat after the failed read: got %v, %v", st, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// mutations are the system calls that change a file system, on a tree of file, dir, dir/inner and link.
+// mutations returns the system calls that change a file system, for a tree of file, dir, dir/inner and link.
 func (m *mounted) mutations() map[string]func() error {
 	file, dir, fresh, link := m.path("file"), m.path("dir"), m.path("fresh"), m.path("link")
 	openTo := func(path string, flags int) func() error {
@@ -69,24 +69,24 @@ func mutable(t *testing.T) *mounted {
 	})
 }
 
-// Whatever would change something is told that the file system is read-only, and makes no request.
+// Each call that would change the read-only mount fails with EROFS and sends no request.
 func TestReadOnly(t *testing.T) {
 	m := mutable(t)
 	m.run("sh", "-c", "ls -lR . fresh; cat file; true")
 	requests := m.requests(func() {
 		for what, f := range m.mutations() {
 			if err := f(); !errors.Is(err, unix.EROFS) {
-				t.Errorf("%s: %v, want EROFS", what, err)
+				t.Errorf("%s: got %v, want EROFS", what, err)
 			}
 		}
 	})
-	delete(requests, "LOOKUP") // the kernel looks whether a new name is free
+	delete(requests, "LOOKUP") // the kernel checks whether a new name exists
 	if total(requests) != 0 {
-		t.Errorf("made requests: %v", requests)
+		t.Errorf("refused calls sent the requests %v", requests)
 	}
 }
 
-// The second lock: a mount that somebody made writable changes nothing either.
+// The server refuses changes itself, too: a read-only mount that was remounted writable stays unchanged.
 func TestReadOnlyRemounted(t *testing.T) {
 	m := mutable(t)
 	if err := unix.Mount("", m.dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
@@ -95,20 +95,20 @@ func TestReadOnlyRemounted(t *testing.T) {
 	for what, f := range m.mutations() {
 		err := f()
 		switch what {
-		case "access for write": // the kernel believes the remount
+		case "access for write": // the kernel allows this after the remount
 			continue
 		case "set attribute", "remove attribute":
 			if !errors.Is(err, unix.EOPNOTSUPP) {
-				t.Errorf("%s: %v, want EOPNOTSUPP", what, err)
+				t.Errorf("%s: got %v, want EOPNOTSUPP", what, err)
 			}
 			continue
 		}
 		if !errors.Is(err, unix.EROFS) {
-			t.Errorf("%s: %v, want EROFS", what, err)
+			t.Errorf("%s: got %v, want EROFS", what, err)
 		}
 	}
 	if got, err := os.ReadFile(m.path("file")); err != nil || string(got) != "content" {
-		t.Errorf("afterwards: %q, %v", got, err)
+		t.Errorf("read after the refused calls: got %q, %v", got, err)
 	}
 }
 
@@ -116,12 +116,12 @@ func TestExtendedAttributes(t *testing.T) {
 	m := mutable(t)
 	for _, name := range []string{"user.x", "security.capability", "system.posix_acl_access"} {
 		_, err := unix.Getxattr(m.path("file"), name, make([]byte, 10))
-		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) { // ACLs are ENODATA, all else EOPNOTSUPP
-			t.Errorf("get %s: %v", name, err)
+		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) { // ACLs fail with ENODATA, other attributes with EOPNOTSUPP
+			t.Errorf("get attribute %s: got %v", name, err)
 		}
 	}
 	if _, err := unix.Listxattr(m.path("file"), make([]byte, 10)); !errors.Is(err, unix.EOPNOTSUPP) {
-		t.Errorf("list: %v, want EOPNOTSUPP", err)
+		t.Errorf("list attributes: got %v, want EOPNOTSUPP", err)
 	}
 }
 
@@ -132,14 +132,14 @@ func TestStatFS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if here.Namelen != object.MaxNameLen || here.Blocks != root.Blocks || here.Bsize != root.Bsize || here.Flags&unix.ST_RDONLY == 0 {
-		t.Errorf("statfs %+v, of / it is %+v", here, root)
+		t.Errorf("statfs of the mount: got %+v, want that of /, %+v", here, root)
 	}
 	if here.Files-here.Ffree != uint64(m.tree.Counts().Nodes) {
-		t.Errorf("%d files in use, %d nodes", here.Files-here.Ffree, m.tree.Counts().Nodes)
+		t.Errorf("statfs reports %d used files, but there are %d nodes", here.Files-here.Ffree, m.tree.Counts().Nodes)
 	}
 }
 
-// What the kernel does alone works without us: locks, fsync, seeking for data, asking for a terminal.
+// Operations that the kernel handles without a request work: locks, fsync, SEEK_DATA, terminal ioctls.
 func TestKernelAlone(t *testing.T) {
 	m := mutable(t)
 	fd, err := unix.Open(m.path("file"), unix.O_RDONLY, 0)
@@ -148,31 +148,31 @@ func TestKernelAlone(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
-		t.Errorf("flock: %v", err)
+		t.Errorf("flock failed: %v", err)
 	}
 	if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK}); err != nil {
-		t.Errorf("lock: %v", err)
+		t.Errorf("fcntl lock failed: %v", err)
 	}
 	if err := unix.Fsync(fd); err != nil {
-		t.Errorf("fsync: %v", err)
+		t.Errorf("fsync failed: %v", err)
 	}
 	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); !errors.Is(err, unix.ENOTTY) {
-		t.Errorf("is it a terminal: %v, want ENOTTY", err)
+		t.Errorf("isatty: got %v, want ENOTTY", err)
 	}
 	if off, err := unix.Seek(fd, 0, unix.SEEK_HOLE); off != 7 || err != nil {
-		t.Errorf("seek to hole: %d, %v", off, err)
+		t.Errorf("SEEK_HOLE: got %d, %v", off, err)
 	}
 	var flags int
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.FS_IOC_GETFLAGS, uintptr(unsafe.Pointer(&flags))); errno != unix.ENOTTY {
-		t.Errorf("get flags: %v, want ENOTTY", errno)
+		t.Errorf("FS_IOC_GETFLAGS: got %v, want ENOTTY", errno)
 	}
 }
 
-// A name longer than a file system may hold is the kernel's error, whichever way it is used.
+// A name that is longer than NAME_MAX fails with ENAMETOOLONG in all calls.
 func TestNameTooLong(t *testing.T) {
 	m := mutable(t)
 	var st unix.Stat_t
 	if err := unix.Stat(m.path(strings.Repeat("n", object.MaxNameLen+1)), &st); !errors.Is(err, syscall.ENAMETOOLONG) {
-		t.Errorf("stat: %v", err)
+		t.Errorf("stat of a name that is too long: got %v", err)
 	}
 }

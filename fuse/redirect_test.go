@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// redirected mounts a tree that asks hook about new directories.
+// redirected mounts a tree that calls hook for each new directory.
 func redirected(t *testing.T, hook func(m *mounted, path string) (func() error, bool)) *mounted {
 	state := t.TempDir()
 	var m atomic.Pointer[mounted]
@@ -27,7 +27,7 @@ func redirected(t *testing.T, hook func(m *mounted, path string) (func() error, 
 	return m.Load()
 }
 
-// Nobody sees a redirected directory before it is redirected, except who mounts.
+// Lookups in a new directory that is to be redirected wait until the redirect is mounted. The process that mounts it does not wait.
 func TestRedirectWaits(t *testing.T) {
 	release, looked := make(chan struct{}), make(chan error, 1)
 	letGo := sync.OnceFunc(func() { close(release) })
@@ -44,14 +44,14 @@ func TestRedirectWaits(t *testing.T) {
 	})
 	m.run("ls", "-l", "sub", "/dev/null")
 	var st unix.Stat_t
-	if err := unix.Stat(m.path("sub/node_modules"), &st); !errors.Is(err, unix.ENOENT) { // and the kernel remembers
+	if err := unix.Stat(m.path("sub/node_modules"), &st); !errors.Is(err, unix.ENOENT) { // the kernel caches the missing entry
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Mkdir(m.path("ordinary"), 0o777), os.Mkdir(m.path("sub/node_modules"), 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-looked; err != nil {
-		t.Errorf("who mounts looks: %v", err)
+		t.Errorf("stat by the process that mounts: %v", err)
 	}
 	touch := exec.Command("touch", m.path("sub/node_modules/inside"))
 	if err := touch.Start(); err != nil {
@@ -59,13 +59,13 @@ func TestRedirectWaits(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- touch.Wait() }()
-	if out := m.run("ls", "sub", "ordinary"); out != "ordinary:\n\nsub:\nfile\nnode_modules\n" { // does not wait
-		t.Errorf("listed %q", out)
+	if out := m.run("ls", "sub", "ordinary"); out != "ordinary:\n\nsub:\nfile\nnode_modules\n" { // a listing of the parent does not wait
+		t.Errorf("ls printed %q", out)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := m.Unmount(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("unmount meanwhile: %v, want a time-out", err)
+		t.Errorf("unmount while a redirect is being mounted: got %v, want a time-out", err)
 	}
 	select {
 	case err := <-ended:
@@ -74,21 +74,21 @@ func TestRedirectWaits(t *testing.T) {
 	}
 	letGo()
 	if err := <-ended; err != nil {
-		t.Errorf("touch: %v", err)
+		t.Errorf("touch after the failed redirect: %v", err)
 	}
 	if out := m.run("ls", "sub/node_modules"); out != "inside\n" {
-		t.Errorf("not redirected, it has %q", out)
+		t.Errorf("directory after the failed redirect: got %q", out)
 	}
 	if n := m.logs.FilterMessage("redirect directory").Len(); n != 1 || asked.Load() != 2 {
-		t.Errorf("logged %d failures, asked %d times", n, asked.Load())
+		t.Errorf("got %d logged failures, want 1, and %d calls of the hook, want 2", n, asked.Load())
 	}
 	requests := m.requests(func() { m.run("ls", "sub/node_modules") })
 	if requests["LOOKUP"] != 0 {
-		t.Errorf("afterwards: %v", requests)
+		t.Errorf("requests after the failed redirect: got %v", requests)
 	}
 }
 
-// Who is interrupted waits no longer, and a directory that cannot be made redirects nothing.
+// An interrupted process stops waiting for a redirect, and a mkdir that fails causes no redirect.
 func TestRedirectInterrupted(t *testing.T) {
 	release := make(chan struct{})
 	m := redirected(t, func(_ *mounted, path string) (func() error, bool) {
@@ -96,7 +96,7 @@ func TestRedirectInterrupted(t *testing.T) {
 	})
 	defer close(release)
 	if err := os.Mkdir(m.path("sub"), 0o777); !errors.Is(err, unix.EEXIST) {
-		t.Errorf("make what is there: %v", err)
+		t.Errorf("mkdir of an existing directory: got %v", err)
 	}
 	if err := os.Mkdir(m.path("target"), 0o777); err != nil {
 		t.Fatal(err)
@@ -106,14 +106,14 @@ func TestRedirectInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	lookups := m.Stats()["LOOKUP"]
-	m.until("stat looks", func() bool { return m.Stats()["LOOKUP"] > lookups || m.Stats()["LOOKUP"] >= 4 })
+	m.until("stat sends a LOOKUP", func() bool { return m.Stats()["LOOKUP"] > lookups || m.Stats()["LOOKUP"] >= 4 })
 	m.endsBy(stat, unix.SIGINT)
 	if out := m.run("ls", "sub"); out != "file\n" {
-		t.Errorf("listed %q", out)
+		t.Errorf("ls printed %q", out)
 	}
 }
 
-// With a real mount, made in between mkdir and whatever follows it.
+// A real bind mount is made between mkdir and the next use of the directory.
 func TestRedirectBind(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount")
@@ -129,15 +129,15 @@ func TestRedirectBind(t *testing.T) {
 		}
 	})
 	if b, err := os.ReadFile(filepath.Join(backing, "a/b/c")); err != nil || string(b) != "inside\n" {
-		t.Errorf("backing has %q, %v; the shell said %q", b, err, out)
+		t.Errorf("the redirect's directory has %q, %v; the shell printed %q", b, err, out)
 	}
 	if got := m.run("cat", "sub/node_modules/a/b/c"); got != "inside\n" {
-		t.Errorf("the mount shows %q", got)
+		t.Errorf("the mount's own directory has %q", got)
 	}
 	if n := m.logs.FilterMessage("redirect directory").Len(); n != 0 {
-		t.Errorf("logged: %v", m.logs.All())
+		t.Errorf("log after the redirect: %v", m.logs.All())
 	}
 	if err := m.Unmount(t.Context()); !errors.Is(err, ErrBusy) {
-		t.Errorf("unmount with a mount inside: %v, want ErrBusy", err)
+		t.Errorf("unmount with a mount inside: got %v, want ErrBusy", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 type counts map[string]uint64
 
-// How many requests an operation makes is the speed of the mount. FLUSH and LSEEK come once in its life.
+// The number of requests of an operation determines the speed of the mount. FLUSH and LSEEK are sent once in the life of a mount.
 func TestRequests(t *testing.T) {
 	files := map[string]worktreetest.File{
 		"link":    {Mode: object.ModeSymlink, Data: "dir0/file00"},
@@ -31,11 +31,11 @@ func countRequests(t *testing.T, m *mounted) (errs []error) {
 	const unknown, known = false, true
 	for _, c := range []struct {
 		command string
-		sizes   bool // the source knows every size
+		sizes   bool // whether the source knows all sizes
 		want    counts
 	}{
 		{"true", unknown, counts{}},
-		{"stat .", unknown, counts{}}, // the kernel asked for the root when it was mounted
+		{"stat .", unknown, counts{}}, // the kernel looked up the root when it was mounted
 		{"ls -R", unknown, counts{"OPENDIR": 1, "READDIRPLUS": 14}},
 		{"ls -R", unknown, counts{}},
 		{"stat dir0/file00", unknown, counts{"LOOKUP": 1}},
@@ -74,12 +74,12 @@ func countRequests(t *testing.T, m *mounted) (errs []error) {
 		}
 	}
 	if n := m.src.Calls("Tree"); n != 7 {
-		errs = append(errs, fmt.Errorf("%d trees were asked for, there are 7", n))
+		errs = append(errs, fmt.Errorf("%d trees were requested, want 7", n))
 	}
 	return errs
 }
 
-// A listing asks for no size and waits for none.
+// A listing requests no size and waits for none.
 func TestListingAsksNoSize(t *testing.T) {
 	files := make(map[string]worktreetest.File)
 	for i := range 50 {
@@ -93,24 +93,24 @@ func TestListingAsksNoSize(t *testing.T) {
 	m.run("ls", "-R")
 	m.run("find", ".", "-type", "f", "-name", "f1*")
 	if n := m.src.Calls("Size") + m.src.Calls("Open"); n != 0 {
-		t.Errorf("listing asked for %d sizes and contents", n)
+		t.Errorf("listing requested %d sizes and contents", n)
 	}
 	for path := range files {
 		m.src.Rule(path, worktreetest.Rule{})
 	}
 	if st, err := os.Stat(m.path("d1/f1")); err != nil || st.Size() != 1 {
-		t.Errorf("stat afterwards: %v", err)
+		t.Errorf("stat after the listing: %v", err)
 	}
 }
 
-// A kernel without the capability gets a real answer, with the same caching.
+// A kernel without the capability for ENOSYS on open gets an answer with the same cache flags.
 func TestOldKernel(t *testing.T) {
 	var f fileSystem
 	var file, dir raw.OpenOut
 	if st := f.Open(nil, &raw.OpenIn{}, &file); st != raw.OK || file.OpenFlags != raw.FOPEN_KEEP_CACHE {
-		t.Errorf("open: %v, flags %x", st, file.OpenFlags)
+		t.Errorf("open: got status %v, flags %x", st, file.OpenFlags)
 	}
 	if st := f.OpenDir(nil, &raw.OpenIn{}, &dir); st != raw.OK || dir.OpenFlags != raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR {
-		t.Errorf("open directory: %v, flags %x", st, dir.OpenFlags)
+		t.Errorf("opendir: got status %v, flags %x", st, dir.OpenFlags)
 	}
 }

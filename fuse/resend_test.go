@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// playedKernel is a socket in the place of a device, with the test as the kernel at its other end.
+// playedKernel returns a socket that the server uses as its device, and the other end, at which the test acts as the kernel.
 func playedKernel(t *testing.T) (device *os.File, kernel int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -29,7 +29,7 @@ func playedKernel(t *testing.T) (device *os.File, kernel int) {
 	return device, pair[1]
 }
 
-// kernelSays makes a request of the kernel.
+// kernelSays returns the bytes of a request of the kernel.
 func kernelSays(t *testing.T, opcode uint32, unique uint64, body any) []byte {
 	t.Helper()
 	var text bytes.Buffer
@@ -45,19 +45,19 @@ func kernelSays(t *testing.T, opcode uint32, unique uint64, body any) []byte {
 	return append(b, text.Bytes()...)
 }
 
-// told tells of each look-up.
-type told struct {
+// lookupReporter sends the name of each lookup to asked.
+type lookupReporter struct {
 	raw.RawFileSystem
 	asked chan string
 }
 
-func (f told) Lookup(c <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
+func (f lookupReporter) Lookup(c <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	f.asked <- name
 	return f.RawFileSystem.Lookup(c, h, name, out)
 }
 
-// TestSentAgainBeforeAnythingIsRead: a successor that has read a request when it asks for those that were not answered is sent
-// that one again, too, while it is at work on it. Two threads then do what was asked for once, and the first answer is nobody's.
+// TestSentAgainBeforeAnythingIsRead: a successor must ask the kernel to resend unanswered requests before it reads any request.
+// Otherwise the kernel also resends a request that the successor has already read, two threads process it, and one answer is lost.
 func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 	src, state := takeoverSource(), t.TempDir()
 	tree, err := worktree.Open(filepath.Join(state, "inodes"), src, worktree.Options{Root: src.Root, Time: commitTime, Overlay: filepath.Join(state, "overlay")})
@@ -85,14 +85,14 @@ func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 
 	device, kernel := playedKernel(t)
 	filler := make([]byte, 1<<10)
-	for err = nil; err == nil; { // the kernel hears nothing until the test says so
+	for err = nil; err == nil; { // fill the socket, so that the server's write blocks until the test reads
 		_, err = unix.SendmsgN(int(device.Fd()), filler, nil, nil, unix.MSG_DONTWAIT)
 	}
 	if _, err := unix.Write(kernel, kernelSays(t, 1, 2, []byte("f\x00"))); err != nil { // FUSE_LOOKUP
 		t.Fatal(err)
 	}
 	asked := make(chan string, 1)
-	o.wrap = func(fs raw.RawFileSystem) raw.RawFileSystem { return told{fs, asked} }
+	o.wrap = func(fs raw.RawFileSystem) raw.RawFileSystem { return lookupReporter{fs, asked} }
 	d, err := Inherit(device, first.Hello())
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 	}()
 	select {
 	case <-asked:
-		t.Error("a request was read before those that nobody has answered were asked for")
+		t.Error("a request was read before the resend notification was sent")
 		asked <- "f"
 	case <-time.After(100 * time.Millisecond):
 	}
@@ -118,14 +118,14 @@ func TestSentAgainBeforeAnythingIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n != len(filler) && (n != 16 || binary.NativeEndian.Uint32(heard[4:]) != notifyResend) {
-			t.Errorf("first thing said: %x", heard[:n])
+			t.Errorf("first message of the successor: got %x, want the resend notification", heard[:n])
 		}
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
 	if name := <-asked; name != "f" {
-		t.Errorf("asked for %q", name)
+		t.Errorf("looked up %q", name)
 	}
 	endMount()
 	<-served

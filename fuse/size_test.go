@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// oddSizes are those where the last byte is alone in its page, or nearly.
+// oddSizes are sizes close to multiples of the page size.
 var oddSizes = []int{0, 1, 5, 4095, 4096, 4097, 8192, 8193, 100_000}
 
 func pattern(n int) string {
@@ -27,7 +27,7 @@ func pattern(n int) string {
 	return string(b)
 }
 
-// A size that was not known at the look-up is right for whoever asks in whatever way first.
+// If the size was unknown at the lookup, the first call that needs the size returns the right one, whichever call it is.
 func TestUnknownSizes(t *testing.T) {
 	ways := map[string]func(path string) (got, want string, err error){}
 	size := 0
@@ -133,19 +133,19 @@ func TestUnknownSizes(t *testing.T) {
 			m := edit(t, files)
 			for _, size = range oddSizes {
 				if got, want, err := f(m.path(fmt.Sprint(size))); err != nil || got != want {
-					t.Errorf("%d bytes: got %d %.20q, want %d %.20q, %v", size, len(got), got, len(want), want, err)
+					t.Errorf("file of %d bytes: got %d bytes %.20q, want %d bytes %.20q, %v", size, len(got), got, len(want), want, err)
 				}
 				st, err := os.Stat(m.path(fmt.Sprint(size)))
 				b, readErr := os.ReadFile(m.path(fmt.Sprint(size)))
 				if err != nil || readErr != nil || st.Size() != int64(len(b)) {
-					t.Errorf("%d bytes: then stat says %d, there are %d; %v, %v", size, st.Size(), len(b), err, readErr)
+					t.Errorf("file of %d bytes: then stat returned size %d, and a read %d bytes; errors %v, %v", size, st.Size(), len(b), err, readErr)
 				}
 			}
 		})
 	}
 }
 
-// What needs no size waits for none, neither in the system call nor in the program that people use for it.
+// Operations that need no size do not wait for one, neither as system calls nor in the common programs for them.
 func TestNoSizeNeeded(t *testing.T) {
 	commands := []string{
 		"rm f", "rm -f f", "unlink f", "mv f g", "mv -f other f", "chmod 700 f", "chmod -R go= .", "touch f", "touch -d @5 f", "ln f g", "chown 0 f",
@@ -163,13 +163,13 @@ func TestNoSizeNeeded(t *testing.T) {
 			}
 			m.run("sh", "-c", command)
 			if n := m.src.Calls("Size") + m.src.Calls("Open"); n != 0 {
-				t.Errorf("asked %d times for what is not needed", n)
+				t.Errorf("the source was asked %d times for sizes or contents, want none", n)
 			}
 		})
 	}
 }
 
-// The same while somebody else waits for the size; and that one gets what is right in the end.
+// The same while another process waits for the size, and that process gets the right size in the end.
 func TestBlockedSize(t *testing.T) {
 	files := map[string]worktreetest.File{"big": {Data: pattern(4097)}}
 	for _, name := range []string{"rm", "mv", "chmod", "ln", "touch", "trunc", "open"} {
@@ -213,11 +213,11 @@ func TestBlockedSize(t *testing.T) {
 		}
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("took %v", took)
+		t.Errorf("changes without a size took %v", took)
 	}
 	select {
 	case size := <-stat["big"]:
-		t.Errorf("stat did not wait: %d", size)
+		t.Errorf("stat did not wait for the size, and returned %d", size)
 	default:
 	}
 	close(release)
@@ -227,7 +227,7 @@ func TestBlockedSize(t *testing.T) {
 			want = 0
 		}
 		if got := <-size; got != want {
-			t.Errorf("stat %s: %d, want %d", path, got, want)
+			t.Errorf("stat %s: got size %d, want %d", path, got, want)
 		}
 	}
 	for path, want := range map[string]string{"moved": "mv", "chmod": "chmod", "ln": "ln", "linked": "ln", "touch": "touch", "open": "open", "big": "big"} {
@@ -237,7 +237,7 @@ func TestBlockedSize(t *testing.T) {
 	}
 }
 
-// Another file system that lies over the mount opens for writing alone, and means to copy.
+// An overlayfs above the mount copies files up, and opens them in a way that looks as if only a write followed.
 func TestSizeUnderOverlay(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"f": {Data: pattern(5_000)}, "g": {Data: pattern(5_000)}, "h": {Data: pattern(5_000)}})
 	top := t.TempDir()
@@ -268,12 +268,12 @@ func TestSizeUnderOverlay(t *testing.T) {
 	m.run("sh", "-ec", "cd "+dirs["merged"]+"; printf x >> f; chmod 600 g; ln h i")
 	for name, want := range map[string]string{"f": pattern(5_000) + "x", "g": pattern(5_000), "i": pattern(5_000)} {
 		if got := m.run("cat", filepath.Join(dirs["merged"], name)); got != want {
-			t.Errorf("%s: %d bytes, want %d", name, len(got), len(want))
+			t.Errorf("copied-up %s: got %d bytes, want %d", name, len(got), len(want))
 		}
 	}
 }
 
-// Many look at, read and list files at once while the source learns their sizes: nobody ever sees a wrong one.
+// Processes that stat, read and list files at once while the source learns their sizes never see a wrong size.
 func TestSizeRaces(t *testing.T) {
 	const n = 150
 	files := make(map[string]worktreetest.File)
@@ -304,11 +304,11 @@ func TestSizeRaces(t *testing.T) {
 			for range 5 {
 				entries, err := os.ReadDir(m.path("d"))
 				if err != nil || len(entries) != n {
-					t.Errorf("round %d: %d entries, %v", round, len(entries), err)
+					t.Errorf("round %d: listing has %d entries, %v", round, len(entries), err)
 				}
 				for _, e := range entries {
 					if st, err := e.Info(); err != nil || st.Size() != int64(len(files["d/"+e.Name()].Data)) {
-						t.Errorf("round %d: listed %v, %v", round, st, err)
+						t.Errorf("round %d: stat of a listed file: got %v, %v", round, st, err)
 					}
 				}
 			}
@@ -317,12 +317,12 @@ func TestSizeRaces(t *testing.T) {
 	}
 }
 
-// A source that told a wrong size is caught at the first read; the next look finds what is right.
+// If the source returned a wrong size, the first read fails, and a later stat returns the right size.
 func TestResizedWritable(t *testing.T) {
 	for _, lie := range []int64{3, 5000} {
 		m := edit(t, map[string]worktreetest.File{"f": {Data: "the truth", Size: lie}})
 		if st, err := os.Stat(m.path("f")); err != nil || st.Size() != lie {
-			t.Fatalf("stat: %v, %v", st, err)
+			t.Fatalf("stat before the first read: got %v, %v", st, err)
 		}
 		open, err := os.Open(m.path("f"))
 		if err != nil {
@@ -336,10 +336,10 @@ func TestResizedWritable(t *testing.T) {
 			return err == nil && st.Size() == 9
 		})
 		if b, err := os.ReadFile(m.path("f")); err != nil || string(b) != "the truth" {
-			t.Errorf("read: %q, %v", b, err)
+			t.Errorf("read after the size was corrected: got %q, %v", b, err)
 		}
 		if _, err := open.ReadAt(make([]byte, 10), 0); err == nil {
-			t.Error("who has it open under the wrong size reads on")
+			t.Error("a descriptor that was opened with the wrong size could be read")
 		}
 		open.Close()
 	}
@@ -350,15 +350,15 @@ func TestSizeStates(t *testing.T) {
 	s := sizes{tree: edit(t, nil).tree}
 	for _, n := range []worktree.Node{1, 15, 16, far - 1, far, 5 * far} {
 		if s.state(n) != sizeUnseen || !s.hidesSize(n, false) || !s.hidesSize(n, true) || s.state(n) != sizeUnknown {
-			t.Errorf("node %d: not untold", n)
+			t.Errorf("node %d: size is not hidden before it is known", n)
 		}
 		s.markKnown(n)
 		if s.hidesSize(n, false) || s.state(n) != sizeKnown {
-			t.Errorf("node %d: not told", n)
+			t.Errorf("node %d: size is hidden although it is known", n)
 		}
 	}
 	if s.hidesSize(2, true) || s.hidesSize(2, false) || s.state(3) != sizeUnseen || s.hidesSize(1<<40|7, false) {
-		t.Error("states are mixed up")
+		t.Error("the states of different nodes are mixed up")
 	}
 	var all sync.WaitGroup
 	for n := worktree.Node(100); n < 3*far; n += 7 {
@@ -372,10 +372,10 @@ func TestSizeStates(t *testing.T) {
 
 func TestThreadsThatNeedASize(t *testing.T) {
 	if me := needsSize(uint32(os.Getpid()), 0o644); !me {
-		t.Error("a thread that is in no known call needs no size")
+		t.Error("needsSize of a thread in an unknown call is false, want true")
 	}
 	if !needsSize(0, 0o644) {
-		t.Error("nobody needs no size")
+		t.Error("needsSize of process 0 is false, want true")
 	}
 }
 
@@ -400,7 +400,7 @@ func TestUse(t *testing.T) {
 		{sysCall{unix.SYS_LINKAT, [6]uint64{}, high}, useChange},
 	} {
 		if got := c.call.use(); got != c.want {
-			t.Errorf("%+v: %d, want %d", c.call, got, c.want)
+			t.Errorf("use of call %+v: got %d, want %d", c.call, got, c.want)
 		}
 	}
 	const ext4 = "29 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"

@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// The test's process keeps the device and never looks into the mount; a child serves it, and is killed again and again;
-// another child uses it, and must not notice. What a child is to do stands in its environment.
+// The test process holds the device and never accesses the mount. A child serves the mount and is killed repeatedly. Another child
+// uses the mount, and its operations must not fail. The environment of a child names its role.
 const (
 	roleEnv  = "AFS_TAKEOVER_ROLE"
 	mountEnv = "AFS_TAKEOVER_MOUNT"
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
-		if signal.Ignored(syscall.SIGINT) { // by a parent like nohup: programs that tests start would ignore it as well
+		if signal.Ignored(syscall.SIGINT) { // a parent like nohup ignores it: programs that tests start would inherit that
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
 		}
 		os.Exit(m.Run())
@@ -104,7 +104,7 @@ func serveTakeover(dir, state string) error {
 	return tree.Close()
 }
 
-// mortal dies now and then when it has done what it was asked to do, and before it says so.
+// mortal kills its process now and then after it has performed a request and before the reply is sent.
 type mortal struct{ raw.RawFileSystem }
 
 func die() {
@@ -168,7 +168,7 @@ func (m mortal) SetAttr(c <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) 
 	return m.RawFileSystem.SetAttr(c, in, out)
 }
 
-// TestTakeover kills the process that serves a mount, many times, under processes that must not notice.
+// TestTakeover kills the process that serves a mount many times, while another process uses the mount and must see no error.
 func TestTakeover(t *testing.T) {
 	kills := 25
 	if testing.Short() {
@@ -177,7 +177,7 @@ func TestTakeover(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	d, err := attachOnly(dir, takeoverOptions())
 	if err != nil {
-		t.Skipf("no FUSE here: %v", err)
+		t.Skipf("FUSE is not available: %v", err)
 	}
 	defer d.Close()
 	detached := false
@@ -216,14 +216,14 @@ func TestTakeover(t *testing.T) {
 			serve.Process.Wait()
 		}()
 		pause := time.Duration(20+rand.IntN(80)) * time.Millisecond
-		if deaths >= kills { // it may die by itself all the same
+		if deaths >= kills { // mortal may still kill it
 			user.Process.Signal(syscall.SIGTERM)
 			pause = time.Hour
 		}
 		victim, began := serve, first || rand.IntN(4) == 0
 		first = false
 		go func() {
-			if !began { // where it takes long to begin (race detector, load), most have to get beyond that
+			if !began { // if starting takes long (race detector, load), most servers must live until they serve
 				victim.out.ReadString('\n')
 			}
 			select {
@@ -234,7 +234,7 @@ func TestTakeover(t *testing.T) {
 		}()
 		select {
 		case <-died:
-			serve = child(t, "serve", dir, state, d) // it may die before it says that it serves
+			serve = child(t, "serve", dir, state, d) // it may die before it prints that it serves
 		case <-ended:
 			serve.Process.Kill()
 			<-died
@@ -242,13 +242,13 @@ func TestTakeover(t *testing.T) {
 		}
 	}
 	if userErr != nil {
-		t.Errorf("user: %v", userErr)
+		t.Errorf("process that uses the mount: %v", userErr)
 	}
 	t.Logf("%d deaths\n%s", deaths, report)
 	if !bytes.Contains(report, []byte("errors 0\n")) {
-		t.Error("the user of the mount noticed")
+		t.Error("the process that uses the mount failed")
 	}
-	// Nothing of the user is left: no name, and no node without one.
+	// The user process leaves nothing behind: no names, and no nodes without a name.
 	detach()
 	d.Close()
 	src := takeoverSource()
@@ -260,7 +260,7 @@ func TestTakeover(t *testing.T) {
 	}
 	defer tree.Close()
 	if n := tree.Changed(); n != 0 {
-		t.Errorf("%d changes are left", n)
+		t.Errorf("changes after the test: got %d, want 0", n)
 	}
 }
 
@@ -310,6 +310,6 @@ func awaitWord(t *testing.T, c childProcess, word string) {
 	t.Helper()
 	line, err := c.out.ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != word {
-		t.Fatalf("waiting for %q: %q, %v", word, line, err)
+		t.Fatalf("wait for %q: got line %q, %v", word, line, err)
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// user is what uses the mount.
+// user is the load of the process that uses the mount.
 type takeoverUser struct {
 	dir     string
 	stop    atomic.Bool
 	errors  atomic.Int64
 	ops     atomic.Int64
-	longest atomic.Int64 // nanoseconds of one round of the stall meter
+	longest atomic.Int64 // longest round of stall, in nanoseconds
 }
 
 func useTakeover(dir string) {
@@ -69,7 +69,7 @@ func (u *takeoverUser) must(what string, err error) {
 	}
 }
 
-// read reads a file of the base tree that nobody keeps in memory.
+// read reads a file of the base tree that is not in the page cache.
 func (u *takeoverUser) read(int) {
 	i := rand.IntN(takeoverFiles)
 	f, err := os.Open(filepath.Join(u.dir, fmt.Sprintf("d%d/f%d", i%20, i)))
@@ -85,7 +85,7 @@ func (u *takeoverUser) read(int) {
 	}
 }
 
-// names makes, moves and removes: whatever is done twice or not at all fails.
+// names creates, renames and removes files. It fails if a request is performed twice or not at all.
 func (u *takeoverUser) names(n int) {
 	base := filepath.Join(u.dir, fmt.Sprintf("n%d", n))
 	file, moved, link := filepath.Join(base, "file"), filepath.Join(base, "moved"), filepath.Join(base, "link")
@@ -113,7 +113,7 @@ func (u *takeoverUser) names(n int) {
 	}
 }
 
-// nameless uses a file that has no name any more.
+// nameless uses an open file that has been removed.
 func (u *takeoverUser) nameless(n int) {
 	f, err := os.OpenFile(filepath.Join(u.dir, fmt.Sprintf("nameless%d", n)), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -136,7 +136,7 @@ func (u *takeoverUser) nameless(n int) {
 	}
 }
 
-// list sees each name that stays exactly once.
+// list reads a directory, and checks that each name that stays is returned exactly once.
 func (u *takeoverUser) list(n int) {
 	extra := filepath.Join(u.dir, "list", fmt.Sprintf("extra%d", n))
 	u.must("create", os.WriteFile(extra, []byte("x"), 0o644))
@@ -179,7 +179,7 @@ func (u *takeoverUser) attributes(n int) {
 	u.must("remove", os.Remove(path))
 }
 
-// stall measures how long a request may take that the kernel cannot answer.
+// stall measures the longest duration of a request that the kernel cannot answer itself.
 func (u *takeoverUser) stall(n int) {
 	start := time.Now()
 	if _, err := os.Lstat(filepath.Join(u.dir, fmt.Sprintf("absent%d", n))); !errors.Is(err, os.ErrNotExist) {
@@ -189,7 +189,7 @@ func (u *takeoverUser) stall(n int) {
 	time.Sleep(time.Millisecond)
 }
 
-// append has each line once, and in order.
+// append appends lines, and checks that the file has each line once and in order.
 func (u *takeoverUser) append(n int) {
 	path := filepath.Join(u.dir, "appended")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)

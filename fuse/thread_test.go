@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread with files of its own must not be the main one: that never ends, and is the one that /proc/self shows.
+// WithoutDevice must not run on the main thread, which would keep its own file table: the thread never ends, and /proc/self shows it.
 func TestWithoutDeviceSparesTheMainThread(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 * runtime.GOMAXPROCS(0) {
@@ -29,13 +29,13 @@ func TestWithoutDeviceSparesTheMainThread(t *testing.T) {
 		var shown, open unix.Stat_t
 		err = unix.Stat(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), &shown)
 		if statErr := unix.Fstat(int(f.Fd()), &open); err != nil || statErr != nil || shown.Rdev != open.Rdev {
-			t.Fatalf("the main thread has other files: %v", err)
+			t.Fatalf("the main thread has another file table: %v", err)
 		}
 		f.Close()
 	}
 }
 
-// The runtime polls from whatever thread it comes to.
+// The Go runtime may poll from the thread of WithoutDevice, so the runtime's own descriptors must stay open there.
 func TestWithoutDeviceLeavesTheRuntimeAlone(t *testing.T) {
 	f, err := os.Open("/dev/null")
 	if err != nil {
@@ -47,7 +47,7 @@ func TestWithoutDeviceLeavesTheRuntimeAlone(t *testing.T) {
 			runtime.GC()
 			var st unix.Stat_t
 			if err := unix.Fstat(int(f.Fd()), &st); err != unix.EBADF {
-				return fmt.Errorf("a file of the process: %v", err)
+				return fmt.Errorf("fstat of a file of the process: got %v, want EBADF", err)
 			}
 			return nil
 		})

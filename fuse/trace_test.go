@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// idle answers nothing.
+// idle is a file system that answers no request.
 type idle struct{ raw.RawFileSystem }
 
 func (idle) GetAttr(<-chan struct{}, *raw.GetAttrIn, *raw.AttrOut) raw.Status { return raw.OK }
@@ -22,10 +22,10 @@ func TestObservingAllocatesNothing(t *testing.T) {
 	o := &observed{idle{}, &c, new(Latencies), new(tracer)}
 	in, out := new(raw.GetAttrIn), new(raw.AttrOut)
 	if n := testing.AllocsPerRun(100, func() { o.GetAttr(nil, in, out) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("allocations per request: got %v", n)
 	}
 	if got := c.snapshot()["GETATTR"]; got != 101 || c.pending.Load() != 0 || o.latencies[opGetAttr].Count() != got {
-		t.Errorf("%d counted, %d pending, %d measured", got, c.pending.Load(), o.latencies[opGetAttr].Count())
+		t.Errorf("requests: got %d counted, %d pending, %d measured", got, c.pending.Load(), o.latencies[opGetAttr].Count())
 	}
 }
 
@@ -63,7 +63,7 @@ func TestListenersAreTold(t *testing.T) {
 				return e
 			}
 		}
-		t.Fatalf("no %s of %s in %+v", op, path, events)
+		t.Fatalf("no event %s of %s in %+v", op, path, events)
 		return Event{}
 	}
 	if e := find("READ", "dir/file"); e.PID != os.Getpid() || e.Command == "" || e.Size != 7 || e.Status != raw.OK || e.Took <= 0 {

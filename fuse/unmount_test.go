@@ -23,10 +23,10 @@ func TestUnmount(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := m.Unmount(t.Context()); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), m.dir) {
-		t.Errorf("unmount of a mount in use: %v, want ErrBusy", err)
+		t.Errorf("unmount of a mount in use: got %v, want ErrBusy", err)
 	}
 	if out := m.run("cat", "dir/file"); out != "x" {
-		t.Errorf("afterwards: %q", out)
+		t.Errorf("read after the refused unmount: got %q", out)
 	}
 	f.Close()
 	if err := m.Unmount(t.Context()); err != nil {
@@ -34,14 +34,14 @@ func TestUnmount(t *testing.T) {
 	}
 	m.Wait()
 	if listed(m.dir) {
-		t.Error("still mounted")
+		t.Error("the directory is still mounted after Unmount")
 	}
 	if err := errors.Join(m.Unmount(t.Context()), m.Detach()); err != nil {
-		t.Errorf("again: %v", err)
+		t.Errorf("second Unmount: %v", err)
 	}
 }
 
-// A detached mount is out of sight, and serves who has files open.
+// A detached mount disappears from the directory, and continues to serve open files.
 func TestDetach(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"file": {Data: "x"}})
 	f, err := os.Open(m.path("file"))
@@ -52,11 +52,11 @@ func TestDetach(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(m.path("file")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("detached: %v", err)
+		t.Errorf("stat of a file of the detached mount: got %v", err)
 	}
 	b := make([]byte, 10)
 	if n, err := f.Read(b); err != nil || string(b[:n]) != "x" {
-		t.Errorf("open file: %q, %v", b[:n], err)
+		t.Errorf("read of an open file: got %q, %v", b[:n], err)
 	}
 	f.Close()
 	m.Wait()
@@ -71,7 +71,7 @@ func TestUnmountedByOthers(t *testing.T) {
 	m.Wait()
 }
 
-// A read that waits for ever, and that nobody waits for any more, does not keep the mount.
+// A request that waits for ever, and whose process has been killed, does not prevent the unmount.
 func TestUnmountEndsWaiting(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "x"}})
 	m.run("stat", "slow")
@@ -95,14 +95,14 @@ func TestMountErrors(t *testing.T) {
 	defer tree.Close()
 	none := filepath.Join(t.TempDir(), "none")
 	if s, err := Mount(tree, none, Options{}); err == nil {
-		t.Error("mounted on nothing")
+		t.Error("a mount at a missing directory succeeded")
 		s.Unmount(context.Background())
 	} else if !strings.Contains(err.Error(), none) {
-		t.Errorf("%v does not name the directory", err)
+		t.Errorf("error %v does not name the directory", err)
 	}
 }
 
-// A successor with the same table shows the same inodes under a new mount.
+// A new mount with the same inode table shows the same inode numbers.
 func TestSuccessorMount(t *testing.T) {
 	table := filepath.Join(t.TempDir(), "inodes")
 	files := trickyFiles()
@@ -112,14 +112,14 @@ func TestSuccessorMount(t *testing.T) {
 	first.end()
 	second := mountSource(t, worktreetest.New(files), table)
 	if after := second.run("sh", "-c", list); after != before {
-		t.Errorf("inodes differ:\n%.1000s\nbefore:\n%.1000s", after, before)
+		t.Errorf("inode numbers differ: got\n%.1000s\nwant\n%.1000s", after, before)
 	}
 	if n := second.src.Calls("Tree"); n != 0 {
-		t.Errorf("asked for %d trees again", n)
+		t.Errorf("the new mount requested %d trees again", n)
 	}
 }
 
-// df and mount(8) show where it comes from and what it is.
+// df and mount(8) show the remote as the source, and the type fuse.artifactfs.
 func TestMountTable(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"x": {}})
 	table, err := os.ReadFile("/proc/self/mounts")
@@ -129,10 +129,10 @@ func TestMountTable(t *testing.T) {
 	for line := range strings.Lines(string(table)) {
 		if f := strings.Fields(line); f[1] == m.dir {
 			if f[0] != "https://example.com/repo" || f[2] != "fuse.artifactfs" || !strings.HasPrefix(f[3], "ro,nosuid,nodev") {
-				t.Errorf("mount table: %s", line)
+				t.Errorf("line of the mount table: got %s", line)
 			}
 			return
 		}
 	}
-	t.Error("not in the mount table")
+	t.Error("the mount is not in the mount table")
 }

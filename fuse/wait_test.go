@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -20,14 +21,10 @@ import (
 // until waits for a condition.
 func (m *mounted) until(what string, ok func() bool) {
 	m.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			m.Fatalf("%s: did not come", what)
-		}
-	}
+	await.Until(m, what, ok)
 }
 
-// start runs a command that is going to wait for the object at path, and gives it once it does.
+// start starts a command that will wait for the object at path, and returns when it waits.
 func (m *mounted) start(path string, name string, args ...string) *exec.Cmd {
 	m.Helper()
 	before := m.src.Waiting(path)
@@ -40,7 +37,7 @@ func (m *mounted) start(path string, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Whoever waits for a size and is told to stop stops at once; others go on waiting, and get it.
+// A process that waits for a size ends at once on a signal. Other waiting processes are not affected.
 func TestInterrupt(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}, "slow too": {Data: "at long last"}, "quick": {Data: "now"}})
 	release := make(chan struct{})
@@ -52,18 +49,18 @@ func TestInterrupt(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		cat := m.start("slow", "cat", "slow")
 		m.endsBy(cat, sig)
-		m.until(fmt.Sprint(sig, ": its request has ended"), func() bool { return m.src.Waiting("slow") == 0 })
+		m.until(fmt.Sprint(sig, ": the request of the process has ended"), func() bool { return m.src.Waiting("slow") == 0 })
 	}
 	if out := m.run("cat", "quick"); out != "now" { // in the same directory
-		t.Errorf("quick: %q", out)
+		t.Errorf("read a fetched file: got %q", out)
 	}
 	close(release)
 	if out := <-patient; out != "at long last" {
-		t.Errorf("the patient one got %q", out)
+		t.Errorf("the process that was not interrupted read %q", out)
 	}
 }
 
-// endsBy signals a process and makes sure that it dies of that, and soon.
+// endsBy sends a signal to a process and checks that the process dies of it soon.
 func (m *mounted) endsBy(cmd *exec.Cmd, sig syscall.Signal) {
 	m.Helper()
 	sent := time.Now()
@@ -72,12 +69,12 @@ func (m *mounted) endsBy(cmd *exec.Cmd, sig syscall.Signal) {
 	}
 	cmd.Wait()
 	if took := time.Since(sent); took > 2*time.Second || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != sig {
-		m.Errorf("%v: %v after %v", sig, cmd.ProcessState, took)
+		m.Errorf("after signal %v the process ended with %v after %v", sig, cmd.ProcessState, took)
 	}
 }
 
-// The kernel lets one process look a name up and others wait for its answer where no signal reaches them
-// (fs/dcache.c, d_wait_lookup). They ask themselves when the first gives up, so an interrupt of all ends all.
+// While one process looks up a name, the kernel lets other lookups of the name wait uninterruptibly (fs/dcache.c, d_wait_lookup).
+// They send their own requests when the first process gives up, so signals to all processes end all of them.
 func TestInterruptAll(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "x"}})
 	release := make(chan struct{})
@@ -89,7 +86,7 @@ func TestInterruptAll(t *testing.T) {
 		if err := cat.Start(); err != nil {
 			t.Fatal(err)
 		}
-		m.until("it waits", func() bool { return strings.Contains(procStatus(t, cat.Process.Pid), "State:\tD") })
+		m.until("the second process waits", func() bool { return strings.Contains(procStatus(t, cat.Process.Pid), "State:\tD") })
 		cats = append(cats, cat)
 	}
 	for _, cat := range cats[1:] {
@@ -101,8 +98,8 @@ func TestInterruptAll(t *testing.T) {
 	close(release)
 }
 
-// A reader of contents is not reported as interrupted by the kernel (pages are read in the background), but
-// it leaves at once all the same.
+// The kernel sends no INTERRUPT for a reader of contents, because pages are read in the background, but the reader ends at once
+// anyway.
 func TestInterruptRead(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}})
 	m.run("stat", "slow")
@@ -111,12 +108,12 @@ func TestInterruptRead(t *testing.T) {
 	m.endsBy(m.start("slow", "cat", "slow"), syscall.SIGINT)
 	close(release)
 	if out := m.run("cat", "slow"); out != "at last" {
-		t.Errorf("then: %q", out)
+		t.Errorf("read after the interrupt: got %q", out)
 	}
 }
 
-// A program with a timer does not see its stat fail, which no other file system would do to it; a signal to stop that
-// comes behind the timer's still counts.
+// A timer signal does not make stat fail with EINTR, as on other file systems. A fatal signal that arrives after the timer signal
+// still ends the wait.
 func TestTimerSignals(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"slow": {Data: "at last"}})
 	release := make(chan struct{})
@@ -128,14 +125,14 @@ func TestTimerSignals(t *testing.T) {
 		t.Skipf("no perl: %v", err)
 	}
 	ticked := m.start("slow", "perl", "-e", script)
-	alarms := func(pid int) bool { // one is pending: the kernel has reported the interrupt
+	alarms := func(pid int) bool { // a SIGALRM is pending, so the kernel has sent INTERRUPT
 		return strings.Contains(procStatus(t, pid), fmt.Sprintf("ShdPnd:\t%016x", 1<<(syscall.SIGALRM-1)))
 	}
-	m.until("timer has fired", func() bool { return alarms(ticked.Process.Pid) })
+	m.until("the timer has fired", func() bool { return alarms(ticked.Process.Pid) })
 	ticked.Process.Signal(syscall.SIGINT)
 	ticked.Wait()
 	if code := ticked.ProcessState.ExitCode(); code != 7 {
-		t.Errorf("interrupted behind a timer: %v", ticked.ProcessState)
+		t.Errorf("process with a timer after SIGINT: got %v, want exit code 7", ticked.ProcessState)
 	}
 	var out strings.Builder
 	patient := exec.Command("perl", "-e", script)
@@ -143,7 +140,7 @@ func TestTimerSignals(t *testing.T) {
 	if err := patient.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m.until("timer has fired", func() bool { return alarms(patient.Process.Pid) })
+	m.until("the timer has fired", func() bool { return alarms(patient.Process.Pid) })
 	close(release)
 	if err := patient.Wait(); err != nil || out.String() != "size 7\n" {
 		t.Errorf("process with a timer ended with %v and printed %q, want \"size 7\"", err, &out)
@@ -174,12 +171,12 @@ func TestPendingStop(t *testing.T) {
 	} {
 		status := "Name:\tx\nSigPnd:\t" + c.thread + "\nShdPnd:\t" + c.shared + "\nSigBlk:\t" + c.blocked + "\nSigIgn:\t" + intr + "\n"
 		if got := pendingStop(proc.ParseStatus([]byte(status))); got != c.want {
-			t.Errorf("%q: %v, want %v", status, got, c.want)
+			t.Errorf("pendingStop(%q) = %v, want %v", status, got, c.want)
 		}
 	}
 }
 
-// Far more slow files than the kernel would wait for by default do not stall a quick one.
+// More waiting requests than the kernel's default limit of background requests do not block the read of a fetched file.
 func TestSlowReadsStallNobody(t *testing.T) {
 	const slow = 100
 	files := map[string]worktreetest.File{"quick": {Data: "now"}}
@@ -203,15 +200,15 @@ func TestSlowReadsStallNobody(t *testing.T) {
 		return true
 	})
 	if out := m.run("cat", "quick"); out != "now" {
-		t.Errorf("quick: %q", out)
+		t.Errorf("read a fetched file: got %q", out)
 	}
 	close(release)
 	if out := <-done; strings.Count(out, "at last") != slow {
-		t.Errorf("slow ones: %q", out)
+		t.Errorf("read of the slow files: got %q", out)
 	}
 }
 
-// An object that cannot be had is an error of its file alone, has the right number, is logged with its cause, and heals.
+// A failed fetch of an object is an error of its file only, with the right errno, is logged with its cause, and can succeed later.
 func TestErrors(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"dir/bad": {Data: "x"}, "dir/good": {Data: "y"}})
 	secretless := errors.New("fetch 1 object from example.com: connection refused")
@@ -229,7 +226,7 @@ func TestErrors(t *testing.T) {
 		m.logs.TakeAll()
 		var st unix.Stat_t
 		if err := unix.Stat(m.path("dir/bad"), &st); !errors.Is(err, c.want) {
-			t.Errorf("%+v: stat: %v, want %v", c.rule, err, c.want)
+			t.Errorf("%+v: stat: got %v, want %v", c.rule, err, c.want)
 		}
 		logged := m.logs.TakeAll()
 		if len(logged) != 1 {
@@ -238,36 +235,36 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%+v: logged cause %q", c.rule, cause)
 		}
 		if out := m.run("cat", "dir/good"); out != "y" {
-			t.Errorf("%+v: the other file: %q", c.rule, out)
+			t.Errorf("%+v: read of the other file: got %q", c.rule, out)
 		}
 	}
 	m.src.Rule("dir/bad", worktreetest.Rule{})
 	if out := m.run("cat", "dir/bad"); out != "x" {
-		t.Errorf("healed: %q", out)
+		t.Errorf("read after the object can be fetched: got %q", out)
 	}
 }
 
-// The same for contents: the kernel keeps no page of a read that failed.
+// The same for contents: the kernel caches no page of a failed read.
 func TestReadErrorsHeal(t *testing.T) {
 	m := mount(t, map[string]worktreetest.File{"bad": {Data: "x"}})
 	m.run("stat", "bad")
 	m.src.Rule("bad", worktreetest.Rule{Err: errors.New("connection refused")})
 	for range 2 {
 		if _, err := os.ReadFile(m.path("bad")); !errors.Is(err, syscall.EIO) {
-			t.Errorf("read: %v, want EIO", err)
+			t.Errorf("read: got %v, want EIO", err)
 		}
 	}
 	m.src.Rule("bad", worktreetest.Rule{Panic: "a bug"})
 	if _, err := os.ReadFile(m.path("bad")); !errors.Is(err, syscall.EIO) {
-		t.Errorf("read: %v, want EIO", err)
+		t.Errorf("read: got %v, want EIO", err)
 	}
 	m.src.Rule("bad", worktreetest.Rule{})
 	if got, err := os.ReadFile(m.path("bad")); err != nil || string(got) != "x" {
-		t.Errorf("healed: %q, %v", got, err)
+		t.Errorf("read after the object can be fetched: got %q, %v", got, err)
 	}
 }
 
-// A crawler over a dead remote does not flood the log.
+// Many failed reads while the remote is unreachable do not flood the log.
 func TestLogIsSampled(t *testing.T) {
 	files := make(map[string]worktreetest.File)
 	for i := range 200 {
@@ -279,6 +276,6 @@ func TestLogIsSampled(t *testing.T) {
 	}
 	exec.Command("sh", "-c", "stat "+m.dir+"/*").Run()
 	if n := m.logs.Len(); n == 0 || n > 100 {
-		t.Errorf("%d lines for %d failures", n, len(files))
+		t.Errorf("log has %d lines for %d failures", n, len(files))
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// How many requests a change makes is its speed. What a change of entries leaves to be asked once is the directory's
-// attributes; FORGET comes when the kernel likes.
+// The number of requests of a change determines its speed. After a change of entries the kernel requests the attributes of the
+// directory once. FORGET is sent at any time.
 func TestWriteRequests(t *testing.T) {
 	files := map[string]worktreetest.File{"dir/known": {Data: "content"}, "dir/x": {Data: "x"}, "dir/y": {Data: "y"}, "dir/z": {Data: "z"}}
 	undisturbed(t, func() []error { return countWrites(t, edit(t, files)) })
@@ -42,7 +42,7 @@ func countWrites(t *testing.T, m *mounted) (errs []error) {
 		}
 	}
 	const create = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
-	// OPEN, CREATE and FLUSH come once in a mount's life; the first file takes them.
+	// OPEN, CREATE and FLUSH are sent once in the life of a mount, here for the first file.
 	for _, f := range []func() error{write("first", create), stat("dir/known"), stat("dir/none"), stat(".")} {
 		if err := ignore(f(), unix.ENOENT); err != nil {
 			t.Fatal(err)
@@ -78,14 +78,14 @@ func countWrites(t *testing.T, m *mounted) (errs []error) {
 			delete(got, "SETATTR") // TestCreateInOneTick
 		}
 		if fmt.Sprint(got) != fmt.Sprint(map[string]uint64(c.want)) {
-			errs = append(errs, fmt.Errorf("%s: made %v, want %v", c.what, got, c.want))
+			errs = append(errs, fmt.Errorf("%s: sent the requests %v, want %v", c.what, got, c.want))
 		}
 	}
 	return errs
 }
 
-// A file that is written in the tick in which it was made has the times that it got then. The kernel's clock for times of
-// files may go on meanwhile: with the tick, and since 6.13 whenever somebody asks for exact times on another file system.
+// A file that is written in the clock tick in which it was created keeps its times, so the kernel sends no SETATTR. The kernel's
+// clock for file times may advance between: with each tick, and since 6.13 when a process reads fine-grained times on another file system.
 func TestCreateInOneTick(t *testing.T) {
 	m := edit(t, nil)
 	for i := range 200 {
@@ -98,7 +98,7 @@ func TestCreateInOneTick(t *testing.T) {
 			return
 		}
 	}
-	t.Error("who makes a file always sends its times, too")
+	t.Error("every creation of a file sent a SETATTR of its times")
 }
 
 func ignore(err, what error) error {
@@ -108,7 +108,7 @@ func ignore(err, what error) error {
 	return err
 }
 
-// What is written is read, by whoever and whatever is dropped from caches between, and after a remount.
+// Written data is read back, by other processes, after caches were dropped, and after a remount.
 func TestWrite(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"dir/base": {Data: pattern(10_000)}})
 	want := []byte(pattern(10_000))
@@ -136,18 +136,18 @@ func TestWrite(t *testing.T) {
 		}
 	}
 	if err := errors.Join(f.Sync(), unix.Fdatasync(int(f.Fd()))); err != nil {
-		t.Errorf("sync: %v", err)
+		t.Errorf("sync failed: %v", err)
 	}
 	if err := os.Truncate(f.Name(), 5_000); err != nil {
 		t.Error(err)
 	}
 	dropCaches(t)
 	if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want[:5_000]) {
-		t.Errorf("truncated: read %d bytes, %v", len(got), err)
+		t.Errorf("read after truncate: got %d bytes, %v", len(got), err)
 	}
 }
 
-// A file whose mode forbids its maker to write is written all the same, by whom made it.
+// The process that creates a file with a read-only mode can write through the descriptor of the creation.
 func TestCreateReadOnly(t *testing.T) {
 	m := edit(t, nil)
 	fd, err := unix.Open(m.path("first"), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o444)
@@ -159,7 +159,7 @@ func TestCreateReadOnly(t *testing.T) {
 	}
 	unix.Close(fd)
 	if _, err := unix.Open(m.path("first"), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o444); !errors.Is(err, unix.EEXIST) {
-		t.Errorf("again: %v, want EEXIST", err)
+		t.Errorf("create with O_EXCL again: got %v, want EEXIST", err)
 	}
 	if os.Getuid() != 0 {
 		return
@@ -170,14 +170,14 @@ func TestCreateReadOnly(t *testing.T) {
 	open(t, m.dir)
 	out, err := m.as(65534, "sh", "-c", "umask 0333; set -C; echo mine > second && cat second && ! echo more 2>/dev/null >> second")
 	if err != nil || out != "mine\n" {
-		t.Errorf("as nobody: %q, %v", out, err)
+		t.Errorf("create and write as user nobody: got %q, %v", out, err)
 	}
 	if st, err := os.Stat(m.path("second")); err != nil || st.Sys().(*syscall.Stat_t).Uid != 65534 || st.Mode() != 0o444 {
-		t.Errorf("made %v, %v", st, err)
+		t.Errorf("stat of the file that user nobody created: got %v, %v", st, err)
 	}
 }
 
-// open lets other users get to a directory of the test's.
+// open makes a directory of the test and its parents searchable for other users.
 func open(t *testing.T, dir string) {
 	for ; len(dir) > len(os.TempDir()); dir = dir[:strings.LastIndexByte(dir, '/')] {
 		if st, err := os.Stat(dir); err != nil || os.Chmod(dir, st.Mode()|0o055) != nil {
@@ -195,10 +195,10 @@ func (m *mounted) as(uid uint32, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Who may not set the bits loses them by writing and by truncating, as on other file systems.
+// A write or truncate by an unprivileged user clears the set-user-ID and set-group-ID bits, as on other file systems.
 func TestSetUserID(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root can write as somebody else")
+		t.Skip("only root can write as another user")
 	}
 	const fallocateAndStat = `python3 -c 'import os
 f = os.open("f", os.O_WRONLY)
@@ -221,11 +221,11 @@ assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
 		t.Fatal(err)
 	}
 	if st, err := os.Stat(m.path("f")); err != nil || st.Mode() != 0o777|os.ModeSetuid {
-		t.Errorf("root: %v, %v", st.Mode(), err)
+		t.Errorf("mode after a write by root: got %v, %v", st.Mode(), err)
 	}
 }
 
-// Times are what the kernel says, and stay what they are told to be; only what changes contents changes mtime.
+// File times are those that the kernel sends. Times that utimes sets stay, and only changes of contents change mtime.
 func TestTimes(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"f": {Data: "x"}, "g": {Data: "y"}})
 	times := func(name string) (mtime, ctime time.Time) {
@@ -249,7 +249,7 @@ func TestTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if mtime, _ := times("f"); !mtime.Equal(commitTime) {
-			t.Errorf("%s: mtime %v", step.what, mtime)
+			t.Errorf("%s: unexpected mtime %v", step.what, mtime)
 		}
 	}
 	if _, ctime := times("f"); ctime.Equal(commitTime) {
@@ -261,7 +261,7 @@ func TestTimes(t *testing.T) {
 	}
 	dropCaches(t)
 	if mtime, _ := times("g"); !mtime.Equal(old) {
-		t.Errorf("mtime %v, want %v", mtime, old)
+		t.Errorf("mtime after utimes: got %v, want %v", mtime, old)
 	}
 	before := time.Now().Add(-time.Second)
 	if err := os.WriteFile(m.path("g"), []byte("new"), 0); err != nil {
@@ -270,7 +270,7 @@ func TestTimes(t *testing.T) {
 	mtime, ctime := times("g")
 	dropCaches(t)
 	if again, _ := times("g"); mtime.Before(before) || ctime.Before(before) || !again.Equal(mtime) {
-		t.Errorf("written: mtime %v, ctime %v, later %v", mtime, ctime, again)
+		t.Errorf("times after a write: got mtime %v, ctime %v, later %v", mtime, ctime, again)
 	}
 }
 
@@ -278,15 +278,15 @@ func TestSplitTime(t *testing.T) {
 	for _, ns := range []int64{0, 1, -1, nanosPerSecond, -nanosPerSecond, 1<<62 + 5, -nanosPerSecond - 1} {
 		sec, nsec := split(ns)
 		if got := join(sec, nsec); got != ns || nsec >= nanosPerSecond {
-			t.Errorf("%d: %d s %d ns, back %d", ns, int64(sec), nsec, got)
+			t.Errorf("time of %d ns: got %d s %d ns, and back %d", ns, int64(sec), nsec, got)
 		}
 	}
 	if join(1<<62, 5) <= 0 || join(1<<63, 5) >= 0 {
-		t.Error("far times overflow")
+		t.Error("times that are out of range overflow")
 	}
 }
 
-// Holes are found where they are, also in what the kernel has not written back.
+// SEEK_HOLE and SEEK_DATA are correct, also for data that the kernel has not written back.
 func TestSeek(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}})
 	f, err := os.Create(m.path("sparse"))
@@ -299,22 +299,22 @@ func TestSeek(t *testing.T) {
 	}
 	fd := int(f.Fd())
 	if off, err := unix.Seek(fd, 0, unix.SEEK_DATA); err != nil || off > 1<<20 {
-		t.Errorf("data at %d, %v", off, err)
+		t.Errorf("SEEK_DATA: got %d, %v", off, err)
 	}
 	if off, err := unix.Seek(fd, 1<<20, unix.SEEK_HOLE); off != 1<<20+1 || err != nil {
-		t.Errorf("hole at %d, %v", off, err)
+		t.Errorf("SEEK_HOLE: got %d, %v", off, err)
 	}
 	if _, err := unix.Seek(fd, 1<<20+1, unix.SEEK_DATA); !errors.Is(err, unix.ENXIO) {
-		t.Errorf("behind the end: %v, want ENXIO", err)
+		t.Errorf("seek behind the end: got %v, want ENXIO", err)
 	}
 	if _, err := f.WriteAt([]byte("y"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if off, err := unix.Seek(fd, 0, unix.SEEK_DATA); off != 0 || err != nil {
-		t.Errorf("new data at %d, %v", off, err)
+		t.Errorf("SEEK_DATA for new data: got %d, %v", off, err)
 	}
 	if b, err := os.ReadFile(f.Name()); err != nil || len(b) != 1<<20+1 || b[0] != 'y' || b[1<<20] != 'x' {
-		t.Errorf("read %d bytes, %v", len(b), err)
+		t.Errorf("read the file with holes: got %d bytes, %v", len(b), err)
 	}
 	base, err := os.Open(m.path("base"))
 	if err != nil {
@@ -322,11 +322,11 @@ func TestSeek(t *testing.T) {
 	}
 	defer base.Close()
 	if off, err := unix.Seek(int(base.Fd()), 5, unix.SEEK_HOLE); off != 10_000 || err != nil {
-		t.Errorf("hole of the base: %d, %v", off, err)
+		t.Errorf("SEEK_HOLE in a base file: got %d, %v", off, err)
 	}
 }
 
-// Copying within the mount, from and to what is only in the kernel's cache.
+// copy_file_range within the mount copies data that is only in the page cache.
 func TestCopyRange(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(200_000)}, "other": {Data: pattern(50)}})
 	from, err := os.OpenFile(m.path("base"), os.O_RDWR, 0)
@@ -347,19 +347,19 @@ func TestCopyRange(t *testing.T) {
 	for left := 200_000; left > 0; {
 		n, err := unix.CopyFileRange(int(from.Fd()), nil, int(to.Fd()), nil, left, 0)
 		if err != nil || n == 0 {
-			t.Fatalf("copied %d with %d to go: %v", n, left, err)
+			t.Fatalf("copy_file_range copied %d bytes with %d left: %v", n, left, err)
 		}
 		left -= n
 	}
 	if got, err := os.ReadFile(to.Name()); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("copied %d bytes, %v", len(got), err)
+		t.Errorf("read the copy: got %d bytes, %v", len(got), err)
 	}
 	if m.Stats()["COPY_FILE_RANGE"] == 0 {
-		t.Error("the kernel copied by itself")
+		t.Error("the kernel did not send COPY_FILE_RANGE")
 	}
 }
 
-// A file that others removed goes on for who has it open, and takes nothing when that one is gone.
+// A removed file can be used through open descriptors, and its contents are deleted when the last descriptor is closed.
 func TestOpenUnlinked(t *testing.T) {
 	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}, "dir/base": {Data: "deep"}})
 	if err := os.WriteFile(m.path("own"), []byte(pattern(10_000)), 0o666); err != nil {
@@ -376,22 +376,22 @@ func TestOpenUnlinked(t *testing.T) {
 		dropCaches(t)
 		b := make([]byte, 20_000)
 		if n, err := f.ReadAt(b, 0); string(b[:n]) != pattern(10_000) {
-			t.Errorf("%s: read %d bytes, %v", name, n, err)
+			t.Errorf("%s: read after the removal: got %d bytes, %v", name, n, err)
 		}
 		if _, err := f.WriteAt([]byte("more"), 10_000); err != nil {
-			t.Errorf("%s: write: %v", name, err)
+			t.Errorf("%s: write after the removal: %v", name, err)
 		}
 		if err := f.Sync(); err != nil {
-			t.Errorf("%s: sync: %v", name, err)
+			t.Errorf("%s: sync after the removal: %v", name, err)
 		}
 		dropCaches(t)
 		if n, _ := f.ReadAt(b, 9_998); string(b[:n]) != pattern(10_000)[9_998:]+"more" {
-			t.Errorf("%s: read back %q", name, b[:n])
+			t.Errorf("%s: read of the written data: got %q", name, b[:n])
 		}
 		if st, err := f.Stat(); err != nil || st.Size() != 10_004 || st.Sys().(*syscall.Stat_t).Nlink != 0 {
 			t.Errorf("fstat of the removed file %s: got %+v, %v, want 10004 bytes and no link", name, st, err)
 		}
 		f.Close()
 	}
-	m.until("contents are gone", func() bool { return m.tree.Stats().Contents == 0 })
+	m.until("the contents of removed files are deleted", func() bool { return m.tree.Stats().Contents == 0 })
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// frozen has everything written back and tells what differs from the base tree, contents by path.
+// frozen makes the kernel write back all data, and returns the contents of the files that differ from the base tree, by path.
 func (m *mounted) frozen() map[string]string {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), 10*time.Second)
@@ -41,15 +41,15 @@ func (m *mounted) frozen() map[string]string {
 		}
 		data := make([]byte, e.Size)
 		if n, err := e.Content.ReadAt(data, 0); int64(n) < e.Size {
-			m.Errorf("%s: %d of %d bytes: %v", e.Path, n, e.Size, err)
+			m.Errorf("%s: read %d of %d bytes: %v", e.Path, n, e.Size, err)
 		}
 		contents[e.Path] = string(data)
 	}
 	return contents
 }
 
-// What a program has written is in a freeze though it has closed nothing: into a new file, into one of the base, and
-// through a mapping, of which nobody hears.
+// A frozen tree contains data of files that are still open: of a new file, of a base file, and of a mapping, whose writes cause no
+// request.
 func TestWriteBack(t *testing.T) {
 	base := pattern(3*int(pageSize) + 100)
 	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{})
@@ -81,17 +81,17 @@ func TestWriteBack(t *testing.T) {
 		got := m.frozen()
 		for name, data := range want {
 			if got[name] != string(data) {
-				t.Errorf("round %d: %s has %d bytes, want %d, or others", round, name, len(got[name]), len(data))
+				t.Errorf("round %d: contents of %s differ: got %d bytes, want %d", round, name, len(got[name]), len(data))
 			}
 		}
 		if _, ok := got["other"]; ok {
-			t.Error("what nobody touched is told")
+			t.Error("the frozen tree contains a file that was not changed")
 		}
 	}
 }
 
-// mapped has a file mapped, by another process: a thread of this one that waits for a page of its own mount would not be
-// seen waiting by Go's scheduler.
+// mapped maps a file in another process. A thread of this process that waited in a page fault for its own mount would block Go's
+// scheduler.
 func (m *mounted) mapped(name string) (write func(at int, text string)) {
 	m.Helper()
 	self, err := os.Executable()
@@ -122,7 +122,7 @@ func (m *mounted) mapped(name string) (write func(at int, text string)) {
 	}
 }
 
-// writeMapped is what the process does that mapped starts.
+// writeMapped runs in the process that mapped starts.
 func writeMapped(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -151,7 +151,7 @@ func writeMapped(path string) error {
 	}
 }
 
-// As long as nobody writes, the kernel has nothing to send.
+// Without writes, WriteBack causes no requests.
 func TestWriteBackOfNothing(t *testing.T) {
 	m := tracked(t, manyFiles(1000), Options{})
 	m.run("find", ".", "-size", "+100k")
@@ -159,14 +159,15 @@ func TestWriteBackOfNothing(t *testing.T) {
 	undisturbed(t, func() (errs []error) {
 		requests := m.requests(func() { m.frozen() })
 		delete(requests, "STATFS")
-		if total(requests) > 1 { // the root's attributes, where they are not known
-			errs = append(errs, fmt.Errorf("requests: %v", requests))
+		if total(requests) > 1 { // the attributes of the root, if the kernel has not cached them
+			errs = append(errs, fmt.Errorf("WriteBack without writes caused the requests %v", requests))
 		}
 		return errs
 	})
 }
 
-// Whoever waits for a remote that does not answer keeps nobody from a freeze; a write that waits for it ends it in time.
+// Readers that wait for an unreachable remote do not block a freeze. A dirty page whose writeback needs missing contents makes
+// WriteBack return at its deadline.
 func TestWriteBackBesideTheBlocked(t *testing.T) {
 	files := map[string]worktreetest.File{"file": {Data: "data"}, "slow": {Data: pattern(3 * int(pageSize))}}
 	for i := range 40 {
@@ -203,14 +204,14 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A whole page needs nothing of what was there until it is written back.
+	// Writing a whole page needs none of the old contents until it is written back.
 	page := strings.Repeat("x", int(pageSize))
 	if _, err := f.WriteAt([]byte(page), 0); err != nil {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	if err := m.WriteBack(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("with a write that waits: %v", err)
+		t.Errorf("WriteBack with a write that waits: got %v, want a time-out", err)
 	}
 	cancel()
 	close(release)
@@ -218,12 +219,12 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 		t.Error(err)
 	}
 	if got := m.frozen(); !strings.HasPrefix(got["slow"], page) {
-		t.Errorf("slow: %.20q", got["slow"])
+		t.Errorf("contents of slow in the frozen tree: got %.20q", got["slow"])
 	}
 }
 
-// A program that appends a number to one file, then to another, each time until it is on disk, is seen at a moment: the
-// second file never has more, nor two less. Others write all the while.
+// A frozen tree is the state of one moment: if a program appends synchronously to one file and then to another, the second file never
+// has more lines than the first, and at most one less. Other programs write at the same time.
 func TestFreezeBetweenWrites(t *testing.T) {
 	m := tracked(t, nil, Options{})
 	var stop atomic.Bool
@@ -266,7 +267,7 @@ func TestFreezeBetweenWrites(t *testing.T) {
 		for i := range pairs {
 			a, b := got[fmt.Sprintf("pair%d-0", i)], got[fmt.Sprintf("pair%d-1", i)]
 			if len(a)%10 != 0 || len(b)%10 != 0 || len(a)-len(b) != 0 && len(a)-len(b) != 10 || !strings.HasPrefix(a, b) {
-				t.Errorf("pair %d: %d and %d bytes", i, len(a), len(b))
+				t.Errorf("pair %d is not of one moment: got %d and %d bytes", i, len(a), len(b))
 			}
 			seen = max(seen, len(b)/10)
 		}
@@ -275,12 +276,12 @@ func TestFreezeBetweenWrites(t *testing.T) {
 	all.Wait()
 	t.Logf("%d numbers", seen)
 	if seen == 0 {
-		t.Error("nobody wrote anything")
+		t.Error("the writers wrote nothing")
 	}
 }
 
-// BenchmarkWriteBackAndFreeze is what a moment costs, and what programs see of it that write all the while: the longest
-// write(2) with it, and in the same time without.
+// BenchmarkWriteBackAndFreeze measures WriteBack and Freeze, and their effect on programs that write at the same time: the longest
+// write(2) with them, and in the same time without them.
 func BenchmarkWriteBackAndFreeze(b *testing.B) {
 	for _, c := range []struct{ files, writers int }{{0, 0}, {10, 0}, {10, 64}, {10_000, 0}, {10_000, 64}} {
 		b.Run(fmt.Sprintf("files=%d/writers=%d", c.files, c.writers), func(b *testing.B) {
