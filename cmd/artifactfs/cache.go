@@ -21,9 +21,9 @@ func cacheCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache stat|gc",
 		Short: "Show what the state directory contains, and free space",
-		Long: `Cache shows what the state directory contains and removes what can be fetched again: file contents, which all mounts
-share, and the objects of remotes that no mount and no session uses. Changes and commits made in a mount are never
-removed.`,
+		Long: `Cache shows the size of everything in the state directory, and removes data that can be fetched again: file contents,
+which all mounts share, and the objects of remotes that no mount and no session uses. It never removes changes or
+commits that were made in a mount.`,
 		Example: `  artifactfs cache stat
   artifactfs cache gc --quota 2G`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -43,9 +43,10 @@ func cacheStatCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
 		Short: "Show what the state directory contains, by remote and by mount",
-		Long: `Stat prints the number and size of file contents, which can be evicted at any time; for each remote the objects in its
-store (commits, trees, and blobs that git read) and how many of the file contents come from it; and for each mount or
-unmounted session the data that exists only here.`,
+		Long: `Stat prints three parts. The first is the number and size of the fetched file contents, which can be evicted at any
+time. The second has a line for each remote: the objects in its store (commits, trees, and blobs that git has read), and
+the number and size of the file contents that were fetched from it. The third has a line for each mount and each
+unmounted session: the size of its changes and of its git directory, which exist only on this host.`,
 		Example: `  artifactfs cache stat
   artifactfs cache stat --json | jq '.remotes[] | select(.needed | not)'`,
 		Args: cli.Arguments(0, 0, "no arguments"),
@@ -60,15 +61,16 @@ func cacheGCCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Evict file contents, and remove unused stores",
-		Long: `Gc evicts file contents, least recently used first, until at most --quota bytes are left, and removes the stores of
-remotes that no mount and no unmounted session uses. It can run while the daemon runs, and skips files that the daemon
-is writing. It never removes data that exists only on this host.`,
+		Long: `Gc evicts file contents, least recently used first, until at most --quota bytes are left. It also removes the objects
+of remotes that no mount and no unmounted session uses. It can run while the daemon runs, and skips files that the
+daemon is writing. It never removes data that exists only on this host.`,
 		Example: `  artifactfs cache gc --dry-run
   artifactfs cache gc --quota 500M`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cacheGC(cmd.Context(), a, int64(quota), dryRun) },
 	}
-	cmd.Flags().Var(&quota, "quota", "leave this many bytes of contents, such as 2G (default: the daemon's quota)")
+	cmd.Flags().Var(&quota, "quota", "maximum `SIZE` of the contents that remain, such as 2G (default: the quota of\n"+
+		"the running daemon, else "+cli.SizeText(daemon.DefaultCacheSize)+")")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
 	return cmd
 }

@@ -21,22 +21,23 @@ func checkpointCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoint [DIR] [-m MESSAGE] [--pin NAME] [--sync]",
 		Short: "Make a checkpoint of the working tree",
-		Long: `Checkpoint records all files of the mount at DIR (default: the mount that contains the current directory), the index,
-HEAD, branches and stashes as they are now, and prints the checkpoint's id. It changes nothing in git: no commit, no
-stash, no index. If nothing has changed since the newest checkpoint, it prints the id of that one.
+		Long: `Checkpoint saves all files of the mount at DIR (default: the mount that contains the current directory), the index,
+HEAD, branches and stashes as they are now, and prints the id of the checkpoint. It creates no commit and no stash, and
+it does not change the index. If nothing has changed since the newest checkpoint, it prints the id of that checkpoint.
 
 The daemon also makes checkpoints automatically: see --checkpoint of artifactfs mount. A checkpoint leaves out files
-that git ignores, and, unless git tracks them, files that look like secrets (.env, *.pem, id_rsa, ...) or exceed the
-size limit; what it left out is printed on stderr. The flags --include, --exclude, --no-deny-list and --max-file-size of
-mount change these rules.
+that git ignores. It also leaves out files that git does not track, if they look like secrets (.env, *.pem, id_rsa, ...)
+or are larger than 50 MiB. The paths that were left out are printed on stderr; ignored paths only with --verbose. The
+flags --include, --exclude, --no-deny-list and --max-file-size of mount change these rules.
 
-With --sync it returns when the checkpoint is on the session remote.
+With --sync, the command waits until the checkpoint is on the session remote. The exit code is 5 if it could not be
+pushed.
 
-See artifactfs session --help for the commands that use checkpoints.`,
+artifactfs session --help lists the commands that use checkpoints.`,
 		Example: `  artifactfs checkpoint
   artifactfs checkpoint /srv/app -m 'before the big rename' --pin before-rename
   id=$(artifactfs checkpoint app) && artifactfs session fork -C app "$id" /tmp/copy
-  artifactfs checkpoint app --json | jq .left`,
+  artifactfs checkpoint app --json | jq .left_out`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if r.Pin != "" {
 				if err := session.ValidPin(r.Pin); err != nil {
@@ -56,8 +57,8 @@ See artifactfs session --help for the commands that use checkpoints.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&r.Message, "message", "m", "", "`TEXT` that describes the checkpoint")
-	f.StringVar(&r.Pin, "pin", "", "pin the checkpoint as `NAME`, so that it is kept until session unpin")
-	f.BoolVar(&r.Sync, "sync", false, "return when the checkpoint is on the session remote")
+	f.StringVar(&r.Pin, "pin", "", "pin the checkpoint under `NAME`: gc keeps it until session unpin removes the name")
+	f.BoolVar(&r.Sync, "sync", false, "wait until the checkpoint is on the session remote")
 	return cmd
 }
 
@@ -70,7 +71,7 @@ func here(args []string) string {
 }
 
 // makeCheckpoint requests a checkpoint of the mount at dir from its daemon, and prints the checkpoint's ID. With --sync,
-// a checkpoint that was not pushed is an error with exit code 5.
+// it returns an error with exit code 5 if the checkpoint was not pushed.
 func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.CheckpointRequest) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "checkpoint", dir)
@@ -143,21 +144,22 @@ func milliseconds(ms float64) string {
 	return cli.Seconds(time.Duration(ms * float64(time.Millisecond)))
 }
 
-// syncCommand returns the command sync, which waits for the push that the daemon does.
+// syncCommand returns the command sync. The daemon pushes; the command waits for it.
 func syncCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "sync [DIR] [--timeout WAIT]",
-		Short: "Wait until all work is on the session remote",
+		Short: "Wait until everything in a session is on the session remote",
 		Long: `Sync makes a checkpoint of the mount at DIR (default: the mount that contains the current directory) if something has
-changed, and returns when the checkpoint and all commits, branches, tags and notes are on the session remote. Without
---session-remote of artifactfs mount that is a repository below the state directory, and sync returns at once.
+changed, and waits until the checkpoint and all commits, branches, tags and notes are on the session remote. If the
+mount was made without --session-remote, the session remote is a repository below the state directory, and sync returns
+at once.
 
-If another session has moved a branch of the same name on the session remote, this session's branch is pushed under
-another name: a warning states that name and how to merge the two.
+If another session has changed the branch of the same name on the session remote, the branch of this session is pushed
+under another name. A warning states that name and how to merge the two branches.
 
-Exit code 5 means that --timeout passed before everything was there. The rest is kept on this host, and the daemon
-retries the push.`,
+Exit code 5 means that a part was not pushed, for example because --timeout has passed. That part is stored on this
+host, and the daemon retries the push.`,
 		Example: `  artifactfs sync
   artifactfs sync /srv/app --timeout 1m && poweroff`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -230,7 +232,7 @@ func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedR
 	}
 }
 
-// divergedText describes a ref that could not be updated on the session remote, and the remedy.
+// divergedText returns the reason why a ref could not be updated on the session remote, and what the user can do.
 func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 	switch {
 	case d.BlockedBy != "":
@@ -245,5 +247,5 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 		fmt.Sprintf("to merge both, run in the mount: git fetch %s %s && git merge FETCH_HEAD", cli.ShellWord(remote), d.RemoteRef)
 }
 
-// sentence joins several errors, one per line, to one line.
+// sentence joins several errors, each on its own line, into one line.
 func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }

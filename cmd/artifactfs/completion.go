@@ -14,7 +14,8 @@ func completionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a completion script for a shell",
-		Long:  `Completion prints a shell script that completes commands, flags, their values and mounted directories.`,
+		Long: `Completion prints a shell script that completes commands, flags, values of flags, directories of mounts, names of
+sessions and ids of checkpoints.`,
 		Example: `  source <(artifactfs completion bash)
   artifactfs completion zsh > "${fpath[1]}/_artifactfs"
   artifactfs completion fish > ~/.config/fish/completions/artifactfs.fish`,

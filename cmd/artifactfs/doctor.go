@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/doctor"
 )
 
-// examination holds the arguments of the doctor command.
+// examination contains the arguments of the doctor command.
 type examination struct {
 	// Values of --fix, --deep and --offline.
 	fix, deep, offline bool
@@ -27,16 +27,18 @@ func doctorCommand(a *cli.App) *cobra.Command {
 	var e examination
 	cmd := &cobra.Command{
 		Use:   "doctor [REMOTE...]",
-		Short: "Find problems, and repair them",
+		Short: "Find problems in mounts, sessions and the state directory, and repair them",
 		Long: `Doctor checks everything that mounts need: the kernel (with a short test mount), fusermount3, git, the state directory
-and its disk, the fetched objects, and the daemon. It asks the remotes of all mounts and sessions, and each REMOTE
-given, whether they answer and which features they support, and the session remotes whether they accept pushes.
-It also finds dead mounts and files left behind by killed processes, and verifies the changes of every unmounted session
-and the checkpoints of all sessions: refs, trees, packs and locks. Each check prints one line: ok, warn (works, with
-limits) or bad. A bad one makes the exit code 1.
+and its disk, the fetched objects, and the daemon. It finds dead mounts, and files that killed processes have left. It
+verifies the changes of every unmounted session, and the checkpoints of all sessions: refs, trees, packs and locks. It
+contacts the remotes of all mounts and sessions, and each REMOTE on the command line, to see whether they answer and
+which features they support; of session remotes it also checks whether they accept pushes.
 
---fix repairs what can be repaired; without it, doctor prints what --fix would do. Changes made in a mount are never
-deleted: a file that no longer has a place is moved to the lost+found directory of its session.`,
+Each check prints one line: ok, warn (works, but with limits) or bad. The exit code is 1 if a problem remains that is
+bad.
+
+Without --fix, doctor changes nothing and prints what --fix would do. --fix never deletes changes that were made in a
+mount: contents that no longer belong to a path are moved to the lost+found directory of their session.`,
 		Example: `  artifactfs doctor
   artifactfs doctor --fix
   artifactfs doctor https://git.example/app.git
@@ -49,17 +51,17 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&e.fix, "fix", false, "repair what can be repaired")
+	f.BoolVar(&e.fix, "fix", false, "repair the problems that can be repaired")
 	f.BoolVar(&e.fix, "repair", false, "")
 	f.Lookup("repair").Hidden = true // the older name of the flag
-	f.BoolVar(&e.deep, "deep", false, "also read and verify everything that was fetched")
+	f.BoolVar(&e.deep, "deep", false, "also read and verify all fetched objects and contents")
 	f.BoolVar(&e.offline, "offline", false, "do not contact remotes")
-	f.StringVar(&e.tokenFile, "token-file", "", "read the token for the given remotes from `FILE`")
+	f.StringVar(&e.tokenFile, "token-file", "", "read the token for each REMOTE on the command line from `FILE`")
 	return cmd
 }
 
-// examine runs all checks and prints the findings. It returns an error if a problem is left. The order is that of the
-// output: host, daemons, mounts, sessions, stores, remotes.
+// examine runs all checks and prints the findings in the order host, daemons, mounts, sessions, stores, remotes. It
+// returns an error if a problem remains.
 func examine(ctx context.Context, a *cli.App, e examination) error {
 	findings := doctor.ExamineHost(ctx, a.State, e.fix)
 	found, asked := a.Survey(ctx)
@@ -109,7 +111,7 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	}
 	if asked != nil {
 		e := control.AsError(asked)
-		say(doctor.LevelBad, "daemon", "some daemon does not answer: "+e.Error(), e.Hint)
+		say(doctor.LevelBad, "daemon", "a daemon does not answer: "+e.Error(), e.Hint)
 	} else if len(found.Daemons) == 0 {
 		say(doctor.LevelOK, "daemon", "no daemon is running; artifactfs mount starts one", "")
 	}

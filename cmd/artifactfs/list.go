@@ -17,8 +17,9 @@ func listCommand(a *cli.App) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List mounts and unmounted sessions, one per line",
-		Long: `List prints a table of all mounts of the state directory and of all sessions that have changes but no mount. The state
-of the latter is unmounted; mount resumes them. With --json it prints the same as status --json: {"mounts":[...]}.`,
+		Long: `List prints a line for each mount of the state directory, and for each session that has changes but is not mounted. The
+state of such a session is "unmounted"; artifactfs mount or session resume mounts it again. With --json, list prints the
+same as status --json: {"mounts":[...]}.`,
 		Example: `  artifactfs list
   artifactfs list --json | jq -r '.mounts[].dir'`,
 		Args: cli.Arguments(0, 0, "no arguments"),

@@ -103,17 +103,21 @@ func rootCommand(a *cli.App) *cobra.Command {
 		Use:                   "artifactfs COMMAND",
 		DisableFlagsInUseLine: true,
 		Short:                 "Mount git repositories: the tree at once, contents when they are read",
-		Long: `artifactfs mounts a git repository at a directory. The whole tree can be read after about one network round trip,
-however large the repository is. File contents are fetched when they are read, and ahead of reads in the background.
+		Long: `artifactfs mounts a git repository at a directory. Its files and directories can be listed after about one network round
+trip, however large the repository is. File contents are fetched when they are read, and in the background before they
+are read.
 
-A background daemon serves the mounts. The first mount starts it, and it exits when it has had no mount for a while;
-mount --foreground runs without it. Changes and commits made in a mount belong to a session. The daemon makes
-checkpoints of the session automatically and can push them to a git repository of yours, from which the session can be
-resumed on another machine.
+A background daemon serves the mounts. The first mount starts the daemon, and it exits after 5 minutes without a mount.
+mount --foreground serves a mount without the daemon.
 
-Exit codes: 0 success; 1 failure; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or
-session; 5 success, but not everything is on the session remote yet. With --json the last line of stdout is the error:
-{"error":{"code":"not-found","message":"...","hint":"...","retryable":false}}; doc/protocol.md lists the codes.`,
+Changes and commits made in a mount belong to a session. The daemon automatically saves the session in checkpoints. With
+mount --session-remote it also pushes them to a git repository of yours, from which another machine can resume the
+session.
+
+Exit codes: 0 success; 1 failure; 2 wrong arguments; 3 remote unreachable, access refused, or not found; 4 no such mount
+or session; 5 success, but not everything is on the session remote yet. With --json, a command that fails prints the
+error as the last line of stdout: {"error":{"code":"not-found","message":"...","hint":"...","retryable":false}};
+doc/protocol.md lists the codes.`,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
   artifactfs unmount git`,
@@ -147,15 +151,16 @@ session; 5 success, but not everything is on the session remote yet. With --json
 	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVar(&a.State, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n"+
-		"/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
-	f.StringVar(&a.Socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
+	f.StringVar(&a.State, "state", "", "store everything in `DIR`, the state directory (default: $ARTIFACTFS_STATE, else\n"+
+		"/var/lib/artifactfs for root, ~/.local/state/artifactfs for other users)")
+	f.StringVar(&a.Socket, "socket", "", "use only the daemon whose socket is `PATH` (default: all daemons of the\nstate directory)")
 	f.BoolVar(&a.JSON, "json", false, "print the result as JSON")
-	f.BoolVarP(&a.Verbose, "verbose", "v", false, "print more on stderr, even if it is not a terminal")
-	f.StringVar(&a.LogFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
+	f.BoolVarP(&a.Verbose, "verbose", "v", false, "print progress and details on stderr, even if stderr is not a terminal")
+	f.StringVar(&a.LogFile, "log-file", "", "write the log to `FILE` (default: stderr; for the background daemon\n"+
+		"log/daemon.log in the state directory)")
 	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level",
-		"log from this level up (default: info for a daemon, else warn)")
-	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "how to write the log")
+		"least severe level that is logged (default: info for a daemon, else warn)")
+	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "format of the log")
 	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a),
 		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
 		cacheCommand(a), serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a),

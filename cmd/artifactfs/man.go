@@ -16,8 +16,8 @@ func manCommand(a *cli.App) *cobra.Command {
 		Use:    "man DIR",
 		Hidden: true,
 		Short:  "Write the manual pages",
-		Long: `Man writes a manual page for each command into DIR: artifactfs.1, artifactfs-mount.1, ... With SOURCE_DATE_EPOCH set,
-the same program writes the same bytes.`,
+		Long: `Man writes a manual page for each command into DIR: artifactfs.1, artifactfs-mount.1, ... If SOURCE_DATE_EPOCH is set,
+the pages have that date, so that the same program always writes the same bytes.`,
 		Example: `  artifactfs man /usr/local/share/man/man1`,
 		Args:    cli.Arguments(1, 1, "a directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,18 +16,19 @@ import (
 func mcpCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",
-		Short: "Serve a session to a coding agent, over the Model Context Protocol",
-		Long: `Mcp serves the tools checkpoint, log, diff, compare, restore, fork, note, transcript, status and prefetch to a coding
-agent. The agent starts it and speaks the Model Context Protocol with it over stdin and stdout. They work in the
-session that is mounted at DIR, or is called SESSION; without either, in the one around the current directory. The
-session is looked up at each call, so the mount may come later.
+		Short: "Serve the tools of a session to a coding agent, over the Model Context Protocol",
+		Long: `Mcp offers the tools checkpoint, log, diff, compare, restore, fork, note, transcript, status and prefetch to a coding
+agent. The agent starts this command and exchanges messages of the Model Context Protocol with it over stdin and stdout.
 
-A failure is a tool error with the same code, message and hint that --json prints. What the tools return is what the
-commands print with --json.`,
+The tools operate on the session that is mounted at DIR, or that has the name SESSION. The default is the session whose
+mount contains the current directory. The session is looked up at each call of a tool, so it can be mounted later.
+
+A tool returns the JSON that the command of the same name prints with --json. A failure is a tool error with the code,
+message and hint that --json prints.`,
 		Example: `  claude mcp add artifactfs -- artifactfs mcp
   codex mcp add artifactfs -- artifactfs mcp /srv/app
   gemini mcp add artifactfs artifactfs mcp /srv/app
-  artifactfs mcp --help    # and not --json: the output is the protocol's`,
+  artifactfs mcp --help    # --json is not possible: the output is in the protocol's format`,
 		Args: cli.Arguments(0, 1, "[DIR|SESSION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.JSON {
@@ -43,7 +44,8 @@ commands print with --json.`,
 	}
 }
 
-// findSession returns a function that looks up the mount of a session at each call; of names the session as -C does.
+// findSession returns a function that looks up the mount of a session at each call. The parameter of is the name of the
+// session or a directory, in the form of the flag -C.
 func findSession(a *cli.App, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
 		w, err := sessions.SessionOf(ctx, a, verb, of)

@@ -20,14 +20,15 @@ func prefetchCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prefetch DIR [PATHSPEC...]",
 		Short: "Fetch file contents before they are read",
-		Long: `Prefetch moves the contents of matching files to the front of the background queue. A PATHSPEC is a path relative to
-DIR: a file, a directory (all files below it), or a pattern with * and ?. Without one, all files below DIR match. DIR
-may be a directory inside a mount.
+		Long: `Prefetch moves the contents of matching files to the front of the queue of background fetches. A PATHSPEC is a path
+relative to DIR: a file, a directory (all files below it), or a pattern with * and ?. Without PATHSPEC, all files below
+DIR match. DIR may be a directory inside a mount. The command returns at once; with --wait, it returns when all matching
+files have been fetched.
 
-With --commit, prefetch writes contents into git's object store instead, for programs that read this store themselves
-and cannot fetch missing contents: jj, and programs built on libgit2, gitoxide, JGit or go-git. (git itself fetches
-what it needs.) COMMIT is one commit (all files of its tree) or a range A..B (both versions of each file that its
-commits changed). The command returns when the contents are there.`,
+With --commit, prefetch writes contents to git's object store instead. This is for programs that read the object store
+directly and cannot fetch missing objects: jj, and programs built on libgit2, gitoxide, JGit or go-git. (git itself
+fetches the objects that it needs.) COMMIT is one commit, for all files of its tree, or a range A..B, for both versions
+of each file that the commits of the range have changed. The command returns when the contents have been written.`,
 		Example: `  artifactfs prefetch git --wait
   artifactfs prefetch git Documentation 't/*.sh'
   artifactfs prefetch git/builtin
@@ -38,7 +39,7 @@ commits changed). The command returns when the contents are there.`,
 		},
 		ValidArgsFunction: a.CompleteMounts(1),
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "return when all matching files have been fetched")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all matching files have been fetched")
 	cmd.Flags().StringArrayVar(&commits, "commit", nil,
 		"write the contents of this `COMMIT` or range of commits to git's object store; may be repeated")
 	return cmd

@@ -49,21 +49,23 @@ func runCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [REMOTE] [flags] -- CMD [ARG...]",
 		Short: "Run a command in a temporary mount",
-		Long: `Run mounts REMOTE at a temporary directory, runs CMD there, unmounts, and exits with the exit code of CMD. CMD controls
-the terminal and receives Ctrl-C and Ctrl-Z; other signals are passed on to it.
+		Long: `Run mounts REMOTE at a temporary directory, runs CMD there, unmounts, and exits with the exit code of CMD. Ctrl-C and
+Ctrl-Z on the terminal reach CMD directly, and run passes other signals on to it.
 
-The changes of CMD are kept on this host in a session until it is discarded, and run prints the command that resumes it.
---session NAME names the session; --keep AGE keeps it for that time only; --discard deletes the changes permanently.
-When AGE has passed and the session is not mounted, the daemon or session gc deletes it here and on its session remote,
-and session undelete restores it for another 7 days. Processes that still use the mount after CMD has exited get a
-moment to finish; then run prints their names and unmounts anyway.
+The changes of CMD are kept on this host in a session, and run prints the command that resumes the session. --session
+NAME names the session. --keep AGE keeps the session only for that time: once AGE has passed and the session is not
+mounted, the daemon or session gc deletes it on this host and on its session remote, and session undelete can restore it
+for another 7 days. --discard deletes the changes permanently when CMD has exited.
 
-The flags are those of mount, and each has an environment variable as there; $ARTIFACTFS_REMOTE is used if REMOTE is not
-given, $ARTIFACTFS_DIR if --dir is not.
+Processes that still use the mount after CMD has exited have 2 seconds to finish. Then run prints their names and
+unmounts; they lose access to the files.
 
-Exit codes: that of CMD; 128 plus the number of the signal that killed it; 126 if CMD cannot be executed, 127 if it is
-not found; an exit code of mount, with a message, if CMD was not run. If CMD exited with 0: 1 if its changes could not
-be saved, 5 if they are not all on the session remote yet.`,
+Run has the flags of mount, and each can be set by an environment variable, as for mount. $ARTIFACTFS_REMOTE is used if
+there is no argument REMOTE, and $ARTIFACTFS_DIR if there is no --dir.
+
+Exit code: that of CMD, or 128 plus the number of the signal that killed CMD. If CMD was not run: 126 if it cannot be
+executed, 127 if it is not found, or an exit code of mount. If CMD has exited with 0, the exit code is 1 if its changes
+could not be saved, and 5 if a part of them is not on the session remote yet.`,
 		Example: `  artifactfs run https://github.com/git/git -- make -j8
   artifactfs run https://example.org/app.git --ref v2.1 --discard -- go test ./...
   artifactfs run https://example.org/app.git --keep 7d -- ./agent
@@ -75,8 +77,8 @@ be saved, 5 if they are not all on the session remote yet.`,
 	o.AddFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
-	f.Var(&o.keep, "keep", "keep the session for so long, such as 7d or 12h\n(default: until it is discarded)")
-	f.BoolVar(&o.discard, "discard", false, "delete the changes of CMD permanently")
+	f.Var(&o.keep, "keep", "keep the session for this time, such as 7d or 12h\n(default: until it is deleted)")
+	f.BoolVar(&o.discard, "discard", false, "delete the session permanently when CMD has exited")
 	return cmd
 }
 
@@ -121,10 +123,10 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	return runMounted(cmd.Context(), a, o)
 }
 
-// place is the directory that run mounts at.
+// place is the directory at which run mounts.
 type place struct {
 	dir    string
-	parent string // temporary directory created for it; "": none
+	parent string // temporary directory that contains dir and is removed with it; "": none
 }
 
 // makePlace returns the directory of --dir, or creates a temporary one. The temporary directory has the name that git

@@ -22,16 +22,22 @@ func statusCommand(a *cli.App) *cobra.Command {
 		Use:   "status [DIR]",
 		Short: "Show the state of mounts",
 		Long: `Status prints the state of the mount at DIR, or of all mounts: the mounted commit, how much of the tree is on this host,
-the network traffic, pending fetches, and local changes; then the state of the daemon. DIR may be a directory inside a
-mount. Sessions that have changes but no mount are included; their DIR is the directory where they were mounted last.
+the network traffic, the contents that are waited for, and the local changes. Without DIR, it also prints the state of
+the daemon. DIR may be a directory inside a mount. Sessions that have changes but are not mounted are included; their
+DIR is the directory where they were mounted last.
 
-With --watch it prints rates repeatedly until Ctrl-C: a terminal is redrawn, any other output gets one line per mount.
-OPS/S are requests of the kernel, WAIT the requests in flight, MISS/S those that needed the remote, REQ/S and RECV/S
-requests and bytes on the network, QUEUE the file contents that reads wait for plus those queued in the background, and
-FETCHED the part of the tree that is on this host.
+With --watch, status prints rates repeatedly until Ctrl-C. It redraws a terminal; to any other output it writes one line
+for each mount. The columns:
+  OPS/S         requests of the kernel per second
+  WAIT          requests of the kernel that are not answered yet
+  MISS/S        requests of the kernel per second that had to wait for the remote
+  REQ/S RECV/S  requests to the remote, and bytes received from it, per second
+  QUEUE         number of contents that a read waits for, plus number of contents queued in the background
+  FETCHED       part of the tree's contents that is on this host
+  PENDING       number of refs that are not on the session remote yet
 
-With --json it prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR the object of that mount; with --watch
-one such line each time.`,
+With --json, status prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR the object of that mount. With
+--watch and --json it prints one such line at each interval.`,
 		Example: `  artifactfs status
   artifactfs status git
   artifactfs status --watch
@@ -47,7 +53,7 @@ one such line each time.`,
 		},
 		ValidArgsFunction: a.CompleteMounts(1),
 	}
-	cmd.Flags().Var(&watch, "watch", "print rates every `SECONDS` (2 if no number follows)")
+	cmd.Flags().Var(&watch, "watch", "print rates at this interval in `SECONDS` (2 if no number follows)")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "2"
 	return cmd
 }
@@ -92,7 +98,7 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If there is neither, it returns
+// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If neither exists, it returns
 // the error of cli.Find.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)

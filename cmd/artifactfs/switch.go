@@ -25,10 +25,14 @@ func switchCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "switch [-C DIR] [-c NAME] [--detach] [BRANCH|COMMIT|-]",
 		Short: "Switch a mount to another branch without downloading its files",
-		Long: `Switch changes the branch of the mount at DIR as git switch does, but without downloading files: it changes only the
-entries that differ, and their contents are fetched when they are read. Local changes are kept; if one of them is in the
-way, switch changes nothing and fails. A branch that exists only on the remote becomes a local branch that tracks it, as
-with git switch. Git's own switch and checkout work too; they download every file that they write.`,
+		Long: `Switch changes the branch of the mount at DIR, as git switch does, but without downloading files: it changes only the
+entries that differ, and their contents are fetched when they are read. - names the previous branch.
+
+Local changes are kept. If the switch would overwrite one of them, it fails and changes nothing. For a branch that
+exists only on the remote, switch creates a local branch that tracks it, as git switch does. The post-checkout hook of
+the repository runs after the switch.
+
+git switch and git checkout work too, but they download every file that they write.`,
 		Example: `  artifactfs switch -C git next
   artifactfs switch --detach v2.44.0
   artifactfs switch -c fix origin/maint`,
@@ -41,9 +45,9 @@ with git switch. Git's own switch and checkout work too; they download every fil
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&dir, "directory", "C", dir, "the mount at `DIR`, or around it")
-	f.StringVarP(&r.Create, "create", "c", "", "create a branch `NAME` there, and switch to it")
-	f.BoolVar(&r.Detach, "detach", false, "check out a commit or tag without a branch")
+	f.StringVarP(&dir, "directory", "C", dir, "use the mount that contains `DIR`")
+	f.StringVarP(&r.Create, "create", "c", "", "create the branch `NAME` at BRANCH or COMMIT (default: HEAD), and switch to it")
+	f.BoolVar(&r.Detach, "detach", false, "switch to a commit or tag, and detach HEAD")
 	return cmd
 }
 

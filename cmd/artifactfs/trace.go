@@ -28,20 +28,26 @@ func traceCommand(a *cli.App) *cobra.Command {
 		Use:   "trace DIR",
 		Short: "Print each read as it happens: process, path, source and duration",
 		Long: `Trace prints a line for each read that reaches the mount at DIR, and for each other request that has to wait for the
-remote: time, process, operation, source (hit: on this host; or fetched, with the number of files that came in the same
-answer), duration and path. It runs until Ctrl-C or until the directory is unmounted. The kernel answers reads from its
-page cache without asking artifactfs, so a second read of a file usually does not appear. Process 0 is the kernel's own
-write-back.
+remote. It runs until Ctrl-C or until the directory is unmounted. A line consists of the time, the process id and the
+name of the process, the operation, the source of the data, the duration and the path. The sources:
+  hit        everything was on this host
+  fetched    contents were fetched from the remote; +N: with N other files in the same answer
+  listed     directories were fetched from the remote
+  sized      sizes of files were fetched from the remote
+  converted  a filter program has converted the contents
 
-With --all it prints every request of the kernel. With --json it prints one object per line. Trace never slows the
-mount down: if the output is read too slowly, events are dropped, and stderr states how many.`,
+The kernel answers reads from its page cache without a request to artifactfs, so a second read of a file usually does
+not appear. Process 0 is the kernel itself, which writes changed pages back.
+
+Trace never slows the mount down: if the output is read too slowly, events are dropped, and stderr states how many.
+With --json, trace prints one object per line.`,
 		Example: `  artifactfs trace git
   artifactfs trace git --json | jq -r 'select(.source == "fetched") | .path'`,
 		Args:              cli.Arguments(1, 1, "DIR"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return printTrace(cmd.Context(), a, args[0], all) },
 		ValidArgsFunction: a.CompleteMounts(1),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "print every request of the kernel")
+	cmd.Flags().BoolVar(&all, "all", false, "print every request of the kernel, also those without a fetch")
 	return cmd
 }
 

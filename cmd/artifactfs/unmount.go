@@ -35,27 +35,27 @@ func unmountCommand(a *cli.App) *cobra.Command {
 		Use:     "unmount [DIR...] [--session NAME] [--all]",
 		Aliases: []string{"umount"},
 		Short:   "Unmount directories",
-		Long: `Unmount unmounts the named directories, or the mounts of the named sessions. A directory that mount created is removed.
-Fetched contents stay in the cache for the next mount.
+		Long: `Unmount unmounts the named directories, or the mounts of the named sessions. It removes a directory that mount has
+created. Submodules that were mounted with DIR are unmounted with it. Fetched contents stay in the cache for the next
+mount.
 
-Changes are kept on this host, and unmount prints the command that resumes the session. It makes a checkpoint and waits
-until the checkpoint and all commits are on the session remote, but no longer than --timeout: after that the next mount
-pushes them, and the exit code is 5.
+Changes are kept on this host, and unmount prints the command that resumes the session. Before it unmounts, it makes a
+checkpoint and waits until the checkpoint and all commits are on the session remote, but at most for --timeout. If a
+part is not pushed by then, the next mount pushes it, and the exit code is 5.
 
-With --discard the session is deleted on this host and on its session remote, mounted or not; the DIR of an unmounted
-session is the directory where it was mounted last. On a terminal unmount asks for confirmation; elsewhere --yes is
-required. A last checkpoint is made, and session undelete restores everything for 7 days.
+With --discard, unmount also deletes the session, on this host and on its session remote. A session that is not mounted
+is named by --session or by the directory where it was mounted last. On a terminal, unmount asks for confirmation;
+elsewhere --yes is required. A last checkpoint is made, and session undelete can restore the session for 7 days.
 
-Submodules that were mounted with DIR are unmounted with it.
-
-If a process uses the mount, or if it is also mounted elsewhere (in a container, by a bind mount), unmount fails and
-names them. With --detach it unmounts anyway: everything written so far is kept, and later accesses by these users fail.`,
+Unmount fails if a process uses the mount, or if the mount is also attached at another place, as in a container or by a
+bind mount; the error names them. With --detach it unmounts anyway: all data written so far is kept, and these processes
+lose access to the files.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
   artifactfs unmount git --discard --yes && artifactfs session undelete NAME
   artifactfs unmount --session fix-login
-  artifactfs unmount --all        # and the background daemon ends, too`,
+  artifactfs unmount --all        # also ends the background daemon`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			named := len(args) + len(o.sessions)
 			switch {
@@ -85,12 +85,12 @@ names them. With --detach it unmounts anyway: everything written so far is kept,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringArrayVar(&o.sessions, "session", nil, "end the mount of the session `NAME`, wherever it is")
-	f.BoolVar(&o.discard, "discard", false, "delete the session; session undelete restores it for 7 days")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask before --discard")
-	f.BoolVar(&o.detach, "detach", false, "end what is in use, too")
-	f.DurationVar(&o.timeout, "timeout", unmountTime, "longest `WAIT` for the session remote; 0 does not wait at all")
-	f.BoolVar(&o.all, "all", false, "end every mount of the state directory")
+	f.StringArrayVar(&o.sessions, "session", nil, "unmount the session `NAME`, at whatever directory it is mounted; may be repeated")
+	f.BoolVar(&o.discard, "discard", false, "delete the session; session undelete can restore it for 7 days")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation of --discard")
+	f.BoolVar(&o.detach, "detach", false, "unmount even if a process uses the mount")
+	f.DurationVar(&o.timeout, "timeout", unmountTime, "longest `WAIT` for the session remote; 0: do not wait")
+	f.BoolVar(&o.all, "all", false, "unmount every mount of the state directory, and end the background daemon")
 	return cmd
 }
 
@@ -119,7 +119,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		reply, err := unmountOne(ctx, a, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
-			continue // another process has unmounted it meanwhile
+			continue // another process has unmounted it since the mounts were listed
 		}
 		if err != nil {
 			errs = append(errs, cli.Failure("unmount", m.Dir, err))

@@ -20,8 +20,9 @@ func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: `Version prints the version of this program and of its protocol with the daemon; with --json also the commit that it was
-built from, the time of that commit, and the platform.`,
+		Long: `Version prints the version of this program, the version of Go that it was built with, the platform, and the version of
+the protocol between commands and daemon. With --json, it also prints the commit from which the program was built and
+the time of that commit.`,
 		Example: `  artifactfs version --json`,
 		Args:    cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// leastInterval is the shortest interval of --watch: a daemon needs time to count fetched files.
+// leastInterval is the shortest interval of --watch, because a daemon needs time to count the fetched files.
 const leastInterval = 100 * time.Millisecond
 
 // interval is the value of a flag for a number of seconds.
@@ -67,9 +67,8 @@ func (i *interval) take(args []string) []string {
 
 // watcher remembers the previous status of each mount, by directory, to compute rates. The zero watcher is ready to use.
 type watcher struct {
-	// at is the time of the previous status.
-	at     time.Time
-	before map[string]control.MountStatus
+	at     time.Time                      // time of the previous status
+	before map[string]control.MountStatus // previous status of each mount, by directory
 }
 
 // watchStatus prints the status every interval until ctx ends. If the named mount is missing at first, the command ends;

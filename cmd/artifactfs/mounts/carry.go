@@ -134,32 +134,34 @@ func splitWords(text string) (words []string, err error) {
 func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.Request, &o.Request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "",
-		"push the session to the git repository `URL`, or to a path, which is created\n"+
-			"if it does not exist; origin: push to REMOTE itself; embedded: to a repository\n"+
-			"below the state directory; none: do not push (default embedded)")
+		"push the session to the git repository `URL`, or to a repository at a path,\n"+
+			"which is created if it does not exist; origin: push to REMOTE itself; embedded:\n"+
+			"push to a repository below the state directory; none: do not push, and make no\n"+
+			"checkpoints (default embedded)")
 	f.Var((*commandWords)(&r.CreateRemote), "session-remote-create",
-		"run `COMMAND` to create the repository of --session-remote if the git server\ndoes not have it; see artifactfs mount --help")
+		"run `COMMAND` to create the repository of --session-remote if it does not\nexist on the git server; see artifactfs mount --help")
 	f.StringVar(&s.Branches, "session-branches", "",
-		"`PATTERN` of branch names on a session remote shared with others;\n"+
-			"as-is: names stay the same and branches are only fast-forwarded (default\n"+
-			session.DefaultBranches+"; as-is where the repository was created\nfor the session or was empty)")
-	f.Var((*policy)(&s.Policy), "checkpoint", "when to make checkpoints automatically: off (never), idle (after a pause\n"+
-		"in writing, and before-risk), before-risk (before git commands that\n"+
-		"discard changes), interval=30s (that often); all but off also make one\n"+
-		"when git moves a branch, HEAD or a stash (default idle)")
+		"`PATTERN` of the names that branches get on the session remote; as-is: the\n"+
+			"same names, and branches are only fast-forwarded (default\n"+
+			session.DefaultBranches+"; as-is if the repository was created for the\nsession or was empty)")
+	f.Var((*policy)(&s.Policy), "checkpoint", "when to make checkpoints automatically: off (never); before-risk (before git\n"+
+		"commands that may discard changes); idle (before-risk, and 2 s after the last\n"+
+		"write); interval=30s (at this interval, if something has changed); idle and\n"+
+		"interval also when git has moved a branch, HEAD or a stash (default idle)")
 	f.Var((*baseMode)(&s.Base), "session-base",
-		"how the session remote refers to REMOTE's history: shared (it contains it),\n"+
-			"thin (it stores URL and commit instead), seed (all of it is pushed there),\n"+
-			"auto: shared if it contains it, thin if it is empty and REMOTE is a network\n"+
-			"URL (http, https, ssh, git), else seed; an existing session keeps its mode\n"+
-			"(default auto)")
-	f.BoolVar(&s.TakeOver, "take-over", false, "resume the session even if another machine seems to be using it")
-	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints include although ignored or secret")
-	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints leave out")
-	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "include files in checkpoints that look like secrets (.env, *.pem, ...)")
+		"how the session remote refers to the history of REMOTE: shared (the session\n"+
+			"remote contains the history), thin (it stores only URL and commit), seed (the\n"+
+			"history is pushed to it); auto: shared if it contains the history, thin if it\n"+
+			"is empty and REMOTE is a network URL (http, https, ssh, git), else seed; an\n"+
+			"existing session keeps its mode (default auto)")
+	f.BoolVar(&s.TakeOver, "take-over", false, "resume the session even if another machine seems to use it")
+	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints contain even if git ignores them or they look\n"+
+		"like secrets")
+	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints do not contain")
+	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "also include files that look like secrets (.env, *.pem, ...) in checkpoints")
 	f.Var((*cli.Size)(&s.MaxFileSize), "max-file-size",
-		"leave larger new files out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
-	f.StringVar(&r.At, "at", "", "mount checkpoint `ID` of --session, read-only")
+		"leave new files that are larger out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
+	f.StringVar(&r.At, "at", "", "mount the checkpoint `ID` of --session, read-only")
 	cli.CompleteFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
 	cli.CompleteFlag(cmd, "session-base", baseWords...)
 	cli.CompleteFlag(cmd, "session-branches", session.BranchesAsIs, session.DefaultBranches)

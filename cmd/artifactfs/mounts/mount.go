@@ -40,54 +40,56 @@ func MountCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mount [REMOTE [DIR]]",
 		Short: "Mount a repository at a directory",
-		Long: `Mount makes the tree of REMOTE readable at DIR and returns as soon as the root directory can be read. Everything works
-from then on; a read waits only for the contents that it needs.
+		Long: `Mount mounts REMOTE at DIR, and returns as soon as the root directory can be read. From then on all files and
+directories can be used: a read waits only for the contents that it needs.
 
-REMOTE is any URL or path that git can clone: http, https, ssh, git and file URLs, host:path, a local path. DIR must be
-empty; it is created if it does not exist. Its default is the repository's name in the current directory. REMOTE may be
-a link printed by artifactfs session link: URL#session=NAME@CHECKPOINT mounts that checkpoint read-only, and
-URL#session=NAME resumes the session. Any other fragment is an error.
+REMOTE is any URL or path that git can clone: http, https, ssh, git and file URLs, host:path, or a local path. DIR must
+be empty; it is created if it does not exist. The default of DIR is the name of the repository, in the current
+directory. REMOTE may also be a link that artifactfs session link has printed: URL#session=NAME@CHECKPOINT mounts that
+checkpoint read-only, and URL#session=NAME resumes the session. Any other fragment is an error.
 
-Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
-in memory only, and git commands in the mount log in with them. A session remote on the same host uses the same
-credentials; for another host set $ARTIFACTFS_SESSION_TOKEN or --session-token-file. artifactfs credential set replaces
-a token. Settings of git and ssh in the environment of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or
+Credentials are taken from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are
+stored only in memory. git commands in the mount use them too, and so does a session remote on the same host; for a
+session remote on another host, set $ARTIFACTFS_SESSION_TOKEN or --session-token-file. artifactfs credential set
+replaces a token. Settings of git and ssh in the environment of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or
 http.extraHeader in $GIT_CONFIG_COUNT, apply to this mount, even if the daemon was started without them.
 
-Changes in the mount are kept on this host, in a session: mounting REMOTE at DIR again resumes it, on top of the commit
-that it started from, until artifactfs unmount --discard deletes it. A mount without changes leaves no session behind.
---session names the session, so that it can be mounted at any directory. --read-only mounts the repository without a
-session, or with --session the newest state of that session.
+Changes in the mount are kept on this host, in a session. Mounting REMOTE at DIR again resumes the session, on the
+commit from which it was started. artifactfs unmount --discard deletes it. No session is kept for a mount without
+changes. --session gives the session a name, by which it can be mounted at any directory. --read-only mounts the
+repository without a session; with --session, it mounts the newest state of that session.
 
 --session-remote-create COMMAND creates the session remote: if the git server has no repository at the URL of
---session-remote, COMMAND runs once, for one minute at most, with $ARTIFACTFS_SESSION_REMOTE (the URL without
-secrets), $ARTIFACTFS_SESSION, $ARTIFACTFS_REMOTE, $ARTIFACTFS_OBJECT_FORMAT and, if there is one,
-$ARTIFACTFS_SESSION_TOKEN. It is split into words as in a shell, but not run by one; write sh -c '...' for that. If
-it fails, the mount fails.
+--session-remote, COMMAND runs once, for at most one minute. Its environment contains $ARTIFACTFS_SESSION_REMOTE (the
+URL without secrets), $ARTIFACTFS_SESSION, $ARTIFACTFS_REMOTE, $ARTIFACTFS_OBJECT_FORMAT and, if there is a token,
+$ARTIFACTFS_SESSION_TOKEN. COMMAND is split into words as in a shell, but no shell runs it; write sh -c '...' for a
+shell. If COMMAND fails, the mount fails.
 
-Paths named by --redirect, such as node_modules, are plain directories outside of the mount. They are faster, do not
-count as changes, and are deleted at unmount. Without the flag, the paths in redirect = ["PATH", ...] of
-.artifactfs.toml in the root of the repository and of ~/.config/artifactfs/config.toml apply; --redirect "" turns all
-of them off.
+Paths named by --redirect, such as node_modules, are plain directories that are stored outside of the mount. They are
+faster than the mount, are not part of the session, and are deleted at unmount. Without the flag, the setting
+redirect = ["PATH", ...] applies, from .artifactfs.toml in the root of the repository and from
+~/.config/artifactfs/config.toml. --redirect "" turns all of these off.
 
-With --follow the mount follows its branch on the remote, as git pull --ff-only would, but without downloading files.
-The remote is polled every --follow-interval with one request; artifactfs refresh polls it at once. A read-only mount
-follows the branch wherever it moves; a writable one only while git status is clean and the local branch has no commits
-of its own. Otherwise artifactfs status states what blocks the move.
+With --follow, the mount moves with its branch on the remote, as after git pull --ff-only, but without downloading
+files. The remote is polled with one request each --follow-interval; artifactfs refresh polls it at once. A read-only
+mount always moves. A writable mount moves only while git status is clean and the local branch has no commits that the
+remote does not have; if it does not move, artifactfs status prints the reason.
 
-With --recurse-submodules the pinned commits of submodules are mounted at their paths, recursively. Submodules have
-sessions of their own and are unmounted with DIR. If one cannot be mounted, mount prints a warning and continues.
+With --recurse-submodules, submodules are mounted at their paths, at the commits that the mounted tree names, and
+recursively their own submodules. Each submodule has a separate session, and is unmounted with DIR. If a submodule
+cannot be mounted, mount prints a warning and continues.
 
-With --git-dir inside, .git is a directory in the mount instead of a file that points outside of it. Git then works
-where only the mount is visible, as in a container. This requires root, or root in a user namespace.
+With --git-dir inside, .git is a directory in the mount; otherwise it is a file that points outside of the mount. Git
+then works where only the mount is visible, as in a container. This requires root, or root in a user namespace.
 
-With --fuse-fd N (only with --foreground) artifactfs does not call mount(2): a privileged program has opened /dev/fuse
-as descriptor N and mounted it at DIR, so that artifactfs can run in a sandbox without privileges.
+With --fuse-fd N, which requires --foreground, artifactfs does not call mount(2): a privileged program has opened
+/dev/fuse as descriptor N and mounted it at DIR. So artifactfs can run in a sandbox without privileges.
 
-Fetched contents stay in a cache on disk that all mounts share.
+Fetched contents are stored in a cache on disk that all mounts share.
 
-Each flag can be set by an environment variable, for example --cache-size by $ARTIFACTFS_CACHE_SIZE; the flag takes
-precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no arguments. Empty variables are ignored.`,
+Each flag can be set by an environment variable, for example --cache-size by $ARTIFACTFS_CACHE_SIZE; a flag on the
+command line takes precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used if there are no arguments. Empty
+variables are ignored.`,
 		Example: `  artifactfs mount https://github.com/git/git
   artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
   artifactfs mount ~/src/app /tmp/app --wait all --prefetch all
@@ -119,9 +121,9 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 	}
 	o.AddFlags(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
-	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, already mounted by another program, through descriptor `N`\n"+
-		"of the /dev/fuse that it was mounted with (--foreground only)")
+	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process, until Ctrl-C or until it is unmounted")
+	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, which another program has mounted, through descriptor `N`, the\n"+
+		"/dev/fuse with which it was mounted; requires --foreground")
 	return cmd
 }
 
@@ -130,37 +132,38 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	r, f := &o.Request, cmd.Flags()
 	o.device = -1
 	f.SortFlags = false
-	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
+	f.StringVar(&r.Ref, "ref", "", "`NAME` of a branch, a tag or a ref, or id of a commit (default: the remote's HEAD)")
 	f.StringVar(&r.Session, "session", "", "`NAME` of the session to resume or create (default: derived from REMOTE\n"+
 		"and DIR; with --read-only: none)")
-	f.StringVar(&o.follow, "follow", "", "follow `BRANCH` on the remote (no value: the mounted branch) while nothing\nis changed in the mount")
+	f.StringVar(&o.follow, "follow", "", "move with `BRANCH` on the remote (no value: the mounted branch), while the\nmount has no changes")
 	f.Lookup("follow").NoOptDefVal = followMounted
-	f.DurationVar(&r.FollowInterval, "follow-interval", mount.DefaultFollowInterval, "interval between polls of --follow")
+	f.DurationVar(&r.FollowInterval, "follow-interval", mount.DefaultFollowInterval, "`INTERVAL` at which --follow polls the remote")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
-	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, comma-separated, that are stored outside of it")
-	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount submodules at their paths, recursively")
+	f.StringSliceVar(&r.Redirects, "redirect", nil, "comma-separated `PATH`s in the mount whose contents are stored outside of it")
+	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount the submodules at their paths, recursively")
 	f.Var(cli.NewChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir",
-		"location of the git directory: below the state directory,\nor .git in the mount, for containers (root)")
+		"location of the git directory: below the state directory,\nor .git in the mount, for containers (requires root)")
 	f.Var(cli.NewChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait",
-		"return when the tree is readable (tree), when git is also\nready (git), or when --prefetch has also finished (all)")
+		"return when the root directory is readable (tree), when git\nworks too (git), or when --prefetch has also finished (all)")
 	f.Var(cli.NewChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone),
-		"history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
+		"history", "when to fetch the older commits: after mount has\nreturned, before mount returns, or never")
 	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
-		"prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
-	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+cli.SizeText(mount.DefaultBudget)+")")
+		"prefetch", "contents to fetch before they are read: those that are\nlikely to be read, up to the budget; all; or none")
+	f.Var(&o.budget, "prefetch-budget",
+		"maximum `SIZE` of the contents that --prefetch auto fetches (default "+cli.SizeText(mount.DefaultBudget)+")")
 	f.Var(&o.cache, "cache-size",
-		"quota of the cache of file contents, for all mounts together (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
+		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0,
-		"longest `WAIT` for the remote, for mounting and for each later read (default "+
+		"longest `WAIT` for the remote: when mounting, and for each later read (default "+
 			strings.TrimSuffix(remotes.DefaultDeadline.String(), "0s")+")")
-	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`; read it again whenever it is refused")
+	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever the remote refuses it")
 	f.StringVar(&r.SessionTokenFile, "session-token-file", "",
-		"the same for the session remote (default: the token of the remote, if both\nare on the same host)")
-	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "user `ID` that owns all files in the mount")
-	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` that owns all files in the mount")
+		"the same `FILE` for the session remote (default: the token for the remote, if\nboth are on the same host)")
+	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "user `ID` of the owner of all files in the mount (default: the caller's)")
+	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` of all files in the mount (default: the caller's)")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
-	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); the kernel then requests the\n"+
-		"list of each file that ls -l lists or that a user other than its owner opens")
+	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); ls -l, and users other than the\n"+
+		"owner of the files, then cause one more request for each file")
 	o.addCarryFlags(cmd)
 	cli.CompleteFlag(cmd, "git-dir", "outside", "inside")
 	cli.CompleteFlag(cmd, "wait", "tree", "git", "all")
@@ -270,7 +273,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		}
 		*file = abs
 	}
-	// Without DIR, the directory has the name that git clone would choose.
+	// The default of DIR is the name that git clone would choose.
 	dir := RepositoryName(r.Remote)
 	if len(args) > 1 {
 		dir = args[1]

@@ -43,13 +43,14 @@ func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 func RefreshCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
-		Short: "Fetch the mounted branch now, and update a mount that follows it",
-		Long: `Refresh fetches the new commits and trees of the mounted branch from the remote, without file contents. A mount made
-with --follow moves to the new commit at once, unless local changes prevent it. On any other mount refresh does the same
-as git fetch for this branch: it updates origin/BRANCH and nothing else.
+		Short: "Fetch the new commits of the mounted branch, and update a mount that follows it",
+		Long: `Refresh fetches the new commits and trees of the mounted branch from the remote, without file contents. A mount that was
+made with --follow moves to the new commit at once, unless local changes prevent it. In any other mount, refresh does
+the same as git fetch for this branch: it only updates origin/BRANCH.
 
-A server can call it after a push (a webhook, or a post-receive hook: ssh host artifactfs refresh /srv/app), so that
-mounts do not wait for --follow-interval. Refresh also retries objects that were given up after invalid answers.`,
+A git server can run it after a push (from a webhook, or in a post-receive hook: ssh host artifactfs refresh /srv/app),
+so that mounts do not wait for --follow-interval. Refresh also requests refused objects again, whose answers were
+invalid three times. The default of DIR is the current directory.`,
 		Example: `  artifactfs refresh
   artifactfs refresh /srv/app --json | jq -r .to`,
 		Args: cli.Arguments(0, 1, "[DIR]"),

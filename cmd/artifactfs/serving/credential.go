@@ -21,6 +21,7 @@ func CredentialCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
 		Short: "Replace the token of a mount",
+		Long:  `Credential changes the credentials of mounts while they are mounted.`,
 		Example: `  get-token | artifactfs credential set /srv/app
   artifactfs credential set /srv/app --token-file /run/secrets/git-token`,
 		Args: cobra.NoArgs,
@@ -37,11 +38,12 @@ func credentialSetCommand(a *cli.App) *cobra.Command {
 		Use:   "set [DIR]",
 		Short: "Replace the token of a mount",
 		Long: `Set replaces the token or password of the mount at DIR (default: the mount that contains the current directory). The new
-token is used at once: for reads, for history, by git commands in the mount, by its submodules and its session remote if
-they are on the same host, and by all other mounts that use the same login for that host. Nothing is unmounted.
+token is used at once: for reads and for the history, by git commands in the mount, by its submodules and its session
+remote if they are on the same host, and by all other mounts that use the same login for that host. Nothing is
+unmounted.
 
-The token comes from --token-file, else from $ARTIFACTFS_TOKEN, else from stdin. The file is read again whenever the
-remote refuses the token. Set tries the token on the remote first; a token that is refused changes nothing.`,
+The token is taken from --token-file, else from $ARTIFACTFS_TOKEN, else from stdin. The file is read again whenever the
+remote refuses the token. Set first tries the token on the remote. If the remote refuses it, set changes nothing.`,
 		Example: `  get-token | artifactfs credential set /srv/app
   artifactfs credential set /srv/app --token-file /run/secrets/git-token
   get-token | artifactfs credential set /srv/app --for-session-remote`,
@@ -59,8 +61,8 @@ remote refuses the token. Set tries the token on the remote first; a token that 
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.TokenFile, "token-file", "", "read the token from `FILE`, again whenever it is refused; - is stdin, read once")
-	f.BoolVar(&r.Session, "for-session-remote", false, "the token is for the session remote")
+	f.StringVar(&r.TokenFile, "token-file", "", "read the token from `FILE`, and again whenever the remote refuses it; -: read stdin once")
+	f.BoolVar(&r.Session, "for-session-remote", false, "replace the token for the session remote")
 	return cmd
 }
 

@@ -31,7 +31,7 @@ const (
 	supervisorProcs = 2
 )
 
-// DaemonFlags holds the flags of the daemon command. They are passed on to its workers.
+// DaemonFlags contains the flags of the daemon command, which its workers get too.
 type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
@@ -40,11 +40,11 @@ type DaemonFlags struct {
 // addDaemonFlags adds the flags of the daemon and worker commands.
 func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags := cmd.Flags()
-	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
-	flags.BoolVar(&f.restore, "restore", false, "restore the mounts that existed when the machine went down")
-	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker when it has been silent for `WAIT`;\n0: never")
-	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\n"+
-		"or an address of the loopback, for all users of this host to read")
+	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never; a daemon\nthat mount has started: 5m)")
+	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
+	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker if it gives no sign of life for `WAIT`;\n0: never")
+	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) at a socket, or\n"+
+		"at an address of the loopback, which all users of this host can read")
 }
 
 // check returns a usage error for an invalid duration.
@@ -95,16 +95,17 @@ func DaemonCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Serve mounts for all commands that use the state directory",
-		Long: `Daemon serves mounts until it receives SIGTERM or SIGINT, then unmounts all of them and exits. Each state directory has
-one daemon. The mount command starts it in the background if it is not running; start it by hand to put it under a
-service manager.
+		Long: `Daemon serves mounts until it receives SIGTERM or SIGINT. Then it unmounts all of them and exits. Each state directory
+has one daemon. artifactfs mount starts it in the background if it is not running; run this command to put the daemon
+under the control of a service manager.
 
-The daemon is two processes: a worker that serves the mounts, and a supervisor that replaces the worker when it dies or
-hangs. The mounts survive the replacement: requests wait for a moment, and none fails. Under a service manager that
-stores file descriptors (systemd's FileDescriptorStoreMax) the mounts also survive a restart of the service.
+The daemon consists of two processes: a worker, which serves the mounts, and a supervisor, which replaces the worker if
+it dies or hangs. The mounts survive the replacement: requests wait until the new worker is ready, and none fails. Under
+a service manager that stores file descriptors (systemd's FileDescriptorStoreMax), the mounts also survive a restart of
+the service.
 
---upgrade replaces the running daemon by this version of artifactfs without interrupting a mount. If the new version
-cannot serve, the old one continues, and the exit code is 1.`,
+--upgrade replaces the running daemon by this version of artifactfs; no mount is interrupted. If the new version cannot
+serve the mounts, the old version continues, and the exit code is 1.`,
 		Example: `  artifactfs daemon --log-format json
   artifactfs daemon --idle-exit 10m
   artifactfs daemon --upgrade
@@ -121,7 +122,7 @@ cannot serve, the old one continues, and the exit code is 1.`,
 		},
 	}
 	addDaemonFlags(a, cmd, &f)
-	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this executable")
+	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this version of artifactfs")
 	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
 	}

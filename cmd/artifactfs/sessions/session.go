@@ -1,4 +1,4 @@
-// Package sessions holds the commands below artifactfs session. Each file holds one command or several related ones.
+// Package sessions contains the subcommands of artifactfs session. Each file contains one command or several related ones.
 package sessions
 
 import (
@@ -25,30 +25,30 @@ func SessionCommand(a *cli.App) *cobra.Command {
 		Use:                   "session COMMAND",
 		DisableFlagsInUseLine: true,
 		Short:                 "Inspect, restore, fork and resume sessions",
-		Long: `A session is the work done in a mount. It consists of checkpoints: the state of all files at one moment, with git's
-index, HEAD, branches and stashes. The daemon makes them after a pause in writing, before an unmount and before git
-commands that discard changes; artifactfs checkpoint makes one at once. They do not change anything in your git.
+		Long: `A session keeps the changes and commits that are made in a mount; it outlives the mount. It is saved in checkpoints. A
+checkpoint contains all files at one moment, with git's index, HEAD, branches and stashes. The daemon makes checkpoints
+after a pause in writing, before an unmount, and before git commands that may discard changes; artifactfs checkpoint
+makes one at once. Checkpoints change nothing that git shows.
 
-A checkpoint is named by
-  @, @~1         the newest, the one before it
-  01M80Q4Z       its id, or a unique prefix of it
+Names of a checkpoint:
+  @, @~1         the newest checkpoint; the one before the newest
+  01M80Q4Z       its id, or a unique prefix of the id
   before-rename  the name of a pin; a pin takes precedence over all names below
-  10m, 2h30m     the newest that is at least this old (also 90s, 3d, 1w)
-  14:05          the newest at that time, today or yesterday; also '2025-11-22 14:05' and RFC 3339
-  2025-11-22     the last one on or before that day
-  turn:3         the one at the beginning of the third turn of the transcript
-  HEAD           the first one whose HEAD is the present commit: the files right after that commit
-Times without a zone are in the daemon's time zone.
+  10m, 2h30m     the newest checkpoint that is at least this old (also 90s, 3d, 1w)
+  14:05          the newest checkpoint at that time, today or yesterday; also '2025-11-22 14:05' and RFC 3339
+  2025-11-22     the last checkpoint on or before that day
+  turn:3         the checkpoint at the beginning of the third turn of the transcript
+  HEAD           the first checkpoint with the present commit as HEAD: the files right after that commit
+  SESSION@NAME   a checkpoint of another session; SESSION@: the newest one of that session
+Times without a zone are in the time zone of the daemon.
 
 -C selects the session, by the directory of its mount or by its name. The default is the session of the mount that
 contains the current directory.
 
-SESSION@ID names a checkpoint of another session, SESSION@ its newest one.
-
-Sessions are stored in a git repository, the session remote: by default one below the state directory, else the one
-given by --session-remote of artifactfs mount. Any machine that can read it can resume a session (session resume), fork
-it (session fork), and inspect it (list, log, show and diff with --session-remote URL). session link prints one URL that
-names session remote, session and checkpoint.`,
+Sessions are stored in a git repository, the session remote. It is the repository of --session-remote of artifactfs
+mount, by default one below the state directory. Any machine that can read the session remote can resume a session
+(session resume), fork it (session fork), and inspect it (session list, log, show and diff with --session-remote URL).
+session link prints one URL that names session remote, session and checkpoint.`,
 		Example: `  artifactfs session log
   artifactfs session diff @~1 @ --stat
   artifactfs session restore @~1 src/main.c
@@ -163,7 +163,8 @@ func (w work) Mounted(verb string) (cli.Served, error) {
 
 // ofFlag adds the flag -C, which selects the session.
 func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
-	cmd.Flags().StringVarP(of, "of", "C", "", "the session, by its mount or its name (`DIR|SESSION`; default: that of\nthe current directory)")
+	cmd.Flags().StringVarP(of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
+		"(`DIR|SESSION`; default: the current directory)")
 	if err := cmd.RegisterFlagCompletionFunc("of", CompleteSessions(a, 1<<10)); err != nil {
 		panic(err) // only for a flag that does not exist, as in cli.CompleteFlag
 	}
@@ -181,16 +182,17 @@ func sessionListCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List sessions, mounted or not",
-		Long: `List prints a table of the sessions of the state directory: state, number of checkpoints, age of the newest one, number
-of refs that are not on the session remote yet, directory where it is or was last mounted, and mounted remote.
+		Short:   "List sessions, mounted or not mounted",
+		Long: `List prints a line for each session of the state directory: its state, the number of checkpoints, the age of the newest
+checkpoint, the number of refs that are not on the session remote yet, the directory where the session is mounted or was
+last mounted, and the mounted remote.
 
-A session is active while it is mounted, and paused otherwise; one whose mount died is paused (interrupted). An
-unmounted session without any activity for 7 days is stale: session delete removes it, and session gc --all shrinks all
-sessions.
+A session is active while it is mounted, and paused otherwise. It is paused (interrupted) if its mount died without an
+unmount. A session that is not mounted and has not changed for 7 days is stale: session delete removes it, and session
+gc --all drops old checkpoints of all sessions.
 
-With --session-remote it lists all sessions of that git repository. With --deleted it lists the sessions that session
-undelete can restore.`,
+With --session-remote, list prints all sessions on that git repository. With --deleted, it prints the sessions that
+session undelete can restore.`,
 		Example: `  artifactfs session list
   artifactfs session list --session-remote https://git.example.org/work.git
   artifactfs session list --deleted
@@ -203,7 +205,7 @@ undelete can restore.`,
 			return sessionList(cmd.Context(), a, remote)
 		},
 	}
-	cmd.Flags().BoolVar(&deleted, "deleted", false, "list sessions that were deleted in the last 7 days")
+	cmd.Flags().BoolVar(&deleted, "deleted", false, "list the sessions that were deleted in the last 7 days")
 	farFlag(cmd, &remote)
 	return cmd
 }

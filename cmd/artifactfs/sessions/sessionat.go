@@ -10,13 +10,14 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// addressHelp is the part of several help texts about checkpoints of other sessions.
+// addressHelp is a part of several help texts: it explains how to name checkpoints of other sessions.
 const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest one. With --session-remote URL, sessions are
-looked up in that git repository, and nothing needs to be mounted here; a link, URL#session=SESSION@ID, names both.`
+looked up on that git repository, and no mount is needed on this host. A link, URL#session=SESSION@ID, names the session
+remote, the session and the checkpoint.`
 
 // farFlag adds the flag --session-remote, which looks up sessions on a session remote.
 func farFlag(cmd *cobra.Command, remote *string) {
-	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions in the git repository `URL` instead of on this host")
+	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions on the git repository `URL` instead of on this host")
 }
 
 // workAt parses a word that names a checkpoint, and returns its session and its name in that session. A word without a
@@ -104,10 +105,10 @@ func sessionLinkCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "link [ID]",
-		Short: "Print a URL to inspect, fork or resume a session",
+		Short: "Print a URL by which any machine can inspect, fork or resume a session",
 		Long: `Link prints URL#session=NAME@CHECKPOINT: the session remote, the name of the session, and a checkpoint (default: the
-newest). artifactfs session show, fork and resume and artifactfs mount accept it on any machine that can read the
-session remote. It contains no secret.
+newest). artifactfs session show, session fork, session resume and artifactfs mount accept the link on any machine that
+can read the session remote. The link contains no secret.
 
 ` + addressHelp,
 		Example: `  artifactfs session link

@@ -24,21 +24,23 @@ func sessionCompareCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
 		Use:   "compare SESSION[@ID]|LINK SESSION[@ID]|LINK...",
-		Short: "Say what several sessions changed, and what of it conflicts",
-		Long: `Compare puts proposals side by side. For each it prints who worked in it, and the files and lines that were changed
-since its base: the checkpoint that all of them were forked from, or else the commit that the session began with. Then
-it lists the changed paths. For a path that two or more changed it says whether the contents are the
-  same      both have the same content
-  clean     git merges them without help
-  conflict  git leaves conflict markers, or cannot merge them, as session merge would
-Nothing is changed. Only contents of changed files are fetched.
+		Short: "Show the changes of several sessions, and which of them conflict",
+		Long: `Compare compares the changes of two or more sessions, for example several attempts at the same task. For each session it
+prints the users who worked in it, and the numbers of files and lines that were changed since the base. The base is the
+checkpoint from which all of them were forked, or else the commit from which the session was started. Then it lists the
+changed paths. For a path that two or more sessions have changed, it prints a verdict:
+  same      the contents are the same
+  clean     git merges the contents without a conflict
+  conflict  session merge would leave conflict markers, or cannot merge the contents
+Compare changes nothing. It fetches only contents of changed files.
 
-A SESSION is one of this host, mounted or not; one that is not here is looked for on the session remote of the mount
-around the current directory. Without @ID it is the newest checkpoint; @, @~1 and so on without a SESSION are
-checkpoints of the session around the current directory. With --session-remote URL, sessions are those of that git
-repository, and nothing has to be mounted or known here; a link, URL#session=SESSION@ID, says both at once.
+SESSION is the name of a session on this host, mounted or not. A session that is not on this host is looked up on the
+session remote of the mount that contains the current directory. Without @ID, the newest checkpoint is compared. @, @~1
+and so on without SESSION name checkpoints of the session that is mounted at the current directory. With
+--session-remote URL, sessions are looked up on that git repository, and no mount is needed on this host. A link,
+URL#session=SESSION@ID, names the session remote, the session and the checkpoint.
 
---json prints all changes of each side, and the verdict for each pair of sides.`,
+--json prints all changes of each session, and the verdict for each pair of sessions.`,
 		Example: `  artifactfs session compare try-1 try-2 try-3
   artifactfs session compare @ fix-login@before-rename
   artifactfs session compare --session-remote https://git.example.org/work.git try-1 try-2

@@ -27,14 +27,14 @@ func sessionDiffCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
 		Short: "Compare two checkpoints",
-		Long: `Diff prints the changes from checkpoint A to checkpoint B, in the format of git diff. With A alone, it compares A with
-the present working tree, of which it makes a checkpoint first; without arguments, it prints all changes of the session
-since the commit that it started from.
+		Long: `Diff prints the changes from checkpoint A to checkpoint B, in the format of git diff. Without B, it compares A with the
+present working tree, and makes a checkpoint of the working tree for this. Without arguments, it prints all changes of
+the session since the commit from which the session was started.
 
 ` + addressHelp + `
 With --session-remote and one SESSION, diff prints all changes of that session.
 
---name-only and --name-status compare only trees; the other forms fetch contents that are not on this host.`,
+With --name-only or --name-status, diff fetches no contents; otherwise it fetches the contents that it compares.`,
 		Example: `  artifactfs session diff
   artifactfs session diff @ --name-status
   artifactfs session diff @~1 @ --stat
@@ -60,10 +60,10 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.stat, "stat", false, "print the number of changed lines of each file")
-	f.BoolVar(&o.nameOnly, "name-only", false, "print only paths")
+	f.BoolVar(&o.stat, "stat", false, "print only the numbers of changed lines of each file")
+	f.BoolVar(&o.nameOnly, "name-only", false, "print only the changed paths")
 	f.BoolVar(&o.nameStatus, "name-status", false,
-		"print only paths, and whether they were added (A), modified (M), deleted (D)\nor changed their type (T)")
+		"print only the changed paths, each with A (added), M (modified), D (deleted)\nor T (changed type)")
 	ofFlag(a, cmd, &o.of)
 	farFlag(cmd, &o.remote)
 	return cmd

@@ -22,14 +22,15 @@ func sessionEraseCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "erase [DIR|SESSION] --before TIME|--record ID",
 		Short: "Erase records of a transcript permanently",
-		Long: `Erase removes records from the transcript of a session: those older than TIME, written like the time of a checkpoint
-(30d, 14:05, 2025-11-22), and those named by --record. Each is replaced by a tombstone: its id, the time and author of
-the erasure, and the text of --why. The objects that contained the records are deleted on this host, and the next push
-replaces them on the session remote, which may keep the unreferenced objects until its own gc.
+		Long: `Erase removes records from the transcript of a session: those that are older than TIME (30d, 14:05, 2025-11-22, as in
+names of checkpoints), and those that --record names. It replaces each record by a tombstone, which contains the id of
+the record, the time and author of the erasure, and the text of --why. The objects that contained the records are
+deleted on this host. The next push replaces the transcript on the session remote, which may keep the unreferenced
+objects until its own gc.
 
-Sessions of this host that were forked from this one erase the same records at once. A fork on another machine erases
-them when it is mounted next, or within half a minute if it is mounted: what was erased is on record on the session
-remote. Checkpoints, commits, notes, facts and the handoff stay.`,
+Forks of the session on this host lose the same records at once. The session remote stores which records were erased, so
+that a fork on another machine erases them too: within 30 seconds if it is mounted, else at its next mount. Checkpoints,
+commits, notes, facts and the handoff are not changed.`,
 		Example: `  artifactfs session erase --before 30d
   artifactfs session erase fix-login --record 01M80Q4Z50EZKC5YR3HTMPRYYQ --why 'a customer asked for it'`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -55,7 +56,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 	f.SortFlags = false
 	f.StringVar(&before, "before", "", "erase records older than `TIME`")
 	f.StringArrayVar(&records, "record", nil, "erase the record with this `ID`; may be repeated")
-	f.StringVar(&why, "why", "", "`REASON`, stored in the tombstone")
+	f.StringVar(&why, "why", "", "`REASON` that is stored in the tombstone")
 	ofFlag(a, cmd, &of)
 	return cmd
 }

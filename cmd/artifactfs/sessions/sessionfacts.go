@@ -20,9 +20,10 @@ func sessionFactCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
 		DisableFlagsInUseLine: true,
-		Short:                 "Store facts for those who resume a session",
-		Long: `Fact stores short texts for those who resume a session. Facts are kept apart from the transcript: erasing records does
-not remove them. They are pushed to the session remote. Text that looks like a secret is removed.`,
+		Short:                 "Store facts for the users who resume a session",
+		Long: `Fact stores short texts for the users and agents who resume a session. Facts are stored separately from the transcript,
+so erasing records does not remove them. They are pushed to the session remote. Text that looks like a secret is
+removed.`,
 		Example: `  artifactfs session fact add 'the tests need port 5432'
   artifactfs session fact list
   artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
@@ -38,7 +39,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 	add := &cobra.Command{
 		Use:     "add TEXT",
 		Short:   "Add a fact to a session",
-		Long:    `Add stores TEXT as a fact of the session, and prints its id.`,
+		Long:    `Add stores TEXT as a fact of the session, and prints the id of the fact.`,
 		Example: `  artifactfs session fact add 'the tests need port 5432' -C fix-login`,
 		Args:    cli.Arguments(1, 1, "TEXT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,7 +58,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 	list := &cobra.Command{
 		Use:     "list",
 		Short:   "List the facts of a session",
-		Long:    `List prints the facts of the session, oldest first, each with its id.`,
+		Long:    `List prints the facts of the session, each with its id, oldest first.`,
 		Example: `  artifactfs session fact list -C fix-login --json | jq -r '.facts[].text'`,
 		Args:    cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,7 +77,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 	remove := &cobra.Command{
 		Use:     "remove ID",
 		Short:   "Remove a fact of a session",
-		Long:    `Remove removes the fact with this id from the session. Its text remains in the history of the ref that stores the facts.`,
+		Long:    `Remove removes the fact with this ID from the session. Its text remains in the history of the ref that stores the facts.`,
 		Example: `  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
 		Args:    cli.Arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -92,14 +93,15 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 	return cmd
 }
 
-// sessionHandoffCommand returns the command session handoff. A session has one handoff at most.
+// sessionHandoffCommand returns the command session handoff. A session has at most one handoff.
 func sessionHandoffCommand(a *cli.App) *cobra.Command {
 	var of, set string
 	cmd := &cobra.Command{
 		Use:   "handoff [--set TEXT|-]",
 		Short: "Show or write the handoff of a session",
-		Long: `Handoff prints the text that the last user of the session left for the next one, such as what is done and what is not.
---set replaces it (- reads it from stdin); an empty text removes it. Like facts, it is kept apart from the transcript.`,
+		Long: `Handoff prints the one text that describes the state of the session for the next user, such as which tasks are finished
+and which are not. --set replaces the text; an empty text removes it. Like facts, the handoff is stored separately from
+the transcript and pushed to the session remote.`,
 		Example: `  artifactfs session handoff
   artifactfs session handoff --set 'login works; the tests of logout do not'
   agent --summary | artifactfs session handoff --set -`,
@@ -127,7 +129,7 @@ func sessionHandoffCommand(a *cli.App) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&set, "set", "", "write `TEXT`, or what is read of stdin (-)")
+	cmd.Flags().StringVar(&set, "set", "", "replace the handoff by `TEXT`; -: read the text from stdin")
 	ofFlag(a, cmd, &of)
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// forkOptions holds the flags of session fork.
+// forkOptions contains the flags of session fork.
 type forkOptions struct {
 	mounts.MountOptions
 	// Parent session, as a name or a directory; "": that of the current directory.
@@ -30,17 +30,17 @@ func sessionForkCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fork [ID|SESSION[@ID]|LINK] DIR",
 		Short: "Create a session from a checkpoint, and mount it",
-		Long: `Fork creates a session from a checkpoint (files, index, HEAD, branches and stashes) and mounts it at DIR. Without ID it
-starts from the present working tree, or from the newest checkpoint of a session that is not mounted. Nothing is copied
-or downloaded, so it takes no time; afterwards the two sessions are independent.
+		Long: `Fork creates a session from a checkpoint (files, index, HEAD, branches and stashes) and mounts it at DIR. Without ID,
+fork makes a checkpoint of the present working tree and uses that; of a session that is not mounted, it uses the newest
+checkpoint. No file is copied or downloaded. Afterwards the two sessions are independent.
 
-To fork a session of another machine, pass the link printed there by artifactfs session link, or SESSION[@ID] with
---session-remote URL. Nothing needs to exist on this host, contents are fetched when they are read, and the original
-session is not disturbed. The transcript up to the checkpoint and the notes are copied. The new session uses the same
+To fork a session of another machine, pass the link that artifactfs session link has printed there, or SESSION[@ID] with
+--session-remote URL. The session need not exist on this host, and the original session is not changed. Contents are
+fetched when they are read. The transcript up to the checkpoint, and the notes, are copied. The new session has the same
 session remote, unless --session-remote is given in addition to a link.
 
 If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --session names the new session. With
---read-only no session is created: DIR shows the checkpoint. The other flags are those of artifactfs mount.`,
+--read-only, no session is created: DIR shows the checkpoint. The other flags are those of artifactfs mount.`,
 		Example: `  artifactfs session fork /tmp/try
   artifactfs session fork https://git.example.org/work.git#session=fix-login /tmp/try
   artifactfs session fork --session-remote https://git.example.org/work.git fix-login@before-rename /tmp/try
@@ -171,18 +171,18 @@ func sessionResumeCommand(a *cli.App) *cobra.Command {
 	var o mounts.MountOptions
 	cmd := &cobra.Command{
 		Use:   "resume SESSION|LINK [DIR] [--session-remote URL]",
-		Short: "Resume a session, here or on another machine",
-		Long: `Resume mounts SESSION at DIR in the state in which it was left: files, index, HEAD, branches and stashes, including an
-unfinished merge or rebase. Contents are fetched when they are read. A session of this state directory is named by its
-name alone, and DIR defaults to the directory where it was mounted last. A session of another machine is looked up on
---session-remote, or named by a link printed there by artifactfs session link. Resume always uses the newest checkpoint,
-even if the link names an older one; use artifactfs session fork for that.
+		Short: "Mount a session again, on this or on another machine",
+		Long: `Resume mounts SESSION at DIR, with the files, index, HEAD, branches and stashes of its newest checkpoint, and with an
+unfinished merge or rebase. Contents are fetched when they are read. For a session of this state directory, the name is
+enough, and the default of DIR is the directory where the session was mounted last. For a session of another machine,
+add --session-remote, or pass the link that artifactfs session link has printed there. Resume uses the newest checkpoint
+even if the link names an older one; artifactfs session fork starts from an older one.
 
-Resume fails while another machine uses the session or seems to use it: a machine that was switched off could not
-release its claim. --take-over resumes the session anyway; later work of the other machine is stored apart, and nothing
-is lost. artifactfs session fork creates a copy instead.
+Resume fails while another machine uses the session, or seems to use it: a machine that lost power could not release its
+claim. --take-over resumes the session nevertheless. If the other machine still makes checkpoints, they are stored
+separately, and nothing is lost. artifactfs session fork creates a copy instead.
 
-The other flags are those of artifactfs mount; mounting the repository's URL with --session has the same effect.`,
+The other flags are those of artifactfs mount. artifactfs mount REMOTE --session SESSION has the same effect.`,
 		Example: `  artifactfs session resume fix-login
   artifactfs session resume fix-login /srv/fix --session-remote https://git.example.org/work.git
   artifactfs session resume https://git.example.org/work.git#session=fix-login /srv/fix

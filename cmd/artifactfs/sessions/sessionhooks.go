@@ -22,13 +22,14 @@ func sessionHooksCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "hooks COMMAND",
 		DisableFlagsInUseLine: true,
-		Short:                 "Configure a coding agent to record its work",
-		Long: `Hooks writes the hook configuration of a coding agent, so that the agent records its work in the session of the mount
-that it runs in: each prompt, tool call and result is appended to the transcript (artifactfs session transcript), a
-checkpoint is made before each tool that may change files and at the end of each turn, and each commit of the agent gets
-a note (git log --notes=agent). Text that looks like a secret is removed before anything is written.
+		Short:                 "Configure a coding agent to record its work in the session",
+		Long: `Hooks adds hooks to the configuration of a coding agent. The agent then records its work in the session of the mount in
+which it runs. Each prompt, tool call and result is appended to the transcript (artifactfs session transcript). A
+checkpoint is made before each tool that may change files, and at the end of each turn. Each commit of the agent gets a
+note (git log --notes=agent). Text that looks like a secret is removed before anything is written.
 
-An agent waits for a hook, ` + agenthook.Timeout.String() + ` at the most; a hook that fails says so on stderr and never stops the agent.
+An agent waits for a hook for at most ` + agenthook.Timeout.String() + `. A hook that fails prints the reason on stderr, and never stops the
+agent.
 
 agent     configuration, relative to the directory   notes
 claude    .claude/settings.local.json
@@ -36,8 +37,8 @@ codex     .codex/hooks.json                          Codex asks whether the hook
 gemini    .gemini/settings.json
 opencode  .opencode/plugins/artifactfs.js
 
-A file that is created by this command is excluded from git (info/exclude) and from checkpoints, since it is specific to
-this machine. Other settings in an existing file are preserved.`,
+If this command creates the file, it excludes the file from git (info/exclude) and from checkpoints, because the file is
+specific to this machine. If the file exists, its other settings are kept.`,
 		Example: `  artifactfs session hooks install claude
   artifactfs session hooks install codex --dir /srv/app
   artifactfs session hooks status
@@ -51,8 +52,8 @@ this machine. Other settings in an existing file are preserved.`,
 
 // dirFlag adds the flag --dir, which selects the directory to configure.
 func dirFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the top of the git working tree around the "+
-		"current directory)")
+	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the root of the git working tree that contains\n"+
+		"the current directory)")
 }
 
 // completeAgents completes the argument of commands that take an agent.
@@ -80,6 +81,7 @@ func hooksInstallCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "install claude|codex|gemini|opencode",
 		Short:   "Add the hooks to an agent's configuration",
+		Long:    "Install adds the hooks to the configuration of the agent. If they are installed already, it changes nothing.",
 		Example: "  artifactfs session hooks install claude",
 		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,6 +121,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "uninstall claude|codex|gemini|opencode",
 		Short:   "Remove the hooks from an agent's configuration",
+		Long:    "Uninstall removes the hooks from the configuration of the agent, and keeps all other settings.",
 		Example: "  artifactfs session hooks uninstall claude",
 		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -173,7 +176,8 @@ func hooksStatusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Show which agents' hooks are installed",
+		Short:   "Show for which agents the hooks are installed",
+		Long:    "Status prints a line for each agent: whether the hooks are installed, and in which file.",
 		Example: "  artifactfs session hooks status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,8 +21,8 @@ func sessionPinCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pin [ID] NAME",
 		Short: "Name a checkpoint, so that it is kept",
-		Long: `Pin names a checkpoint (default: the newest). A checkpoint with a name is kept, also by session gc. A name that is
-already in use moves to the new checkpoint.`,
+		Long: `Pin gives a checkpoint (default: the newest) a name. session gc keeps checkpoints that have a name. If NAME is already
+the name of another checkpoint of the session, it moves to this one.`,
 		Example: `  artifactfs session pin before-rename
   artifactfs session pin @~3 works -C fix-login`,
 		Args: cli.Arguments(1, 2, "[ID] NAME"),
@@ -49,9 +49,10 @@ already in use moves to the new checkpoint.`,
 func sessionUnpinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
-		Use:     "unpin NAME",
-		Short:   "Remove the name of a checkpoint",
-		Long:    `Unpin removes a name set by session pin or checkpoint --pin. The checkpoint is then kept as long as others of its age.`,
+		Use:   "unpin NAME",
+		Short: "Remove the name of a checkpoint",
+		Long: `Unpin removes a name that session pin or checkpoint --pin has set. session gc then treats the checkpoint like others of
+its age.`,
 		Example: `  artifactfs session unpin before-rename`,
 		Args:    cli.Arguments(1, 1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,16 +88,16 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 // sessionStates lists the commands that change the state of a session.
 var sessionStates = []struct{ verb, state, done, short, long, example string }{
 	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died",
-		`Pause releases the claim on a session whose mount has died, so that another machine can resume it. Unmounting a session
+		`Pause releases the claim on a session whose mount has died, so that another machine can resume the session. An unmount
 does this automatically.`, `  artifactfs session pause fix-login -m 'the machine is gone'`},
 	{"close", string(session.Closed), "closed session", "Close a session",
-		`Close marks a session as finished. Everything in it is kept, but it cannot be mounted until session reopen. The session
-must not be mounted.`, `  artifactfs session close fix-login -m merged`},
-	{"archive", string(session.Archived), "archived session", "Close a session, and keep only its newest and pinned checkpoints",
-		`Archive closes a session and marks all of its checkpoints but the newest and the pinned ones for removal by session gc.
-The session must not be mounted.`, `  artifactfs session archive fix-login && artifactfs session gc fix-login`},
+		`Close marks a session as finished. All its checkpoints are kept, but it cannot be mounted until session reopen. The
+session must not be mounted.`, `  artifactfs session close fix-login -m merged`},
+	{"archive", string(session.Archived), "archived session", "Close a session, and let gc keep only its newest and pinned checkpoints",
+		`Archive closes a session, so that it cannot be mounted until session reopen. The next session gc keeps only its newest
+and its pinned checkpoints. The session must not be mounted.`, `  artifactfs session archive fix-login && artifactfs session gc fix-login`},
 	{"reopen", string(session.Open), "reopened session", "Undo close or archive",
-		`Reopen makes a closed or archived session mountable again.`, `  artifactfs session reopen fix-login`},
+		`Reopen undoes session close and session archive: the session can be mounted again.`, `  artifactfs session reopen fix-login`},
 }
 
 // sessionStateCommands returns the commands of sessionStates.
@@ -106,7 +107,7 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 		cmd := &cobra.Command{
 			Use:     s.verb + " [DIR|SESSION] [-m REASON]",
 			Short:   s.short,
-			Long:    s.long + "\n\nThe change is recorded with its time, its author ($ARTIFACTFS_ACTOR, or the user and host) and the reason.",
+			Long:    s.long + "\n\nThe session records the change with its time, its author ($ARTIFACTFS_ACTOR, else user and host) and the reason.",
 			Example: s.example,
 			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -115,15 +116,15 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 			},
 			ValidArgsFunction: CompleteSessions(a, 1),
 		}
-		cmd.Flags().StringVarP(&reason, "message", "m", "", "the `REASON`, which is recorded")
+		cmd.Flags().StringVarP(&reason, "message", "m", "", "the `REASON` to record")
 		ofFlag(a, cmd, &of)
 		cmds = append(cmds, cmd)
 	}
 	return cmds
 }
 
-// sessionGCCommand returns the command session gc. The daemon that serves the session does the work, for unmounted ones
-// the shared daemon.
+// sessionGCCommand returns the command session gc. The daemon that serves the session drops the checkpoints; for a session
+// that is not mounted, the shared daemon does.
 func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string
 	var all, daily cli.Days
@@ -131,16 +132,15 @@ func sessionGCCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc [DIR|SESSION] [--all] [--dry-run]",
 		Short: "Drop old checkpoints",
-		Long: `Gc drops checkpoints of a session that no rule keeps, and what only they hold. Kept are all that are younger than
---keep-all; of the older ones the last of each day, up to --keep-daily; the pinned ones; and always the newest. Of an
-archived session only the last two.
+		Long: `Gc drops old checkpoints of a session, and the objects that only these checkpoints contain, on this host and on the
+session remote. It keeps the newest checkpoint, the pinned ones, those younger than --keep-all, and of the older ones
+the last of each day (UTC) up to the age of --keep-daily. Of an archived session it keeps only the newest checkpoint and
+the pinned ones.
 
-What was recorded in the transcript is dropped with them: records that are older than --keep-daily and belong to a
-checkpoint that is gone. Turns keep their numbers. Facts and the handoff stay.
+Gc also drops records of the transcript that are older than --keep-daily and belong to a dropped checkpoint. Turns keep
+their numbers. Gc never drops facts, the handoff, branches, tags, notes, or earlier values of rewritten branches.
 
-Branches, tags and notes are never touched, nor what they were before they were rewritten. What is dropped here is
-dropped on the session remote, too. --dry-run only says what would be dropped. --all does it for every session of the
-state directory. Sessions that were deleted more than 7 days ago are removed for good.`,
+Sessions that were deleted more than 7 days ago are removed permanently.`,
 		Example: `  artifactfs session gc --dry-run
   artifactfs session gc fix-login --keep-all 1d --keep-daily 7d
   artifactfs session gc --all`,
@@ -159,10 +159,10 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&dryRun, "dry-run", "n", false, "only say what would be dropped")
-	f.BoolVar(&each, "all", false, "of all sessions of the state directory")
-	f.Var(&all, "keep-all", "keep all that are younger (default 7d)")
-	f.Var(&daily, "keep-daily", "of older ones keep the last of each day for so long (default 30d)")
+	f.BoolVarP(&dryRun, "dry-run", "n", false, "only print what would be dropped")
+	f.BoolVar(&each, "all", false, "drop checkpoints of all sessions of the state directory")
+	f.Var(&all, "keep-all", "keep all checkpoints that are younger than `AGE` (default 7d)")
+	f.Var(&daily, "keep-daily", "of the older ones keep the last of each day, up to this `AGE` (default 30d)")
 	ofFlag(a, cmd, &of)
 	return cmd
 }

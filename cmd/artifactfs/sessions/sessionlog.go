@@ -25,14 +25,19 @@ func sessionLogCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log [DIR|SESSION] [-n NUMBER]",
 		Short: "List checkpoints, newest first",
-		Long: `Log prints a line for each checkpoint of a session, newest first: id, age, reason (manual, idle, interval, git, turn,
-before-risk, removal, unmount, shutdown, restore, fork), number of paths that differ from the previous one, number of
-new bytes, number of transcript records since the previous one (if any), branch, pins and message. A * after the id
-means that the checkpoint is not on the session remote yet.
+		Long: `Log prints a line for each checkpoint of a session, newest first. The columns:
+  ID        the id; * after it means that the checkpoint is not on the session remote yet
+  MADE      the age
+  WHY       the reason: manual, idle, interval, git (a branch, HEAD or stash moved), turn (a prompt was recorded),
+            before-risk, removal (many files were removed), unmount, shutdown, discard, restore or fork
+  CHANGED   number of paths that differ from the previous checkpoint
+  NEW       size of the new objects
+  RECORDED  number of transcript records since the previous checkpoint, if there are any
+  BRANCH    the branch, or the commit if HEAD is detached
+  MESSAGE   the names of pins in brackets, and the message
 
-An id can be abbreviated to a unique prefix; artifactfs session --help lists the other ways to name a checkpoint.
-
-With --session-remote URL, SESSION is looked up in that git repository.`,
+artifactfs session --help lists the ways to name a checkpoint. With --session-remote URL, SESSION is looked up on that
+git repository.`,
 		Example: `  artifactfs session log
   artifactfs session log /srv/app -n 5
   artifactfs session log fix-login --session-remote https://git.example.org/work.git
@@ -48,7 +53,7 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
 		},
 		ValidArgsFunction: CompleteSessions(a, 1),
 	}
-	cmd.Flags().IntVarP(&limit, "number", "n", 0, "at most so `MANY` (default: all)")
+	cmd.Flags().IntVarP(&limit, "number", "n", 0, "print at most `NUMBER` checkpoints (default: all)")
 	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
 	return cmd
@@ -141,10 +146,10 @@ func sessionShowCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [ID]",
 		Short: "Print the details of a checkpoint",
-		Long: `Show prints the details of a checkpoint (default: the newest): time and reason, the commit of HEAD, changes since the
-previous checkpoint, staged changes, paths that were left out and why, and the commands that fork the checkpoint and
-resume the session. It also prints how the session remote refers to the history (--session-base of mount) and the number
-of bytes sent and received.
+		Long: `Show prints the details of a checkpoint (default: the newest): its time and reason, the commit of HEAD, the changes
+since the previous checkpoint, the staged changes, the paths that were left out with the reason, and the commands that
+fork the checkpoint and resume the session. It also prints how the session remote refers to the history of the mounted
+remote (--session-base of mount), and the number of bytes sent and received.
 
 ` + addressHelp + `
 With --session-remote, SESSION alone means its newest checkpoint.`,

@@ -17,13 +17,13 @@ func sessionMergeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge SESSION[@ID]|LINK",
 		Short: "Merge the changes of another session into this one",
-		Long: `Merge merges the changes of another session into the mounted working tree. The merge base is the checkpoint where one
-session was forked from the other, or the commit that both started from. Git does the merge, with its usual result:
-merged files are written and staged; a file in conflict has conflict markers, and its stages are in the index for git
+		Long: `Merge merges the changes of another session into the mounted working tree. The merge base is the checkpoint from which
+one session was forked, or the commit from which both were started. git merges the trees, with its usual result: merged
+files are written and staged; a file in conflict has conflict markers, and the index has its three versions for git
 status, git mergetool and git add. HEAD and branches do not move, as with git merge --squash.
 
-Merge makes a checkpoint first and prints the command that restores it. Only contents that both sessions changed are
-fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code is 1 if there are conflicts.
+Merge first makes a checkpoint, and prints the command that restores it. Only contents that both sessions have changed
+are fetched. Without @ID, merge uses the newest checkpoint of SESSION. The exit code is 1 if there are conflicts.
 
 ` + addressHelp,
 		Example: `  artifactfs session merge try-2

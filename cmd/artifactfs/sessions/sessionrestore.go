@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// restoreOptions holds the flags of session restore.
+// restoreOptions contains the flags of session restore.
 type restoreOptions struct {
 	// Session to change, as a name or a directory; "": that of the current directory.
 	of string
@@ -30,18 +30,19 @@ func sessionRestoreCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore ID|--turn N [PATH...] [--staged] [--dry-run]",
 		Short: "Restore files from a checkpoint",
-		Long: `Restore changes the mounted working tree, or only PATHs in it, back to a checkpoint. Nothing is downloaded. Restore
-makes a checkpoint of the present state first and prints the command that returns to it, so that nothing is lost.
+		Long: `Restore changes the mounted working tree, or only PATHs in it, back to a checkpoint. No file is downloaded. Restore
+first makes a checkpoint of the present state, and prints the command that restores it, so nothing is lost.
 
-HEAD and branches do not move, nor does the index change without --staged. Files that checkpoints leave out, such as
-ignored files, are not touched. --dry-run only prints the changes.
+HEAD and branches do not move, and the index does not change without --staged. Files that checkpoints do not contain,
+such as ignored files, stay unchanged. With --dry-run, restore only prints the changes.
 
---turn N replaces ID: the checkpoint at the beginning of turn N of the transcript, when its prompt was recorded.
+--turn N is used instead of ID. It names the checkpoint at the beginning of turn N of the transcript, which was made
+before the prompt of that turn was recorded.
 
-PATHs are relative to the current directory, or to the directory of -C; a directory includes everything below it.
+PATHs are relative to the current directory, or to the directory of -C. A directory stands for everything below it.
 
 ` + addressHelp + `
-This replaces files by those of the other session; artifactfs session merge combines the changes of both sessions.`,
+Files are then replaced by those of the other session; artifactfs session merge combines the changes of both sessions.`,
 		Example: `  artifactfs session restore @~1 --dry-run
   artifactfs session restore 10m
   artifactfs session restore 01J9ZK src/main.c docs
@@ -64,9 +65,9 @@ This replaces files by those of the other session; artifactfs session merge comb
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.IntVar(&turn, "turn", 0, "restore the checkpoint at the beginning of turn `N`")
+	f.IntVar(&turn, "turn", 0, "restore the checkpoint at the beginning of turn `N` of the transcript")
 	f.BoolVar(&o.request.Staged, "staged", false, "also restore the index")
-	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only say what would change")
+	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only print what would change")
 	ofFlag(a, cmd, &o.of)
 	farFlag(cmd, &o.remote)
 	return cmd

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// transcriptOptions holds the flags of session transcript.
+// transcriptOptions contains the flags of session transcript.
 type transcriptOptions struct {
 	// Session, as a name or a directory; "": that of the current directory.
 	of string
@@ -32,13 +32,14 @@ func sessionTranscriptCommand(a *cli.App) *cobra.Command {
 		Use:   "transcript [DIR|SESSION] [--turn N] [--follow] [--markdown]",
 		Short: "Print the transcript of a session",
 		Long: `Transcript prints the records that session record and the hooks of coding agents have appended: time, author, kind and
-text; long tool calls are shortened. --json prints one line per record, unshortened.
+text. Long tool calls are shortened. --json prints each record completely, on one line.
 
-A new turn begins with the record of a user's prompt ("type":"prompt", or "role":"user" with no type or
-"type":"message"), or when the "turn" member changes. Unless --checkpoint is off, a checkpoint is made before a prompt
-is recorded: turn:N names it in all session commands, and session restore --turn N restores it.
+A new turn begins with the record of a user's prompt ("type":"prompt", or "role":"user" with "type":"message" or without
+a type), or with a record whose "turn" member differs from that of the previous record. A checkpoint is made before a
+prompt is recorded, unless the mount has --checkpoint off: turn:N names this checkpoint in all session commands, and
+session restore --turn N restores it.
 
---follow continues to print new records until it is interrupted.`,
+With --follow, transcript prints new records as they are appended, until Ctrl-C.`,
 		Example: `  artifactfs session transcript
   artifactfs session transcript fix-login --turn 3
   artifactfs session transcript --markdown >report.md
@@ -63,8 +64,8 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.IntVar(&o.turn, "turn", 0, "print only turn `N`")
-	f.BoolVarP(&o.follow, "follow", "f", false, "continue with records as they are appended")
-	f.BoolVar(&o.markdown, "markdown", false, "print a report in Markdown")
+	f.BoolVarP(&o.follow, "follow", "f", false, "continue to print records as they are appended")
+	f.BoolVar(&o.markdown, "markdown", false, "print the transcript as a report in Markdown")
 	ofFlag(a, cmd, &o.of)
 	return cmd
 }

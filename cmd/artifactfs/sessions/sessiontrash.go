@@ -15,21 +15,22 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionDeleteCommand returns the command session delete. A deleted session is in the trash for 7 days.
+// sessionDeleteCommand returns the command session delete. A deleted session stays in the trash for 7 days.
 func sessionDeleteCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var yes, takeOver bool
 	cmd := &cobra.Command{
 		Use:   "delete [DIR|SESSION] [--yes]",
-		Short: "Remove a session everywhere",
-		Long: `Delete removes a session from this host and from its session remote: its checkpoints, branches, tags, notes and claim.
-The session must not be mounted, and no other machine may be using it (--take-over deletes it anyway). With
---session-remote, it need not exist on this host.
+		Short: "Delete a session on this host and on its session remote",
+		Long: `Delete deletes a session on this host and on its session remote: its checkpoints, branches, tags, notes and claim. The
+session must not be mounted, and no other machine may use it, unless --take-over is given. With --session-remote, the
+session need not exist on this host.
 
-On a terminal delete asks for confirmation; elsewhere --yes is required. session undelete restores the session for 7
-days; after that, the next session delete or gc removes it permanently.
+On a terminal, delete asks for confirmation; elsewhere --yes is required. session undelete can restore the session for 7
+days. After that, the next session delete or session gc removes it permanently.
 
-Git does not delete a branch that HEAD of the session remote points to; delete prints a warning for it.`,
+git servers refuse to delete the branch that HEAD of the repository points to. Delete prints a warning for such a
+branch.`,
 		Example: `  artifactfs session delete fix-login
   artifactfs session delete fix-login --session-remote https://git.example.org/work.git --yes`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
@@ -40,9 +41,10 @@ Git does not delete a branch that HEAD of the session remote points to; delete p
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&remote, "session-remote", "", "where else it is: the git repository `URL` (default that of the session here)")
-	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
-	f.BoolVar(&takeOver, "take-over", false, "delete it though another machine seems to be at work in it")
+	f.StringVar(&remote, "session-remote", "", "the git repository `URL` that has the session (default: the session remote of\n"+
+		"the session on this host)")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	f.BoolVar(&takeOver, "take-over", false, "delete the session even if another machine seems to use it")
 	ofFlag(a, cmd, &of)
 	return cmd
 }
@@ -104,9 +106,9 @@ func sessionUndeleteCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undelete SESSION",
 		Short: "Restore a deleted session",
-		Long: `Undelete restores a session that was deleted in the last 7 days, on this host and on its session remote. If several have
-the same name, it restores the one deleted last. With --session-remote, the session need not have been on this host; use
-session resume to mount it.`,
+		Long: `Undelete restores a session that was deleted in the last 7 days, on this host and on its session remote. If several
+deleted sessions have the same name, it restores the one that was deleted last. With --session-remote, the session need
+not have been on this host. Undelete does not mount the session; artifactfs session resume does.`,
 		Example: `  artifactfs session undelete fix-login
   artifactfs session undelete fix-login --session-remote https://git.example.org/work.git`,
 		Args: cli.Arguments(1, 1, "SESSION"),
@@ -131,7 +133,7 @@ session resume to mount it.`,
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&remote, "session-remote", "", "where else it was: the git repository `URL`")
+	cmd.Flags().StringVar(&remote, "session-remote", "", "the git repository `URL` on which the session was deleted")
 	return cmd
 }
 

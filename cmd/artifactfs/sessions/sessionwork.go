@@ -24,13 +24,13 @@ func sessionNoteCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "note [COMMIT] -|JSON",
 		Short: "Write a git note on a commit or a checkpoint",
-		Long: `Note writes JSON, given as an argument or read from stdin (-), as a git note on COMMIT (default: HEAD). git notes
---ref=agent and git log --notes=agent show it, and it is pushed to the session remote like commits. If both the existing
-note and the new one are JSON objects, their members are merged, and new members replace old ones of the same name;
-otherwise the new note replaces the old one. Text that looks like a secret is removed.
+		Long: `Note writes JSON, which is an argument or is read from stdin (-), as a git note on COMMIT (default: HEAD). git notes
+--ref=agent and git log --notes=agent show the note. It is pushed to the session remote. If the existing note and the
+new one are JSON objects, their members are merged, and new members replace existing ones of the same name; otherwise
+the new note replaces the existing one. Text that looks like a secret is removed.
 
-COMMIT is named as in git. As in the other session commands, @ is the newest checkpoint and @~1 the one before it; these
-and the full id of a checkpoint write the note on the commit of the checkpoint, not on HEAD.`,
+COMMIT is a name of a commit in git. @ (the newest checkpoint), @~1 (the one before it) and the full id of a checkpoint
+name the commit in which that checkpoint is stored, as in the other session commands.`,
 		Example: `  artifactfs session note '{"model":"m-1","task":"fix login"}'
   artifactfs session note @ '{"tests":"passed"}'
   agent --summary | artifactfs session note HEAD~1 --ref agent --json -
@@ -54,7 +54,7 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&ref, "ref", "agent", "write to refs/notes/`NAME`")
+	f.StringVar(&ref, "ref", "agent", "write the note to refs/notes/`NAME`")
 	ofFlag(a, cmd, &of)
 	return cmd
 }
@@ -116,11 +116,12 @@ func sessionRecordCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record [FILE|-]",
 		Short: "Append to the transcript of a session",
-		Long: `Record reads JSON objects, one per line, and appends them to the transcript of the session: turns, tool calls, or any
-other record of the work. They are stored in refs/afs/transcript/SESSION, each with its time and the newest checkpoint
-at that time, and pushed to the session remote. Text that looks like a secret is removed before anything is written.
+		Long: `Record reads JSON objects, one per line, and appends them to the transcript of the session. A record is a prompt, a tool
+call, or any other JSON object. Records are stored in refs/afs/transcript/SESSION, each with its time and the newest
+checkpoint at that time, and are pushed to the session remote. Text that looks like a secret is removed before anything
+is written.
 
-While its input stays open, record writes pending lines at every pause in the input.`,
+If the input stays open, record appends the lines that it has read at each pause of 0.2 seconds.`,
 		Example: `  agent --events | artifactfs session record -C /srv/app
   echo '{"role":"user","text":"fix the login"}' | artifactfs session record
   artifactfs session record turns.jsonl --json`,
