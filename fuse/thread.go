@@ -22,7 +22,21 @@ import (
 // would keep the mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c,
 // request_wait_answer). If a lock file were among them, a successor could not start. With a separate table the thread
 // keeps only harmless files open.
+//
+// The descriptors of other threads are closed on this thread, and their numbers may mean other files here. So f must
+// call WithAllFiles for everything that uses a file of the process, opens a file for others, or starts a program.
 func WithoutDevice(f func() error) error { return withFiles(nil, f) }
+
+// WithAllFiles runs f on a thread that has all files of the process open, and returns the error of f. It is meant for
+// functions that run under WithoutDevice and need those files, for example to read the working tree.
+//
+// f must not wait for a mount of this process. Starting a program also needs this function, because os/exec reads
+// the program's output from a pipe in another goroutine, which runs on a thread with other descriptors.
+func WithAllFiles(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }() // Go never runs a new goroutine on a locked thread, nor starts threads from one
+	return <-done
+}
 
 // tellKernel calls tell, which sends a notice to the kernel, and returns its status. Some notices wait for locks of the
 // mount, whose holders may wait for replies of this process. So tell runs on a thread that has no open file except the

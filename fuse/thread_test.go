@@ -56,3 +56,45 @@ func TestWithoutDeviceLeavesTheRuntimeAlone(t *testing.T) {
 		}
 	}
 }
+
+// On a thread without the device, a number may mean another file than in the process. WithAllFiles must use the files
+// of the process, and must leave files open for it.
+func TestWithAllFiles(t *testing.T) {
+	f, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var want unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &want); err != nil {
+		t.Fatal(err)
+	}
+	var left *os.File
+	err = WithoutDevice(func() error {
+		// Other files get the lowest numbers of this thread, so that f's number means one of them.
+		for {
+			fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			if fd >= int(f.Fd()) {
+				break
+			}
+		}
+		return WithAllFiles(func() (err error) {
+			var got unix.Stat_t
+			if err := unix.Fstat(int(f.Fd()), &got); err != nil || got.Rdev != want.Rdev {
+				return fmt.Errorf("file of the process: device %x, %v; want device %x", got.Rdev, err, want.Rdev)
+			}
+			left, err = os.Open("/dev/zero")
+			return err
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	if n, err := left.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Errorf("read file that was opened: %d bytes, %v", n, err)
+	}
+}

@@ -234,7 +234,8 @@ func (r *Redirects) bind(d *redirect) error {
 	if r.ending || d.active.Load() {
 		return nil
 	}
-	if err := r.makeBacking(d); err != nil {
+	// The working tree reads from files that this thread may not have open.
+	if err := fuse.WithAllFiles(func() error { return r.makeBacking(d) }); err != nil {
 		return err
 	}
 	root, err := unix.Open(r.o.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
@@ -250,10 +251,15 @@ func (r *Redirects) bind(d *redirect) error {
 		return fmt.Errorf("open redirected directory %s: %w", d.Path, err)
 	}
 	defer unix.Close(dir)
-	if _, empty, err := r.bare(context.Background(), d.Path); err != nil {
+	err = fuse.WithAllFiles(func() error {
+		_, empty, err := r.bare(context.Background(), d.Path)
+		if err == nil && !empty {
+			err = fault.ErrHasFiles
+		}
 		return err
-	} else if !empty {
-		return fault.ErrHasFiles
+	})
+	if err != nil {
+		return err
 	}
 	if err := unix.Mount(r.backing(d.Redirect), proc.Thread.FDPath(dir), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind-mount redirect %s: %w", d.Path, err)

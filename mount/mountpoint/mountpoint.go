@@ -157,10 +157,12 @@ func Detach(ctx context.Context, dir string) error {
 	if os.Geteuid() == 0 {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
-	if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
-		return fmt.Errorf("run fusermount3: %w: %s", err, bytes.TrimSpace(out))
-	}
-	return nil
+	return fuse.WithAllFiles(func() error { // the caller's thread may have other descriptors than the process
+		if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
+			return fmt.Errorf("run fusermount3: %w: %s", err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
 }
 
 // make creates the directory and those parents that do not exist, and records them in Created.
