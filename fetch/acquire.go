@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -64,22 +65,35 @@ func (s *Snapshot) Took() time.Duration { return s.took }
 // Shallow returns the commits without their parents on this host. Wait must have returned.
 func (s *Snapshot) Shallow() []object.ID { return s.shallow }
 
-// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs if
+// acquirer finds the commits that refs name, and fetches commits with their trees: for new mounts, for mounts that follow a branch,
+// and for mounts that are resumed. It has no state of its own.
+type acquirer struct {
+	repo    *bare.Repo
+	storage *storage
+	fetcher *fetcher
+	trees   *trees
+	history *history
+	tasks   *tasks
+	notices *notices
+	log     *zap.Logger
+}
+
+// acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs if
 // the remote supports filters. It returns as soon as the commit has been read; the trees follow in
 // the background. If ctx ends before that, nothing of the commit is kept.
-func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
+func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	start := time.Now()
-	caps, err := s.remote.Capabilities(ctx)
+	caps, err := a.fetcher.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {
-		return s.acquireWithGit(ctx, ref, start)
+		return a.acquireWithGit(ctx, ref, start)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := s.prepare(ctx, caps.Format, true); err != nil {
+	if err := a.storage.prepare(ctx, caps.Format, true); err != nil {
 		return nil, err
 	}
-	target, err := s.resolve(ctx, ref)
+	target, err := a.resolve(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +103,13 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 		snap.finish(nil)
 		return snap, nil
 	}
-	if s.haveSnapshot(snap) {
+	if a.haveSnapshot(snap) {
 		snap.Local = true
-		snap.shallow = s.repo.Boundary()
+		snap.shallow = a.repo.Boundary()
 		snap.finish(nil)
 		return snap, nil
 	}
-	if err := s.stream(ctx, caps, target, snap); err != nil {
+	if err := a.stream(ctx, caps, target, snap); err != nil {
 		return nil, err
 	}
 	return snap, nil
@@ -120,8 +134,8 @@ func (s *Snapshot) finish(err error) {
 
 // haveSnapshot reads a commit that is on this host. Packs are stored whole, so a commit is never
 // without its trees.
-func (s *Store) haveSnapshot(snap *Snapshot) bool {
-	return readSnapshot(snap, s.objects.Get)
+func (a *acquirer) haveSnapshot(snap *Snapshot) bool {
+	return readSnapshot(snap, a.storage.objects.Get)
 }
 
 // readSnapshot reads the commit and the root tree of a snapshot with get. It returns false if get
@@ -143,34 +157,34 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 }
 
 // stream starts the fetch and returns when the commit has been read.
-func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
-	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: s.repo.CompleteTips()}
+func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
+	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: a.repo.CompleteTips()}
 	if caps.Shallow { // beside haves too: the remote may know none of them
 		req.Depth = acquireDepth
 	}
 	if caps.Filter {
 		req.Filter = "blob:none"
 	} else {
-		s.notice("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
+		a.notices.add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
 		req.Depth = min(req.Depth, 1) // without a filter, the contents of the parent commit would be sent too
 	}
 	// The fetch must outlive ctx once the commit is readable, and end with ctx before: it has a
 	// context of its own, to which ctx is attached until then.
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
-	s.streamBegins()
-	started := s.background(func(closing context.Context) {
+	a.trees.streamBegins()
+	started := a.tasks.start(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
-		err := s.blobPipe.RequestObject(streamCtx, t.want, func() error { return s.receive(streamCtx, req, snap) })
-		s.streamEnds()
+		err := a.fetcher.pipe.RequestObject(streamCtx, t.want, func() error { return a.receive(streamCtx, req, snap) })
+		a.trees.streamEnds()
 		if err != nil {
-			s.log.Warn("acquisition ended early", zap.Stringer("commit", snap.Commit), zap.Error(err))
+			a.log.Warn("acquisition ended early", zap.Stringer("commit", snap.Commit), zap.Error(err))
 		}
 		snap.finish(err)
 	})
 	if !started {
-		s.streamEnds()
+		a.trees.streamEnds()
 		cancel()
 		return ErrClosed
 	}
@@ -188,9 +202,9 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 }
 
 // receive reads the pack of an acquisition. Each object is readable as soon as it has arrived.
-func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
-	s.remote.OpenSpare() // this fetch occupies the open connection: the first reader must not have to open another
-	resp, err := s.request(ctx, req)
+func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
+	a.fetcher.remote.OpenSpare() // this fetch occupies the open connection: the first reader must not have to open another
+	resp, err := a.fetcher.request(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -202,11 +216,11 @@ func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *S
 		snap.bytes.Add(int64(n))
 		return n, err
 	})
-	err = s.ingest(ctx, counted, func(id object.ID, t object.Type, content []byte) {
+	err = a.fetcher.ingest(ctx, counted, func(id object.ID, t object.Type, content []byte) {
 		snap.objects.Add(1)
 		switch {
 		case t == object.Tree:
-			s.announce(id)
+			a.trees.announce(id)
 		case t == object.Commit && id == snap.Commit:
 			info, err := object.ParseCommit(snap.Format, content)
 			if err != nil {
@@ -223,7 +237,7 @@ func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *S
 		err = refused
 	}
 	if err == nil {
-		err = s.repo.AddBoundary(resp.Shallow, s.hasParents)
+		err = a.repo.AddBoundary(resp.Shallow, a.storage.hasParents)
 	}
 	return err
 }

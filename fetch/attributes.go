@@ -126,7 +126,7 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 			return nil, err
 		}
 	}
-	entries, err := v.store.directory(ctx, v.root, dir)
+	entries, err := v.store.trees.directory(ctx, v.root, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func depth(dir string) int {
 
 // attributesEntry returns the entry of a directory's .gitattributes.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
-	entries, err := v.store.directory(ctx, v.root, dir)
+	entries, err := v.store.trees.directory(ctx, v.root, dir)
 	if err != nil {
 		return object.TreeEntry{}, false
 	}

@@ -10,7 +10,7 @@ import (
 const (
 	// ignoreName is the file with which a repository excludes paths from git status and git add.
 	ignoreName = ".gitignore"
-	// maxConfigFiles bounds Store.configFiles, in trees.
+	// maxConfigFiles bounds counts.configFiles, in trees.
 	maxConfigFiles = 32
 )
 
@@ -24,29 +24,38 @@ type configFiles struct {
 // GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of all files of the tree.
 // It waits for trees. Mounts of the same tree share the result.
 func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, files int, err error) {
-	s := v.store
-	s.mu.Lock()
-	r, ok := s.configFiles[v.root]
-	s.mu.Unlock()
-	if !ok {
-		if err := s.findConfigFiles(ctx, v.root, "", &r); err != nil {
-			return nil, nil, 0, err
-		}
-		s.mu.Lock()
-		// The map is a cache of few trees: clearing it is simpler than recording the order of use, and costs one walk of each
-		// tree that is needed again.
-		if len(s.configFiles) >= maxConfigFiles {
-			clear(s.configFiles)
-		}
-		s.configFiles[v.root] = r
-		s.mu.Unlock()
+	r, err := v.store.counts.configFilesOf(ctx, v.root)
+	if err != nil {
+		return nil, nil, 0, err
 	}
 	return slices.Clone(r.ignore), slices.Clone(r.attributes), r.files, nil
 }
 
+// configFilesOf returns the configuration files of a tree. It waits for trees.
+func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFiles, err error) {
+	cs.mu.Lock()
+	r, ok := cs.configFiles[tree]
+	cs.mu.Unlock()
+	if ok {
+		return r, nil
+	}
+	if err := cs.findConfigFiles(ctx, tree, "", &r); err != nil {
+		return configFiles{}, err
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	// The map is a cache of few trees: clearing it is simpler than recording the order of use, and costs one walk of each
+	// tree that is needed again.
+	if len(cs.configFiles) >= maxConfigFiles {
+		clear(cs.configFiles)
+	}
+	cs.configFiles[tree] = r
+	return r, nil
+}
+
 // findConfigFiles adds the configuration files below a tree to the result, to. dir is the path of the tree, "" for the root.
-func (s *Store) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
-	entries, err := s.Tree(ctx, tree)
+func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
+	entries, err := cs.trees.entries(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -56,7 +65,7 @@ func (s *Store) findConfigFiles(ctx context.Context, tree object.ID, dir string,
 		}
 		switch {
 		case e.Mode == object.ModeDir:
-			if err := s.findConfigFiles(ctx, e.ID, join(dir, e.Name), to); err != nil {
+			if err := cs.findConfigFiles(ctx, e.ID, join(dir, e.Name), to); err != nil {
 				return err
 			}
 		// A symlink or submodule with such a name is not read as configuration.

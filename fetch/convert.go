@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -38,7 +39,7 @@ func convertedID(id object.ID, r convert.Rule, path string) object.ID {
 // converted returns contents as git checkout would write them.
 func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, error) {
 	key := convertedID(b.ID, r, b.Path)
-	if c, ok := v.store.content(key); ok {
+	if c, ok := v.store.storage.content(key); ok {
 		return c, nil
 	}
 	if err := r.Check(); err != nil {
@@ -57,7 +58,7 @@ func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, 
 		return nil, fmt.Errorf("read %s: %w", b.Path, err)
 	}
 	content := r.Apply(b.ID, stored)
-	err = v.store.keep(odb.Object{ID: key, Type: object.Blob, Size: int64(len(content)), Data: content})
+	err = v.store.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: int64(len(content)), Data: content})
 	return memoryContent(content), err
 }
 
@@ -78,6 +79,36 @@ type smudge struct {
 	err     error
 	refused bool   // an optional driver refused to filter it
 	data    []byte // set for small contents
+}
+
+// smudges knows the conversions in progress, so that a blob is converted once for all mounts that show it.
+type smudges struct {
+	mu      sync.Mutex
+	running map[object.ID]*smudge // by the key of the result in the cache
+}
+
+// join returns the conversion with the key. begun is true if there was none, so that the caller must run the conversion and then
+// call end. The caller counts as a waiter unless it only converts ahead of readers.
+func (s *smudges) join(key object.ID, ahead bool) (m *smudge, begun bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.running[key]
+	if !ok {
+		m = &smudge{done: make(chan struct{})}
+		s.running[key] = m
+	}
+	if !ahead {
+		m.waiters.Add(1)
+	}
+	return m, !ok
+}
+
+// end removes a conversion from those in progress and wakes its waiters.
+func (s *smudges) end(key object.ID, m *smudge) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, key)
+	close(m.done)
 }
 
 // smudged returns contents that programs convert. It runs the programs unless the result is in the
@@ -112,7 +143,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 		case m.data != nil:
 			return memoryContent(m.data), nil
 		}
-		if c, ok := v.store.content(key); ok {
+		if c, ok := v.store.storage.content(key); ok {
 			return c, nil
 		}
 		return nil, fmt.Errorf("read %s: converted contents were evicted at once: the cache is too small", b.Path)
@@ -133,46 +164,29 @@ func (v *View) refuse(key object.ID) {
 // only converts ahead.
 func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
-	s.mu.Lock()
-	m, ok := s.smudges[key]
-	if !ok {
-		m = &smudge{done: make(chan struct{})}
-		s.smudges[key] = m
-	}
-	if !ahead {
-		m.waiters.Add(1)
-	}
-	s.mu.Unlock()
-	if ok {
+	m, begun = s.smudges.join(key, ahead)
+	if !begun {
 		return m, false
 	}
-	started := s.background(func(ctx context.Context) {
+	started := s.tasks.start(func(ctx context.Context) {
 		m.data, m.err = v.runPrograms(ctx, b, r, key, m, ahead)
 		// A driver that is not `required` may fail, and git then keeps the contents as they are.
 		if d, ok := r.Driver(); ok && !d.Required && errors.Is(m.err, filter.ErrUnfiltered) {
 			s.log.Warn("content stays unfiltered", zap.String("path", b.Path), zap.String("filter", d.Name), zap.Error(m.err))
 			m.refused = true
 		}
-		s.landSmudge(key, m)
+		s.smudges.end(key, m)
 	})
 	if !started {
 		m.err = ErrClosed
-		s.landSmudge(key, m)
+		s.smudges.end(key, m)
 	}
 	return m, true
 }
 
-// landSmudge removes a conversion from those in progress and wakes its waiters.
-func (s *Store) landSmudge(key object.ID, m *smudge) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.smudges, key)
-	close(m.done)
-}
-
 // runPrograms converts contents and stores them under key. It returns them too if they are small.
 func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, m *smudge, ahead bool) ([]byte, error) {
-	if c, ok := v.store.content(key); ok { // another conversion has finished since the caller looked
+	if c, ok := v.store.storage.content(key); ok { // another conversion has finished since the caller looked
 		c.Release()
 		return nil, nil
 	}
@@ -206,7 +220,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	}
 	// The result is stored in the cache only as a whole: a driver may fail after half of its
 	// output.
-	out := &spool{store: v.store}
+	out := &spool{storage: v.store.storage}
 	defer out.discard()
 	d, ok := r.Driver()
 	f := filter.File{
@@ -237,7 +251,7 @@ func hexOf(id object.ID) string {
 
 // spool receives contents of unknown size: in memory first, in a file when they exceed spoolOver.
 type spool struct {
-	store *Store
+	storage *storage
 	// data holds the contents while they are at most spoolOver bytes.
 	data []byte
 	// file receives the contents after that; nil before.
@@ -256,7 +270,7 @@ func (o *spool) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	if o.file == nil {
-		f, err := o.store.blobs.Spool(o.size)
+		f, err := o.storage.blobs.Spool(o.size)
 		if err != nil {
 			return 0, err
 		}
@@ -272,7 +286,7 @@ func (o *spool) Write(p []byte) (int, error) {
 // Reset empties the spool.
 func (o *spool) Reset() error {
 	o.discard()
-	*o = spool{store: o.store}
+	*o = spool{storage: o.storage}
 	return nil
 }
 
@@ -294,9 +308,9 @@ func (o *spool) keep(key object.ID) ([]byte, error) {
 		if data == nil {
 			data = []byte{}
 		}
-		return data, o.store.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, Data: data})
+		return data, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, Data: data})
 	}
 	f := o.file
 	o.file = nil // PutFile closes it
-	return nil, o.store.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, File: f})
+	return nil, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, File: f})
 }

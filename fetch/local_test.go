@@ -119,7 +119,7 @@ func testLocalObjects(t *testing.T, f object.Format, packed bool) {
 	if err := local.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := s.get(commit, object.MaxCommitSize); err == nil {
+	if _, _, err := s.storage.get(commit, object.MaxCommitSize); err == nil {
 		t.Error("what was taken back is read on")
 	}
 	if res, err := local.Join(t.Context(), odb.JoinOptions{}); err != nil && !strings.Contains(err.Error(), "closed") {

@@ -42,7 +42,7 @@ func TestObjectsAreFoundWhileGitRepacks(t *testing.T) {
 	}
 	git("init", "-q", "-b", "main")
 	s := openStore(t, t.TempDir(), "http://127.0.0.1:1/nowhere.git")
-	if err := s.prepare(t.Context(), object.SHA1, true); err != nil {
+	if err := s.storage.prepare(t.Context(), object.SHA1, true); err != nil {
 		t.Fatal(err)
 	}
 	objectsDir := filepath.Join(dir, ".git", "objects")
@@ -72,11 +72,11 @@ func TestObjectsAreFoundWhileGitRepacks(t *testing.T) {
 	}
 	for range 2 { // without a pack before, and with one that is replaced
 		id, text := commit()
-		if _, got, err := s.get(id, 1<<20); err != nil || !bytes.Equal(got, text) {
+		if _, got, err := s.storage.get(id, 1<<20); err != nil || !bytes.Equal(got, text) {
 			t.Errorf("contents of a blob that is being packed: got %q, %v", got, err)
 		}
 		id, text = commit()
-		if from, _, n, err := s.find(id); err != nil || n != int64(len(text)) {
+		if from, _, n, err := s.storage.find(id); err != nil || n != int64(len(text)) {
 			t.Errorf("size of a blob that is being packed: got %d, %v", n, err)
 		} else {
 			var got bytes.Buffer

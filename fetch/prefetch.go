@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,6 +41,38 @@ type prefetchKey struct {
 	budget int64
 }
 
+// prefetches knows which prefetches are in progress, so that mounts of the same tree do not walk it at the same time.
+type prefetches struct {
+	mu      sync.Mutex
+	running map[prefetchKey]chan struct{} // the channel is closed when the prefetch ends
+}
+
+// begin waits until no other mount runs the prefetch key. Other callers wait until done is called. If ctx ends first, begin returns
+// its error.
+func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), err error) {
+	for {
+		p.mu.Lock()
+		other, ok := p.running[key]
+		if !ok {
+			mine := make(chan struct{})
+			p.running[key] = mine
+			p.mu.Unlock()
+			return func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				delete(p.running, key)
+				close(mine)
+			}, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0: no limit), or ctx ends.
 // It returns an error if some could not be fetched. Blobs are fetched class by class, most likely needed first, with one walk
 // of the tree for each class; only the queue is kept in memory. If another mount is prefetching the same tree, Prefetch waits
@@ -48,14 +81,14 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	if policy == PrefetchNone || v.shown().IsZero() {
 		return nil
 	}
-	start := v.store.bytesIn.Load()
-	done, err := v.store.exclusively(ctx, prefetchKey{v.shown(), policy, budget})
+	start := v.store.fetcher.bytesIn.Load()
+	done, err := v.store.prefetches.begin(ctx, prefetchKey{v.shown(), policy, budget})
 	if err != nil {
 		return err
 	}
 	defer done()
-	lost := v.store.blobPipe.Lost()
-	spent := func() bool { return budget > 0 && v.store.bytesIn.Load()-start >= budget }
+	lost := v.store.fetcher.pipe.Lost()
+	spent := func() bool { return budget > 0 && v.store.fetcher.bytesIn.Load()-start >= budget }
 	// The walk for one class counts the files of the others, so that no walk is made for a class without files.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
@@ -66,7 +99,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 			return err
 		}
 		// While the remote fails, the wants of the next classes would be given up as well.
-		if _, err := v.store.blobPipe.Failure(); err != nil && v.store.blobPipe.Lost() > lost {
+		if _, err := v.store.fetcher.pipe.Failure(); err != nil && v.store.fetcher.pipe.Lost() > lost {
 			return v.lostSince(lost)
 		}
 		if spent() {
@@ -82,36 +115,10 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 
 // lostSince returns an error if contents were given up after the pipeline's method Lost had returned before.
 func (v *RawView) lostSince(before int) error {
-	if n := v.store.blobPipe.Lost() - before; n > 0 {
-		return fmt.Errorf("fetch %d blobs: %w", n, v.store.requestFailure())
+	if n := v.store.fetcher.pipe.Lost() - before; n > 0 {
+		return fmt.Errorf("fetch %d blobs: %w", n, v.store.fetcher.requestFailure())
 	}
 	return nil
-}
-
-// exclusively waits until no other mount runs the same prefetch. Other callers wait until done is called. If ctx ends first,
-// exclusively returns its error.
-func (s *Store) exclusively(ctx context.Context, h prefetchKey) (done func(), err error) {
-	for {
-		s.mu.Lock()
-		other, ok := s.prefetches[h]
-		if !ok {
-			mine := make(chan struct{})
-			s.prefetches[h] = mine
-			s.mu.Unlock()
-			return func() {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				delete(s.prefetches, h)
-				close(mine)
-			}, nil
-		}
-		s.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }
 
 // prefetchClass queues the missing blobs of a class, and counts those of the others.
@@ -119,12 +126,12 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	var wants []prioritize.Want
 	var err error
 	flush := func(room int) bool {
-		v.store.blobPipe.Queue(wants)
+		v.store.fetcher.pipe.Queue(wants)
 		wants = nil
 		err = v.awaitQueue(ctx, room)
 		return err == nil && !spent()
 	}
-	_, walkErr := v.store.walkTree(ctx, v.shown(), "", func(f file) bool {
+	_, walkErr := v.store.trees.walk(ctx, v.shown(), "", func(f file) bool {
 		if !v.missing(f.id) {
 			return true
 		}
@@ -159,9 +166,9 @@ func classOf(f file) prioritize.Class {
 // longer.
 func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 	for {
-		_, queued := v.store.blobPipe.Queued()
+		_, queued := v.store.fetcher.pipe.Queued()
 		wait, recovered := prefetchPoll, v.store.Recovered()
-		if _, err := v.store.blobPipe.Failure(); err != nil {
+		if _, err := v.store.fetcher.pipe.Failure(); err != nil {
 			wait = offlineWait
 		} else if queued <= room {
 			return nil
@@ -180,7 +187,7 @@ func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 
 // awaitPrefetched waits until no blob that a prefetch wants is queued or in flight.
 func (v *RawView) awaitPrefetched(ctx context.Context) error {
-	for v.store.blobPipe.Prefetching() > 0 {
+	for v.store.fetcher.pipe.Prefetching() > 0 {
 		select {
 		case <-time.After(prefetchPoll):
 		case <-ctx.Done():
@@ -195,7 +202,7 @@ func (v *RawView) awaitPrefetched(ctx context.Context) error {
 func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Counts)) (Counts, error) {
 	// The user asks for these files: objects that were refused before are worth another request.
 	v.store.Forgive()
-	p := v.store.blobPipe
+	p := v.store.fetcher.pipe
 	reached := time.Now() // when the remote last answered
 	for asked := false; ; asked = true {
 		if p.Reachable() {
@@ -213,7 +220,7 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 			progress(h)
 			// The want was removed from the queue without an arrival, so it was given up.
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
-				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.contentsFailure(wants[0].ID))
+				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.fetcher.contentsFailure(wants[0].ID))
 			}
 			if len(wants) > 0 && wait && time.Since(reached) > p.Deadline() { // as long as a read would wait
 				_, cause := p.Failure()
@@ -233,113 +240,11 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 	}
 }
 
-// Counts counts the files of a tree, their blobs, and the blobs on this host.
-type Counts struct {
-	Files, Blobs, Fetched int
-	Bytes                 int64 // of the blobs on this host
-}
-
-// Counts counts the whole tree, or, while its trees are being fetched, those that have arrived. It
-// never waits.
-func (v *RawView) Counts(ctx context.Context) Counts { return v.store.countLocal(v.shown()) }
-
-// countLocal counts the files of a tree as far as its trees are on this host.
-func (s *Store) countLocal(tree object.ID) Counts {
-	c := counter{store: s, seen: map[object.ID]struct{}{}, missing: func(file) {}}
-	s.walkLocal(tree, "", func(f file) { c.add(f) })
-	return c.Counts
-}
-
-// treeCount is the result of counting a tree.
-type treeCount struct {
-	Counts
-	// began is the time at which the count began: contents that arrived later may be missing in it.
-	began time.Time
-}
-
-// maxCounts bounds Store.counts.
-const maxCounts = 256
-
-// CountsSince returns a count that began after then, shared by all mounts of the tree: counting a
-// large tree takes a tenth of a second. If ctx ends first it returns the previous count, and the
-// new one continues for later callers.
-func (v *RawView) CountsSince(ctx context.Context, then time.Time) Counts {
-	s, tree := v.store, v.shown()
-	for {
-		s.mu.Lock()
-		c := s.counts[tree]
-		done := s.counting[tree]
-		if done == nil && c.began.Before(then) {
-			done = make(chan struct{})
-			s.counting[tree] = done
-			go s.recount(tree, done)
-		}
-		s.mu.Unlock()
-		if !c.began.Before(then) {
-			return c.Counts
-		}
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return c.Counts
-		case <-s.stop:
-			return c.Counts
-		}
-	}
-}
-
-// recount counts a tree and closes done. After Close of the store it only closes done.
-func (s *Store) recount(tree object.ID, done chan struct{}) {
-	began := time.Now()
-	// end stores the count and wakes all that wait for it.
-	end := func(h Counts, counted bool) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		// The map is cleared rather than aged: mounts that are polled count again within a tenth of
-		// a second.
-		if len(s.counts) >= maxCounts {
-			clear(s.counts)
-		}
-		if counted {
-			s.counts[tree] = treeCount{h, began}
-		}
-		delete(s.counting, tree)
-		close(done)
-	}
-	if !s.background(func(context.Context) { end(s.countLocal(tree), true) }) {
-		end(Counts{}, false)
-	}
-}
-
-// counter counts files, and each blob once.
-type counter struct {
-	Counts
-	store   *Store
-	seen    map[object.ID]struct{}
-	missing func(file) // called for each blob that is not on this host
-}
-
-// add counts one file, and its blob if no other file had the same.
-func (c *counter) add(f file) {
-	c.Files++
-	if _, again := c.seen[f.id]; again {
-		return
-	}
-	c.seen[f.id] = struct{}{}
-	c.Blobs++
-	if n, ok := c.store.contentSize(f.id); ok {
-		c.Fetched++
-		c.Bytes += n
-	} else {
-		c.missing(f)
-	}
-}
-
 // count counts the files that match and calls missing for each blob that is not on this host. It
 // waits for trees.
 func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(file)) (Counts, error) {
-	c := counter{store: v.store, seen: map[object.ID]struct{}{}, missing: missing}
-	_, err := v.store.walkTree(ctx, v.shown(), "", func(f file) bool {
+	c := counter{storage: v.store.storage, seen: map[object.ID]struct{}{}, missing: missing}
+	_, err := v.store.trees.walk(ctx, v.shown(), "", func(f file) bool {
 		if match(f.path) {
 			c.add(f)
 		}

@@ -30,27 +30,6 @@ const (
 	fewUnknown = 16
 )
 
-// Missing returns those of ids that are not in the store's packs.
-func (s *Store) Missing(ids []object.ID) []object.ID {
-	var missing []object.ID
-	for _, id := range ids {
-		if !s.objects.Has(id) {
-			missing = append(missing, id)
-		}
-	}
-	return missing
-}
-
-// Refresh finds packs that other processes, such as git, have added to the store.
-func (s *Store) Refresh() error { return s.objects.Refresh() }
-
-// Format returns the store's object format. It must not be called before a commit was acquired, because the format is unknown
-// until then.
-func (s *Store) Format() object.Format { return s.objects.Format() }
-
-// Objects returns the store's object directory.
-func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
-
 // Provide returns when the objects are in the store's packs, where git reads them. It writes the cached objects into a pack,
 // waits for the objects that are in flight, and requests the rest. wanted are objects of any type: a commit is fetched with
 // its trees and its history. along lists blobs that are requested as well; it is no error if they are still missing
@@ -59,7 +38,7 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
 	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
 	done := make(chan error, 1)
-	if !s.background(func(ctx context.Context) { done <- p.run(ctx) }) {
+	if !s.tasks.start(func(ctx context.Context) { done <- p.run(ctx) }) {
 		return ErrClosed
 	}
 	select {
@@ -90,12 +69,12 @@ type provision struct {
 // last round.
 func (p *provision) run(ctx context.Context) error {
 	s := p.s
-	s.blobPipe.NoteReader()
+	s.fetcher.pipe.NoteReader()
 	if err := s.Refresh(); err != nil {
 		return err
 	}
-	s.awaitRoom(ctx)
-	defer s.blobPipe.BeginForeground()() // prefetches hold back meanwhile
+	s.storage.awaitRoom(ctx)
+	defer s.fetcher.pipe.BeginForeground()() // prefetches hold back meanwhile
 	for range provideTries {
 		if err := p.fromCache(ctx, p.missing()); err != nil {
 			return err
@@ -153,8 +132,9 @@ func (p *provision) missing() []object.ID {
 func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	var out []odb.Outgoing
 	for _, id := range ids {
-		if n, ok := p.s.cachedSize(id); ok {
-			out = append(out, odb.Outgoing{ID: id, Type: object.Blob, Size: n, Open: func() (io.ReadCloser, error) { return p.s.openCached(id) }})
+		if n, ok := p.s.storage.cachedSize(id); ok {
+			open := func() (io.ReadCloser, error) { return p.s.storage.openCached(id) }
+			out = append(out, odb.Outgoing{ID: id, Type: object.Blob, Size: n, Open: open})
 		}
 	}
 	if len(out) == 0 {
@@ -162,43 +142,11 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	}
 	// Promisor marks the pack as fetched from the remote, so that git does not expect everything
 	// that its objects refer to.
-	_, err := p.s.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
+	_, err := p.s.storage.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
 		return nil // the remote is asked for them
 	}
 	return err
-}
-
-// errEvicted means that a blob left the cache after its size was looked up.
-var errEvicted = errors.New("evicted during the copy")
-
-// cachedSize returns the size, in bytes, of contents in the cache on disk or in memory.
-func (s *Store) cachedSize(id object.ID) (int64, bool) {
-	if n, ok := s.blobs.Size(id); ok {
-		return n, true
-	}
-	data, ok := s.memory.Content(id)
-	return int64(len(data)), ok
-}
-
-// openCached returns a reader of cached contents, or errEvicted.
-func (s *Store) openCached(id object.ID) (io.ReadCloser, error) {
-	c, ok := s.content(id)
-	if !ok {
-		return nil, errEvicted
-	}
-	return contentReader{io.NewSectionReader(c, 0, c.Size()), c}, nil
-}
-
-// contentReader reads contents from the start and releases them on Close.
-type contentReader struct {
-	io.Reader
-	c Content
-}
-
-func (r contentReader) Close() error {
-	r.c.Release()
-	return nil
 }
 
 // fetch requests the objects that are not in flight, and waits for all objects. It returns true if some of them were in flight
@@ -208,7 +156,7 @@ func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	p.mu.Lock()
 	p.err = nil
 	p.mu.Unlock()
-	mine, others := p.s.blobPipe.Claim(ids, provideBatch)
+	mine, others := p.s.fetcher.pipe.Claim(ids, provideBatch)
 	var wg sync.WaitGroup
 	lanes := make(chan struct{}, provideRequests)
 	for _, b := range mine {
@@ -216,7 +164,7 @@ func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
 			err := p.withRetry(ctx, func() error { return p.send(ctx, b) })
-			p.s.blobPipe.Complete(b, err, p.unknown)
+			p.s.fetcher.pipe.Complete(b, err, p.unknown)
 			p.recordError(err)
 		})
 	}
@@ -270,7 +218,7 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 		case <-ctx.Done():
 		case <-patience.C:
 			// The next round can claim these objects although the request for them is still in flight.
-			p.s.blobPipe.Release(others[i:])
+			p.s.fetcher.pipe.Release(others[i:])
 		}
 		return
 	}
@@ -280,10 +228,10 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 // remote as a reader does.
 func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	if len(p.wanted) > 0 {
-		return p.s.blobPipe.Retry(ctx, nil, request)
+		return p.s.fetcher.pipe.Retry(ctx, nil, request)
 	}
 	if !p.s.Reachable() {
-		return p.s.requestFailure()
+		return p.s.fetcher.requestFailure()
 	}
 	return request()
 }
@@ -291,7 +239,7 @@ func (p *provision) withRetry(ctx context.Context, request func() error) error {
 // send requests a batch and stores its objects in a pack of the store.
 func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	s, start := p.s, time.Now()
-	caps, err := s.remote.Capabilities(ctx)
+	caps, err := s.fetcher.remote.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
@@ -306,21 +254,17 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	if caps.Shallow && p.unknown {
 		req.Depth = 1
 	}
-	resp, err := s.request(ctx, req)
+	resp, err := s.fetcher.request(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer resp.Pack.Close()
 	var blobs []object.ID
-	err = s.ingest(ctx, resp.Pack, func(id object.ID, t object.Type, content []byte) {
+	err = s.fetcher.ingest(ctx, resp.Pack, func(id object.ID, t object.Type, content []byte) {
 		switch t {
 		case object.Blob:
 			blobs = append(blobs, id)
-			if content != nil {
-				s.sizes.Put(id, int64(len(content)))
-				s.bytesIn.Add(int64(len(content)))
-			}
-			s.blobsIn.Add(1)
+			s.fetcher.count(id, content)
 		case object.Commit:
 			p.mu.Lock()
 			p.commits = append(p.commits, id)
@@ -330,7 +274,7 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	// Readers that wait for the same blobs are woken after the whole pack has been stored.
 	if err == nil {
 		for _, id := range blobs {
-			s.blobPipe.Arrived(id, nil)
+			s.fetcher.pipe.Arrived(id, nil)
 		}
 	}
 	s.log.Debug("fetch for git", zap.Int("wants", len(ids)), zap.Int("blobs", len(blobs)),
@@ -345,7 +289,7 @@ func (p *provision) fetchHistory(ctx context.Context) error {
 		return nil
 	}
 	s := p.s
-	caps, err := s.remote.Capabilities(ctx)
+	caps, err := s.fetcher.remote.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
@@ -354,12 +298,12 @@ func (p *provision) fetchHistory(ctx context.Context) error {
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}
-	resp, err := s.request(ctx, req)
+	resp, err := s.fetcher.request(ctx, req)
 	if err != nil {
 		return fmt.Errorf("fetch history of %s: %w", p.commits[0], err)
 	}
 	defer resp.Pack.Close()
-	if err = s.ingest(ctx, resp.Pack, nil); err != nil {
+	if err = s.fetcher.ingest(ctx, resp.Pack, nil); err != nil {
 		return fmt.Errorf("fetch history of %s: %w", p.commits[0], err)
 	}
 	return nil

@@ -47,7 +47,7 @@ func newProvided(t testing.TB, f object.Format, rtt time.Duration) *provided {
 	}
 	p.view = p.View(snap, convert.Settings{}, nil)
 	t.Cleanup(p.view.Close)
-	p.walkLocal(snap.Tree, "", func(f file) {
+	p.trees.walkLocal(snap.Tree, "", func(f file) {
 		p.files, p.ids = append(p.files, Blob{ID: f.id, Path: f.path}), append(p.ids, f.id)
 	})
 	server.Log().Reset()

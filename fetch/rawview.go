@@ -30,7 +30,7 @@ type RawView struct {
 
 // rawView returns the RawView of a mount that shows tree.
 func (s *Store) rawView(tree object.ID) *RawView {
-	s.blobPipe.NoteReader()
+	s.fetcher.pipe.NoteReader()
 	v := &RawView{store: s, gone: make(chan struct{})}
 	v.tree.Store(&tree)
 	return v
@@ -39,14 +39,14 @@ func (s *Store) rawView(tree object.ID) *RawView {
 // size returns the size in bytes of a blob that is not known yet: from a mount's git directory, or
 // from the remote's object-info. ok is false if only the contents can show it.
 func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64, ok bool, err error) {
-	if n, ok := v.store.knownSize(id); ok {
+	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
 	}
-	if n, ok := v.store.localSize(id); ok {
+	if n, ok := v.store.storage.localSize(id); ok {
 		return n, true, nil
 	}
 	// The Store's remote would answer that it does not know the blob, after a round trip.
-	if v.store.onSessionRemote(id) {
+	if v.store.storage.onSessionRemote(id) {
 		return 0, false, nil
 	}
 	return v.askSizes(ctx, id, path)
@@ -87,10 +87,10 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	if id.IsZero() {
 		return nil, nil
 	}
-	if entries, ok := v.store.memory.Tree(id); ok {
+	if entries, ok := v.store.storage.memory.Tree(id); ok {
 		return entries, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.Deadline(), ErrDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Deadline(), ErrDeadline)
 	defer cancel()
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -98,7 +98,7 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	// The wait returns the context's error, which does not show that the read deadline ended it.
 	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
-		v.store.blobPipe.ReportFailure(err, func() { v.store.fetchTreeLater(id) })
+		v.store.fetcher.pipe.ReportFailure(err, func() { v.store.trees.fetchLater(id) })
 	}
 	return entries, err
 }
@@ -110,17 +110,17 @@ func (v *RawView) NoteLookup(b Blob) { v.ahead.looked(b.ID) }
 // openStored returns a blob's contents as they are stored. If they have to be fetched, the wants of
 // along are sent in the same request.
 func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
-	if c, ok := v.store.content(id); ok {
+	if c, ok := v.store.storage.content(id); ok {
 		return c, nil
 	}
-	ok, err := v.store.materialize(id)
+	ok, err := v.store.storage.materialize(id)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
 		ctx, cancel := v.untilClosed(ctx)
 		defer cancel()
-		data, err := v.store.blobPipe.Wait(ctx, prioritize.Want{ID: id, Path: path}, along())
+		data, err := v.store.fetcher.pipe.Wait(ctx, prioritize.Want{ID: id, Path: path}, along())
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
@@ -128,16 +128,16 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 			return memoryContent(data), nil
 		}
 	}
-	if c, here := v.store.content(id); here {
+	if c, here := v.store.storage.content(id); here {
 		if !ok { // large contents were stored on disk, and are counted here
 			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
 		}
 		return c, nil
 	}
-	if _, err := v.store.materialize(id); err != nil { // a request for git stored them in a pack
+	if _, err := v.store.storage.materialize(id); err != nil { // a request for git stored them in a pack
 		return nil, err
 	}
-	if c, ok := v.store.content(id); ok {
+	if c, ok := v.store.storage.content(id); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
@@ -145,13 +145,13 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 
 // crawl requests everything after path, then everything before it: a reader reads the whole tree.
 func (v *RawView) crawl(path string) {
-	v.store.blobPipe.StartCrawl()
+	v.store.fetcher.pipe.StartCrawl()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.crawling {
 		return
 	}
-	v.crawling = v.store.background(func(ctx context.Context) {
+	v.crawling = v.store.tasks.start(func(ctx context.Context) {
 		defer func() {
 			v.mu.Lock()
 			defer v.mu.Unlock()
@@ -159,18 +159,18 @@ func (v *RawView) crawl(path string) {
 		}()
 		add := func(f file) bool {
 			if f.path != path && v.missing(f.id) {
-				v.store.blobPipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
+				v.store.fetcher.pipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
 			}
-			return v.store.blobPipe.AwaitRoom(ctx, crawlAhead)
+			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
 		}
-		v.store.walkFrom(ctx, v.shown(), path, add)
-		v.store.walkTree(ctx, v.shown(), "", add)
+		v.store.trees.walkFrom(ctx, v.shown(), path, add)
+		v.store.trees.walk(ctx, v.shown(), "", add)
 	})
 }
 
 // missing reports whether a blob is not on this host.
 func (v *RawView) missing(id object.ID) bool {
-	_, here := v.store.contentSize(id)
+	_, here := v.store.storage.contentSize(id)
 	return !here
 }
 

@@ -147,7 +147,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	if before != nil {
 		c.Patience = pipeline.HedgeCrawl
 	}
-	if v.store.blobPipe.IsInFlight(id) {
+	if v.store.fetcher.pipe.IsInFlight(id) {
 		return c
 	}
 	p, dirOnly := v.ahead.next(path, before, time.Now())
@@ -169,7 +169,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	if dirOnly {
 		v.walkDir(ctx, path, add)
 	} else {
-		v.store.walkFrom(ctx, v.shown(), path, add)
+		v.store.trees.walkFrom(ctx, v.shown(), path, add)
 	}
 	v.ahead.watch(p, c.Wants)
 	return c
@@ -178,7 +178,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 // walkDir visits the blobs of path's own directory that follow path.
 func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) bool) {
 	dir := dirOf(path)
-	entries, err := v.store.directory(ctx, v.shown(), dir)
+	entries, err := v.store.trees.directory(ctx, v.shown(), dir)
 	if err != nil {
 		return
 	}
@@ -199,7 +199,7 @@ func (v *RawView) readerBefore(ctx context.Context, path string) *position {
 			continue
 		}
 		found, missing, looked := false, 0, 0
-		v.store.walkFrom(ctx, v.shown(), p.path, func(f file) bool {
+		v.store.trees.walkFrom(ctx, v.shown(), p.path, func(f file) bool {
 			if found = f.path == path; found {
 				return false
 			}

@@ -36,15 +36,15 @@ func (t target) unborn() bool { return t.want.IsZero() }
 // resolve returns the commit that ref names; "" and "HEAD" are the remote's HEAD. A full commit id
 // costs no request. It returns RefError if the remote has no such ref, and an error if a commit id
 // belongs to the other object format.
-func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
+func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	if id, err := object.ParseID(ref); err == nil {
-		if id.Format() != s.objects.Format() {
-			return target{}, fmt.Errorf("find %s: the remote's object format is %s", ref, s.objects.Format())
+		if id.Format() != a.storage.objects.Format() {
+			return target{}, fmt.Errorf("find %s: the remote's object format is %s", ref, a.storage.objects.Format())
 		}
 		return target{want: id, commit: id}, nil
 	}
 	if ref == "" || ref == "HEAD" {
-		return s.resolveHead(ctx)
+		return a.resolveHead(ctx)
 	}
 	// The order is the precedence: a branch shadows a tag of the same name, which is the other way
 	// round in git's own rev-parse.
@@ -52,7 +52,7 @@ func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
 	if strings.HasPrefix(ref, "refs/") {
 		candidates = []string{ref}
 	}
-	refs, err := s.remote.Refs(ctx, candidates)
+	refs, err := a.fetcher.remote.Refs(ctx, candidates)
 	if err != nil {
 		return target{}, err
 	}
@@ -68,8 +68,8 @@ func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
 
 // resolveHead returns the commit of the remote's HEAD. For an empty repository it returns an unborn
 // target with the name of the branch that HEAD points to.
-func (s *Store) resolveHead(ctx context.Context) (target, error) {
-	refs, err := s.remote.Refs(ctx, []string{"HEAD"})
+func (a *acquirer) resolveHead(ctx context.Context) (target, error) {
+	refs, err := a.fetcher.remote.Refs(ctx, []string{"HEAD"})
 	if err != nil {
 		return target{}, err
 	}

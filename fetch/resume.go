@@ -31,13 +31,13 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 	return s
 }
 
-// Resume returns the snapshot of an earlier mount. It sends no request if the commit is in the
+// resume returns the snapshot of an earlier mount. It sends no request if the commit is in the
 // store. An unborn branch stays unborn, even if the remote has the branch by now.
-func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
+func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		// The store may have been deleted. Only the history, which is fetched later, needs its git
 		// directory.
-		if err := s.prepare(ctx, b.Format, s.repo.Partial()); err != nil {
+		if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 			return nil, err
 		}
 		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
@@ -47,38 +47,38 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 		snap.finish(nil)
 		return b.shows(snap), nil
 	}
-	snap, ok := s.localSnapshot(b.Commit, time.Now())
+	snap, ok := a.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		var err error
-		if snap, err = s.Acquire(ctx, b.Commit.String()); err != nil {
+		if snap, err = a.acquire(ctx, b.Commit.String()); err != nil {
 			return nil, err
 		}
 	}
 	return b.shows(snap), nil
 }
 
-// Connect opens a connection to the remote in the background, before a request. The first request
+// connect opens a connection to the remote in the background, before a request. The first request
 // then does not wait for the name lookup, TCP and TLS.
-func (s *Store) Connect() {
-	s.background(func(ctx context.Context) {
-		if _, err := s.remote.Capabilities(ctx); err != nil {
-			s.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
+func (a *acquirer) connect() {
+	a.tasks.start(func(ctx context.Context) {
+		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
+			a.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
 		}
 	})
 }
 
-// ConnectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
+// connectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
 // commit.
-func (s *Store) ConnectFor(commit object.ID) {
-	if _, ok := s.repo.Format(); ok || commit.IsZero() { // the commit may be in the store, or others for haves
-		s.Connect()
+func (a *acquirer) connectFor(commit object.ID) {
+	if _, ok := a.repo.Format(); ok || commit.IsZero() { // the commit may be in the store, or others for haves
+		a.connect()
 		return
 	}
-	s.background(func(ctx context.Context) {
+	a.tasks.start(func(ctx context.Context) {
 		// The filter is set although the remote's capabilities are not known yet.
-		s.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
-		if _, err := s.remote.Capabilities(ctx); err != nil {
-			s.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
+		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
+		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
+			a.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
 		}
 	})
 }
@@ -86,65 +86,56 @@ func (s *Store) ConnectFor(commit object.ID) {
 // errIncomplete means that trees were being fetched when the previous process ended.
 var errIncomplete = errors.New("some trees were not fetched")
 
-// Reopen returns the snapshot of a mount that this process takes over. It sends no request: if
+// reopen returns the snapshot of a mount that this process takes over. It sends no request: if
 // trees are missing, Wait returns errIncomplete, and acquiring the commit again fetches them.
-func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
+func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
-		return s.Resume(ctx, b)
+		return a.resume(ctx, b)
 	}
-	if err := s.prepare(ctx, b.Format, s.repo.Partial()); err != nil {
+	if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 		return nil, err
 	}
-	snap, ok := s.localSnapshot(b.Commit, time.Now())
+	snap, ok := a.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
 		// The id of the tree is known from the earlier mount, even if trees below it are missing.
-		snap.Tree, snap.Partial = b.Tree, s.repo.Partial()
+		snap.Tree, snap.Partial = b.Tree, a.repo.Partial()
 		snap.finish(errIncomplete)
 	}
 	snap.Time = b.Time
 	return b.shows(snap), nil
 }
 
-// SetHistoryComplete records that the history is complete, which a previous process has found.
-func (s *Store) SetHistoryComplete() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.history == "" {
-		s.history = Complete
-	}
-}
-
 // localSnapshot returns the snapshot of a commit in the store or in a Local.
-func (s *Store) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
+func (a *acquirer) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
 	// An id of another object format than the store's cannot name a commit in it.
-	if f, ok := s.repo.Format(); !ok || f != commit.Format() || s.openObjects(f) != nil {
+	if f, ok := a.repo.Format(); !ok || f != commit.Format() || a.storage.openObjects(f) != nil {
 		return nil, false
 	}
 	snap := newSnapshot(target{want: commit, commit: commit}, commit.Format(), start)
-	if !readSnapshot(snap, s.get) {
+	if !readSnapshot(snap, a.storage.get) {
 		return nil, false
 	}
-	snap.Local, snap.Partial = true, s.repo.Partial()
-	snap.shallow = s.repo.Boundary()
+	snap.Local, snap.Partial = true, a.repo.Partial()
+	snap.shallow = a.repo.Boundary()
 	snap.finish(nil)
 	return snap, true
 }
 
-// Resolve returns the commit that ref names on the remote ("" is its HEAD); the zero id is an
+// resolveCommit returns the commit that ref names on the remote ("" is its HEAD); the zero id is an
 // unborn branch.
-func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
-	caps, err := s.remote.Capabilities(ctx)
+func (a *acquirer) resolveCommit(ctx context.Context, ref string) (object.ID, error) {
+	caps, err := a.fetcher.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {
-		_, id, _, err := s.resolveWithGit(ctx, ref)
+		_, id, _, err := a.resolveWithGit(ctx, ref)
 		return id, err
 	}
 	if err != nil {
 		return object.ID{}, err
 	}
-	if err := s.prepare(ctx, caps.Format, true); err != nil {
+	if err := a.storage.prepare(ctx, caps.Format, true); err != nil {
 		return object.ID{}, err
 	}
-	t, err := s.resolve(ctx, ref)
+	t, err := a.resolve(ctx, ref)
 	return t.commit, err
 }

@@ -18,23 +18,23 @@ import (
 
 // sendBlobs fetches the blobs of one batch and stores each as it arrives. It is the Send function
 // of the pipeline.
-func (s *Store) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
+func (f *fetcher) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
 	start := time.Now()
-	wants := s.withoutLocal(b.Wants, arrived)
+	wants := f.withoutLocal(b.Wants, arrived)
 	if len(wants) == 0 {
 		return nil
 	}
-	n, err := s.fetchBlobs(ctx, b, wants, arrived)
-	s.log.Debug("fetch blobs", zap.Stringer("class", b.Wants[0].Class), zap.Int("wants", len(wants)), zap.Int("got", n),
+	n, err := f.fetchBlobs(ctx, b, wants, arrived)
+	f.log.Debug("fetch blobs", zap.Stringer("class", b.Wants[0].Class), zap.Int("wants", len(wants)), zap.Int("got", n),
 		zap.String("first", b.Wants[0].Path), zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err
 }
 
 // pausing returns an io.Reader of the answer r that stops reading a background answer while readers wait. The TCP window then
 // fills and the remote stops sending, which leaves the remote's processors and the network to the requests of the readers.
-func (s *Store) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.Reader {
+func (f *fetcher) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.Reader {
 	return readerFunc(func(p []byte) (int, error) {
-		if err := s.blobPipe.Pause(ctx, b); err != nil {
+		if err := f.pipe.Pause(ctx, b); err != nil {
 			return 0, err
 		}
 		return r.Read(p)
@@ -43,15 +43,16 @@ func (s *Store) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.
 
 // fetchBlobs requests blobs from the session remotes and from the Store's remote, and stores each
 // as it arrives.
-func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
+func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []object.ID,
+	arrived func(object.ID, []byte)) (n int, err error) {
 	// Blobs that a session remote probably has are requested there first. Those that it does not have are requested from the
 	// Store's remote, like all other blobs.
-	seconds := s.sessionLocals()
+	seconds := f.storage.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
 	var secondErr error
 	came := map[object.ID]bool{} // blobs of theirs that have arrived, from any remote
 	if len(theirs) > 0 {
-		n, secondErr = s.fetchFromSessions(ctx, seconds, theirs, func(id object.ID, content []byte) {
+		n, secondErr = f.fetchFromSessions(ctx, seconds, theirs, func(id object.ID, content []byte) {
 			came[id] = true
 			arrived(id, content)
 		})
@@ -64,10 +65,10 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 	var refusedBoth []object.ID // blobs of theirs that the Store's remote refused too
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
-		resp, err = s.request(ctx, transport.FetchRequest{Wants: own, Once: true})
+		resp, err = f.request(ctx, transport.FetchRequest{Wants: own, Once: true})
 		if err == nil {
 			var got int
-			got, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), func(id object.ID, content []byte) {
+			got, err = f.unpackBlobs(ctx, f.pausing(ctx, b, resp.Pack), func(id object.ID, content []byte) {
 				came[id] = true
 				arrived(id, content)
 			})
@@ -89,7 +90,7 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 			continue
 		}
 		var got int
-		got, err = s.fetchFromSessions(ctx, seconds, []object.ID{refused.ID}, arrived)
+		got, err = f.fetchFromSessions(ctx, seconds, []object.ID{refused.ID}, arrived)
 		n += got
 		if err != nil {
 			break
@@ -101,7 +102,7 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 		// requested. So it was reachable, and the objects that the other remote did not have are
 		// requested again, without the rest.
 		var got int
-		got, err = s.fetchFromSessions(ctx, seconds, refusedBoth, arrived)
+		got, err = f.fetchFromSessions(ctx, seconds, refusedBoth, arrived)
 		n += got
 	case err == nil && (len(refusedBoth) > 0 || ctx.Err() != nil):
 		err = secondErr
@@ -110,12 +111,12 @@ func (s *Store) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []objec
 }
 
 // withoutLocal returns the wants that have to be requested. Blobs that a Local has are reported to arrived at once.
-func (s *Store) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []byte)) []object.ID {
+func (f *fetcher) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []byte)) []object.ID {
 	ids := make([]object.ID, 0, len(wants))
-	locals := s.localSources()
+	locals := f.storage.localSources()
 	for _, w := range wants {
 		if hasBlob(locals, w.ID) {
-			if ok, err := s.materialize(w.ID); ok && err == nil {
+			if ok, err := f.storage.materialize(w.ID); ok && err == nil {
 				arrived(w.ID, nil)
 				continue
 			}

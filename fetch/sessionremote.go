@@ -108,7 +108,7 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 		return Fetched{}, err
 	}
 	defer resp.Pack.Close()
-	in, err := packs.Ingest(ctx, resp.Pack, l.store.ingestOptions(), nil)
+	in, err := packs.Ingest(ctx, resp.Pack, l.store.storage.ingestOptions(), nil)
 	return Fetched{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
 }
 
@@ -132,20 +132,6 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 	return packs, nil
 }
 
-// sessionLocals returns the Locals that have a session remote.
-func (s *Store) sessionLocals() []*Local {
-	s.mu.Lock()
-	lent := s.locals
-	s.mu.Unlock()
-	var with []*Local
-	for _, l := range lent {
-		if l.remote() != nil {
-			with = append(with, l)
-		}
-	}
-	return with
-}
-
 // splitByRemote splits ids into those to request from the Store's remote and those to request from
 // a session remote.
 func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
@@ -162,14 +148,9 @@ func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) 
 	return own, theirs
 }
 
-// onSessionRemote reports whether a blob is probably on a session remote and not on the Store's.
-func (s *Store) onSessionRemote(id object.ID) bool {
-	return slices.ContainsFunc(s.sessionLocals(), func(l *Local) bool { return l.expects(id) })
-}
-
 // fetchFromSessions requests blobs from the session remotes, one after the other. It returns
 // SessionRemoteError.
-func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
+func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
 		// Without the mark, a failure of the session remote would count as one of the Store's
@@ -184,7 +165,7 @@ func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []o
 			start := time.Now()
 			got, bringErr := l.fetchBlobs(ctx, ids, arrived)
 			n += got
-			s.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
+			f.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
 				zap.Duration("took", time.Since(start)), zap.Error(bringErr))
 			var refused transport.NotOurRef
 			// One unknown id fails the whole request. The object with that id is left to the next Local, and the other objects
@@ -217,7 +198,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	if second == nil {
 		return 0, ErrClosed
 	}
-	packs, err := l.make(s.objects.Format())
+	packs, err := l.make(s.storage.objects.Format())
 	if err != nil {
 		return 0, err
 	}
@@ -227,16 +208,12 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	}
 	defer resp.Pack.Close()
 	var came []object.ID
-	_, err = packs.Ingest(ctx, resp.Pack, s.ingestOptions(), func(id object.ID, t object.Type, content []byte) {
+	_, err = packs.Ingest(ctx, resp.Pack, s.storage.ingestOptions(), func(id object.ID, t object.Type, content []byte) {
 		if t != object.Blob {
 			return
 		}
 		came = append(came, id)
-		if content != nil {
-			s.sizes.Put(id, int64(len(content)))
-			s.bytesIn.Add(int64(len(content)))
-		}
-		s.blobsIn.Add(1)
+		s.fetcher.count(id, content)
 	})
 	if err != nil {
 		return 0, err
@@ -244,7 +221,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	// Contents are read at any offset, which a pack does not support: each blob is copied to the
 	// cache before its readers are woken.
 	for _, id := range came {
-		if ok, err := s.materialize(id); !ok || err != nil {
+		if ok, err := s.storage.materialize(id); !ok || err != nil {
 			return n, errors.Join(err, fmt.Errorf("keep blob %s: %w", id, ErrNotFound))
 		}
 		arrived(id, nil)
@@ -276,10 +253,10 @@ func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	}
 	// The table of sizes holds blobs that may be missing: git asks for a size, for instance to
 	// detect renames, without reading the contents.
-	if n, ok := l.store.sizes.Get(id); ok {
+	if n, ok := l.store.storage.sizes.Get(id); ok {
 		return object.Blob, n, nil
 	}
-	return l.store.objects.Size(id)
+	return l.store.storage.objects.Size(id)
 }
 
 // Missing returns those of ids that neither the Store nor the Local has.
@@ -339,7 +316,7 @@ func (l *Local) provideFromSession(ctx context.Context, ids []object.ID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	_, err := l.store.fetchFromSessions(ctx, []*Local{l}, ids, l.store.blobPipe.Arrived)
+	_, err := l.store.fetcher.fetchFromSessions(ctx, []*Local{l}, ids, l.store.fetcher.pipe.Arrived)
 	return err
 }
 

@@ -144,7 +144,7 @@ func TestSecondRemoteThatDies(t *testing.T) {
 	w.local.Expect([]object.ID{w.own.ID, w.both.ID})
 	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
 	came := map[object.ID]bool{}
-	if _, err := w.store.fetchBlobs(t.Context(), &pipeline.Batch{}, []object.ID{w.own.ID, w.both.ID}, func(id object.ID, _ []byte) { came[id] = true }); err != nil {
+	if _, err := w.store.fetcher.fetchBlobs(t.Context(), &pipeline.Batch{}, []object.ID{w.own.ID, w.both.ID}, func(id object.ID, _ []byte) { came[id] = true }); err != nil {
 		t.Error(err)
 	}
 	if !came[w.own.ID] || !came[w.both.ID] {

@@ -68,7 +68,7 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 		if h := v.CountsSince(t.Context(), hydrated); h.Fetched != len(files) || h.Blobs != len(files) {
 			t.Errorf("mount %d has %+v, and had %+v", i, h, empty)
 		}
-		if c := s.counts[snap.Tree]; i > 0 && c.began.Before(hydrated) {
+		if c := s.counts.known[snap.Tree]; i > 0 && c.began.Before(hydrated) {
 			t.Error("an old number was told")
 		}
 		ignore, attributes, n, err := v.GitConfigFiles(t.Context())
@@ -76,9 +76,9 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 			t.Errorf("mount %d goes by %v, %v of %d files: %v", i, ignore, attributes, n, err)
 		}
 	}
-	began := s.counts[snap.Tree].began
+	began := s.counts.known[snap.Tree].began
 	views[3].CountsSince(t.Context(), hydrated)
-	if at := s.counts[snap.Tree].began; !at.Equal(began) || len(s.configFiles) != 1 {
+	if at := s.counts.known[snap.Tree].began; !at.Equal(began) || len(s.counts.configFiles) != 1 {
 		t.Error("it was counted, or looked through, for each")
 	}
 
@@ -89,7 +89,7 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	}
 
 	// Who waits for somebody else does not wait for ever.
-	done, err := s.exclusively(t.Context(), prefetchKey{snap.Tree, PrefetchAll, 0})
+	done, err := s.prefetches.begin(t.Context(), prefetchKey{snap.Tree, PrefetchAll, 0})
 	if err != nil {
 		t.Fatal(err)
 	}

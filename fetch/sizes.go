@@ -27,11 +27,11 @@ type sizeRequest struct {
 // askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path. ok is false
 // if the remote does not support object-info, or does not know the blob.
 func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.Deadline(), ErrDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Deadline(), ErrDeadline)
 	defer cancel()
 	var caps transport.Capabilities
-	err = v.store.blobPipe.Retry(ctx, nil, func() (err error) {
-		caps, err = v.store.remote.Capabilities(ctx)
+	err = v.store.fetcher.pipe.Retry(ctx, nil, func() (err error) {
+		caps, err = v.store.fetcher.remote.Capabilities(ctx)
 		return err
 	})
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
@@ -56,7 +56,7 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 		if err != nil {
 			break
 		}
-		if n, ok := v.store.knownSize(id); ok {
+		if n, ok := v.store.storage.knownSize(id); ok {
 			metrics.Charge(ctx, metrics.Sized, 0, 0)
 			return n, true, nil
 		}
@@ -76,7 +76,7 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 		return v.sizing, nil
 	}
 	r := &sizeRequest{done: make(chan struct{}), first: id}
-	started := v.store.background(func(ctx context.Context) {
+	started := v.store.tasks.start(func(ctx context.Context) {
 		r.err = v.fetchSizes(ctx, id, path)
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -95,17 +95,17 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
 	// The walk stops at a tree that cannot be read: the sizes found so far are worth the request.
-	v.store.walkFrom(ctx, v.shown(), path, func(f file) bool {
-		if _, known := v.store.knownSize(f.id); !known {
+	v.store.trees.walkFrom(ctx, v.shown(), path, func(f file) bool {
+		if _, known := v.store.storage.knownSize(f.id); !known {
 			ids = append(ids, f.id)
 		}
 		return len(ids) < sizeBatch
 	})
-	p := v.store.blobPipe
+	p := v.store.fetcher.pipe
 	again := p.RetryOf(prioritize.Want{ID: id, Path: path})
 	var sizes []int64
 	err := p.Retry(ctx, again, func() (err error) {
-		sizes, err = v.store.remote.ObjectInfo(ctx, ids)
+		sizes, err = v.store.fetcher.remote.ObjectInfo(ctx, ids)
 		return err
 	})
 	if err != nil {
@@ -115,7 +115,7 @@ func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) err
 	for i, n := range sizes {
 		// A negative size means that the remote does not know the blob.
 		if n >= 0 {
-			v.store.sizes.Put(ids[i], n)
+			v.store.storage.sizes.Put(ids[i], n)
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	if d.Process == "" {
 		return
 	}
-	v.store.background(func(ctx context.Context) {
+	v.store.tasks.start(func(ctx context.Context) {
 		v.conversions.mu.Lock()
 		edge := v.conversions.smudging.last
 		v.conversions.mu.Unlock()
@@ -84,7 +84,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 			v.conversions.smudging.last = f.path
 			v.conversions.mu.Unlock()
 			key := convertedID(f.id, rule, f.path)
-			if _, here := v.store.blobs.Size(key); !here {
+			if _, here := v.store.storage.blobs.Size(key); !here {
 				v.smudge(Blob{ID: f.id, Path: f.path}, rule, key, true)
 			}
 			return true
@@ -114,7 +114,7 @@ func (v *View) filesBetween(ctx context.Context, from, to string) int {
 // pointer, else its own. A blob that is not on this host counts as small, since it is probably a
 // pointer.
 func (v *View) filteredSize(id object.ID) int64 {
-	c, ok := v.store.content(id)
+	c, ok := v.store.storage.content(id)
 	if !ok {
 		return 0
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// acquireWithGit is Acquire for remotes without protocol version 2: old servers and plain file servers. Stock git downloads
+// acquireWithGit is acquire for remotes without protocol version 2: old servers and plain file servers. Stock git downloads
 // the commit with all its files, so no file is fetched on demand, and a notice informs the user.
-func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
-	s.notice("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
-	name, id, format, err := s.resolveWithGit(ctx, ref)
+func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
+	a.notices.add("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
+	name, id, format, err := a.resolveWithGit(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.prepare(ctx, format, false); err != nil {
+	if err := a.storage.prepare(ctx, format, false); err != nil {
 		return nil, err
 	}
 	snap := newSnapshot(target{name: name, want: id, commit: id}, format, start)
@@ -25,25 +25,25 @@ func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time)
 		snap.finish(nil)
 		return snap, nil
 	}
-	if !s.haveSnapshot(snap) {
-		if err := s.fetchWithGit(ctx, name, id); err != nil {
+	if !a.haveSnapshot(snap) {
+		if err := a.fetchWithGit(ctx, name, id); err != nil {
 			return nil, err
 		}
-		if !s.haveSnapshot(snap) {
+		if !a.haveSnapshot(snap) {
 			return nil, fmt.Errorf("fetch commit %s: %w", id, ErrNotFound)
 		}
-		if err := s.repo.AddShallow(s.hasParents); err != nil {
+		if err := a.repo.AddShallow(a.storage.hasParents); err != nil {
 			return nil, err
 		}
 	}
-	snap.shallow = s.repo.Boundary()
+	snap.shallow = a.repo.Boundary()
 	snap.finish(nil)
 	return snap, nil
 }
 
 // resolveWithGit resolves a ref with `git ls-remote`, which supports every protocol of git.
-func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id object.ID, format object.Format, err error) {
-	refs, err := s.repo.ListRemote(ctx)
+func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string, id object.ID, format object.Format, err error) {
+	refs, err := a.repo.ListRemote(ctx)
 	if err != nil {
 		return "", object.ID{}, 0, err
 	}
@@ -74,29 +74,13 @@ func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id
 
 // fetchWithGit fetches one commit with its files: with depth 1, or, from plain file servers, with
 // its history.
-func (s *Store) fetchWithGit(ctx context.Context, name string, id object.ID) error {
+func (a *acquirer) fetchWithGit(ctx context.Context, name string, id object.ID) error {
 	want := name
 	if want == "" {
 		want = id.String()
 	}
-	if err := s.repo.FetchCommit(ctx, want); err != nil {
+	if err := a.repo.FetchCommit(ctx, want); err != nil {
 		return err
 	}
-	return s.objects.Refresh()
-}
-
-// deepenWithGit fetches the missing history, with haves.
-func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
-	if err := s.repo.FetchHistory(ctx, filter); err != nil {
-		return err
-	}
-	if err := s.objects.Refresh(); err != nil {
-		return err
-	}
-	refs, err := s.repo.ReadRefs(ctx)
-	if err != nil {
-		return err
-	}
-	s.setRefs(refs)
-	return s.repo.TrimBoundary(s.hasParents)
+	return a.storage.objects.Refresh()
 }

@@ -7,11 +7,12 @@
 // probably be read next. A View wraps a RawView and converts contents as git checkout would.
 //
 // A read calls, from top to bottom: View.Open, RawView.openStored (cache, then local packs),
-// pipeline.Wait, Store.sendBlobs, transport.Fetch, odb.Unpack. The hash of every object is verified
+// pipeline.Wait, fetcher.sendBlobs, transport.Fetch, odb.Unpack. The hash of every object is verified
 // before its first byte is returned.
 //
-// Lock order: conversions.mu and RawView.mu, then Store.mu and Local.mu (Store.mu is released before Local.mu is acquired),
-// then the pipeline's mutex. None of these locks is held while a goroutine waits for the network or the disk.
+// Lock order: conversions.mu and RawView.mu, then Local.mu, then the mutex of one part of the Store (such as storage or trees; two of
+// them are never held together), then the pipeline's mutex. None of these locks is held while a goroutine waits for the network or
+// the disk.
 package fetch
 
 import (
@@ -19,16 +20,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch/bare"
-	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -63,63 +60,50 @@ type Config struct {
 // Credential is a user name and secret for stock git; see bare.Credential.
 type Credential = bare.Credential
 
-// Store is the part that all mounts of one remote share. Its methods may be called from any
-// goroutine.
+// Store is the part that all mounts of one remote share: it composes the parts below, each of which has one task and its own lock.
+// Its methods may be called from any goroutine.
 type Store struct {
-	dir    string
-	remote *transport.Remote
-	blobs  *cache.Blobs
-	memory *cache.Memory
-	repo   *bare.Repo
-	log    *zap.Logger
-
-	treeSlots chan struct{} // one token for each tree that is requested alone
-	stop      chan struct{}
-	wg        sync.WaitGroup // fetches of snapshots and history, and other background work
-
-	// blobsIn counts the blobs that arrived, bytesIn their bytes after unpacking.
-	blobsIn, bytesIn atomic.Int64
-	joining          atomic.Int32 // joins of packs in progress
-
-	mu          sync.Mutex
-	closed      bool
-	objects     *odb.Store // nil until the object format is known
-	sizes       *cache.Sizes
-	blobPipe    *pipeline.Pipeline
-	streams     int                         // acquisitions in progress
-	arrivals    map[object.ID]chan struct{} // trees that readers wait for while streams > 0
-	notices     []string                    // degradations for the user, each once
-	history     History
-	refs        []packedrefs.Ref          // the remote's, when history was completed
-	locals      []*Local                  // open Locals; the slice is replaced, never changed
-	smudges     map[object.ID]*smudge     // conversions by programs in progress
-	configFiles map[object.ID]configFiles // of trees, for Ruling
-	prefetches  map[prefetchKey]chan struct{}
-	treeFetches map[object.ID]chan struct{} // trees that readers fetch; closed when the fetch has ended
-	counts      map[object.ID]treeCount     // the last count of each tree
-	counting    map[object.ID]chan struct{}
+	repo       *bare.Repo
+	log        *zap.Logger
+	tasks      *tasks
+	notices    *notices
+	storage    *storage
+	fetcher    *fetcher
+	trees      *trees
+	history    *history
+	acquirer   *acquirer
+	counts     *counts
+	prefetches prefetches
+	smudges    smudges
 }
 
 // Open opens the store in cfg.Dir, and creates it if it does not exist. It sends no request.
 func Open(cfg Config) (*Store, error) {
-	s := &Store{
-		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, log: cfg.Log,
-		repo: bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
-		stop: make(chan struct{}), treeSlots: make(chan struct{}, pipeline.ForegroundSenders), arrivals: map[object.ID]chan struct{}{},
-		treeFetches: map[object.ID]chan struct{}{}, smudges: map[object.ID]*smudge{}, configFiles: map[object.ID]configFiles{},
-		prefetches: map[prefetchKey]chan struct{}{}, counts: map[object.ID]treeCount{}, counting: map[object.ID]chan struct{}{},
-	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.blobPipe = pipeline.New(pipeline.Config{
-		Send: s.sendBlobs, Cached: s.cached, Probe: s.probe, Deadline: cfg.Deadline, Readers: cfg.Readers, Log: cfg.Log,
-	})
+	s := &Store{
+		repo:       bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
+		log:        cfg.Log,
+		tasks:      &tasks{stop: make(chan struct{})},
+		notices:    &notices{log: cfg.Log},
+		prefetches: prefetches{running: map[prefetchKey]chan struct{}{}},
+		smudges:    smudges{running: map[object.ID]*smudge{}},
+	}
+	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices}
+	s.fetcher = newFetcher(cfg, s.storage, s.tasks)
+	s.trees = newTrees(s.storage, s.fetcher, s.tasks)
+	s.history = &history{repo: s.repo, storage: s.storage, fetcher: s.fetcher, log: cfg.Log}
+	s.acquirer = &acquirer{
+		repo: s.repo, storage: s.storage, fetcher: s.fetcher, trees: s.trees, history: s.history, tasks: s.tasks, notices: s.notices,
+		log: cfg.Log,
+	}
+	s.counts = newCounts(s.trees, s.storage, s.tasks)
 	// The format of an existing store is on disk, so that a mount can be resumed while the remote
 	// is unreachable.
 	if f, ok := s.repo.Format(); ok {
-		if err := s.openObjects(f); err != nil {
-			s.blobPipe.Close()
+		if err := s.storage.openObjects(f); err != nil {
+			s.fetcher.pipe.Close()
 			return nil, err
 		}
 	}
@@ -128,305 +112,22 @@ func Open(cfg Config) (*Store, error) {
 
 // Close ends all requests and waits for every goroutine of the store.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.tasks.close() {
 		return nil
 	}
-	s.closed = true
-	close(s.stop)
-	s.mu.Unlock()
-	s.blobPipe.Close()
-	s.wg.Wait()
-	err := s.remote.Close()
-	if s.objects != nil {
-		err = errors.Join(err, s.sizes.Close(), s.objects.Close())
-	}
-	return err
+	s.fetcher.pipe.Close()
+	s.tasks.wait()
+	return errors.Join(s.fetcher.remote.Close(), s.storage.close())
 }
 
 // URL returns the remote's URL, without secrets.
-func (s *Store) URL() string { return s.remote.URL() }
+func (s *Store) URL() string { return s.fetcher.remote.URL() }
 
 // Remote returns the remote, which Close closes.
-func (s *Store) Remote() *transport.Remote { return s.remote }
+func (s *Store) Remote() *transport.Remote { return s.fetcher.remote }
 
 // GitDir returns the path of the bare git repository with commits, trees and refs.
 func (s *Store) GitDir() string { return s.repo.Path() }
-
-// prepare opens the store's git directory, and creates it if it does not exist. partial is true if
-// the remote can supply missing objects on demand.
-func (s *Store) prepare(ctx context.Context, f object.Format, partial bool) error {
-	if err := s.repo.Prepare(ctx, f, partial); err != nil {
-		return err
-	}
-	return s.openObjects(f)
-}
-
-// openObjects opens the parts that depend on the object format. Later calls do nothing.
-func (s *Store) openObjects(f object.Format) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.objects != nil {
-		return nil
-	}
-	objects, err := odb.Open(s.repo.Objects(), f)
-	if err != nil {
-		return fmt.Errorf("open store: %w", err)
-	}
-	sizes, err := cache.OpenSizes(filepath.Join(s.dir, "sizes"), f)
-	if err != nil {
-		objects.Close()
-		return fmt.Errorf("open store: %w", err)
-	}
-	s.objects, s.sizes = objects, sizes
-	return nil
-}
-
-// background runs work in a goroutine, which may outlive the caller. Close cancels the context of work and waits until work
-// returns. background returns false if the store is closed.
-func (s *Store) background(work func(ctx context.Context)) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	// wg.Go is called with mu held, so that Close, which sets closed under mu, waits for every
-	// goroutine that was started.
-	s.wg.Go(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		go func() {
-			select {
-			case <-s.stop:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		work(ctx)
-	})
-	return true
-}
-
-// Tree returns the entries of a tree. While an acquisition is in progress it waits for the tree to arrive; otherwise it
-// requests the tree if it is missing. The zero id stands for the empty tree.
-func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-	if id.IsZero() || id == object.EmptyTree(id.Format()) {
-		return nil, nil
-	}
-	if entries, ok := s.memory.Tree(id); ok {
-		return entries, nil
-	}
-	// The second attempt follows the arrival or a fetch of the tree. A tree that is still missing then is neither on this host
-	// nor on the remote.
-	for try := 0; ; try++ {
-		entries, err := s.parseTree(id)
-		if err == nil || !errors.Is(err, odb.ErrNotFound) {
-			return entries, err
-		}
-		arrived, err := s.awaitArrival(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if arrived {
-			continue
-		}
-		if try > 0 {
-			return nil, fmt.Errorf("read tree %s: %w", id, ErrNotFound)
-		}
-		if err := s.fetchTreeOnce(ctx, id); err != nil {
-			return nil, fmt.Errorf("read tree %s: %w", id, err)
-		}
-		metrics.Charge(ctx, metrics.Listed, 0, 0)
-	}
-}
-
-// fetchTreeOnce fetches a tree, once for all readers that wait for it.
-func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
-	for {
-		s.mu.Lock()
-		other, ok := s.treeFetches[id]
-		if !ok {
-			s.treeFetches[id] = make(chan struct{})
-		}
-		s.mu.Unlock()
-		if !ok {
-			break
-		}
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		// The fetch by the other reader has ended. If it failed, this reader fetches the tree itself, because the other reader
-		// may have been canceled.
-		if s.objects.Has(id) {
-			return nil
-		}
-	}
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		close(s.treeFetches[id])
-		delete(s.treeFetches, id)
-	}()
-	// A slot is acquired after the entry in treeFetches: all readers of one tree use one slot.
-	select {
-	case s.treeSlots <- struct{}{}:
-		defer func() { <-s.treeSlots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	again := func() { s.fetchTreeLater(id) }
-	err := s.blobPipe.Retry(ctx, again, func() error { return s.fetchTree(ctx, id) })
-	// That a reader was interrupted shows nothing about the state of the remote. That a reader waited until its deadline shows
-	// that the remote is slow or fails.
-	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
-		s.blobPipe.ReportFailure(err, again)
-	}
-	return err
-}
-
-// parseTree reads a tree on this host. It returns odb.ErrNotFound if the tree is missing.
-func (s *Store) parseTree(id object.ID) ([]object.TreeEntry, error) {
-	t, content, err := s.get(id, object.MaxTreeSize)
-	if err != nil {
-		return nil, fmt.Errorf("read tree %s: %w", id, err)
-	}
-	if t != object.Tree {
-		return nil, fmt.Errorf("read tree %s: it is a %s", id, t)
-	}
-	entries, err := object.ParseTree(id.Format(), content)
-	if err != nil {
-		return nil, fmt.Errorf("read tree %s: %w", id, err)
-	}
-	s.memory.PutTree(id, entries)
-	return entries, nil
-}
-
-// localTree returns a tree on this host. It does not wait.
-func (s *Store) localTree(id object.ID) ([]object.TreeEntry, bool) {
-	if entries, ok := s.memory.Tree(id); ok {
-		return entries, true
-	}
-	entries, err := s.parseTree(id)
-	return entries, err == nil
-}
-
-// fetchTreeLater requests a tree in the background, to find out whether the remote answers again.
-func (s *Store) fetchTreeLater(id object.ID) {
-	s.background(func(ctx context.Context) {
-		if err := s.fetchTree(ctx, id); err != nil {
-			if pipeline.IsRefused(err) {
-				err = nil // the next reader requests it again
-			} else {
-				s.blobPipe.ReportFailure(err, func() { s.fetchTreeLater(id) })
-				return
-			}
-		}
-		s.blobPipe.ReportSuccess()
-	})
-}
-
-// awaitArrival waits until an acquisition in progress has fetched the tree. It returns false if no acquisition is in progress,
-// or if the acquisition did not include the tree.
-func (s *Store) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
-	s.mu.Lock()
-	if s.streams == 0 {
-		s.mu.Unlock()
-		return s.objects.Has(id), nil
-	}
-	ch := s.arrivals[id]
-	if ch == nil {
-		ch = make(chan struct{})
-		s.arrivals[id] = ch
-	}
-	s.mu.Unlock()
-	if s.objects.Has(id) { // it arrived before the channel was registered
-		return true, nil
-	}
-	select {
-	case <-ch:
-		metrics.Charge(ctx, metrics.Listed, 0, 0)
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
-// announce wakes the readers of a tree that has arrived.
-func (s *Store) announce(id object.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ch := s.arrivals[id]; ch != nil {
-		close(ch)
-		delete(s.arrivals, id)
-	}
-}
-
-// streamBegins records that an acquisition may deliver trees. Each call must be followed by one call of streamEnds.
-func (s *Store) streamBegins() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.streams++
-}
-
-// streamEnds wakes the readers of trees that have not arrived.
-func (s *Store) streamEnds() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.streams--; s.streams > 0 {
-		return
-	}
-	for id, ch := range s.arrivals {
-		close(ch)
-		delete(s.arrivals, id)
-	}
-}
-
-// fetchTree requests one tree and everything below it, without blobs.
-func (s *Store) fetchTree(ctx context.Context, id object.ID) error {
-	return s.blobPipe.RequestObject(ctx, id, func() error { return s.requestTree(ctx, id) })
-}
-
-// requestTree sends the request for one tree. A remote without support for filters sends the blobs of the tree as well.
-func (s *Store) requestTree(ctx context.Context, id object.ID) error {
-	if err := s.objects.Refresh(); err == nil && s.objects.Has(id) {
-		return nil // another process has fetched it
-	}
-	caps, err := s.remote.Capabilities(ctx)
-	if err != nil {
-		return err
-	}
-	req := transport.FetchRequest{Wants: []object.ID{id}}
-	if caps.Filter {
-		req.Filter = "blob:none"
-	}
-	resp, err := s.request(ctx, req)
-	if err != nil {
-		return err
-	}
-	defer resp.Pack.Close()
-	return s.ingest(ctx, resp.Pack, nil)
-}
-
-// ingestOptions returns the options for every pack from the remote.
-func (s *Store) ingestOptions() odb.IngestOptions {
-	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
-}
-
-// notice records a message about reduced service for the user. The same message is recorded only once.
-func (s *Store) notice(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, n := range s.notices {
-		if n == text {
-			return
-		}
-	}
-	s.notices = append(s.notices, text)
-	s.log.Warn(text)
-}
 
 // Stats counts traffic and queued wants.
 type Stats struct {
@@ -444,15 +145,15 @@ type Stats struct {
 // Latencies returns how long readers waited for contents, and how long requests for contents took:
 // foreground for readers, background for prefetches.
 func (s *Store) Latencies() (waits, foreground, background *metrics.Histogram) {
-	return s.blobPipe.Latencies()
+	return s.fetcher.pipe.Latencies()
 }
 
 // Stats returns the current counts. It is cheap and never waits for network or disk.
 func (s *Store) Stats() Stats {
-	t := s.remote.Stats()
-	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.blobsIn.Load()}
-	st.Foreground, st.Background = s.blobPipe.Queued()
-	st.FailedAt, st.Failure = s.blobPipe.Failure()
+	t := s.fetcher.remote.Stats()
+	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.fetcher.blobsIn.Load()}
+	st.Foreground, st.Background = s.fetcher.pipe.Queued()
+	st.FailedAt, st.Failure = s.fetcher.pipe.Failure()
 	// The request has not failed yet, but a user who looks at the status must learn why reads
 	// block.
 	if st.Failure == nil && t.Quiet >= quietMost {
@@ -460,9 +161,119 @@ func (s *Store) Stats() Stats {
 		st.FailedAt = time.Now().Add(-t.Quiet)
 	}
 	st.Refused = s.Refusals()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.Notices = append(st.Notices, s.notices...)
-	st.History = s.history
+	st.Notices = s.notices.all()
+	st.History = s.history.current()
 	return st
 }
+
+// The methods below are those of the parts that callers of a Store use.
+
+// Format returns the store's object format. It must not be called before a commit was acquired, because the format is unknown
+// until then.
+func (s *Store) Format() object.Format { return s.storage.objects.Format() }
+
+// Objects returns the store's object directory.
+func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
+
+// Missing returns those of ids that are not in the store's packs.
+func (s *Store) Missing(ids []object.ID) []object.ID { return s.storage.missing(ids) }
+
+// Refresh finds packs that other processes, such as git, have added to the store.
+func (s *Store) Refresh() error { return s.storage.refresh() }
+
+// Join joins packs of the store. Until it returns, Provide waits a little if there are too many packs.
+func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
+	return s.storage.join(ctx, o)
+}
+
+// Tree returns the entries of a tree. While an acquisition is in progress it waits for the tree to arrive; otherwise it
+// requests the tree if it is missing. The zero id stands for the empty tree.
+func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	return s.trees.entries(ctx, id)
+}
+
+// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs if
+// the remote supports filters. It returns as soon as the commit has been read; the trees follow in
+// the background. If ctx ends before that, nothing of the commit is kept.
+func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
+	return s.acquirer.acquire(ctx, ref)
+}
+
+// Resume returns the snapshot of an earlier mount. It sends no request if the commit is in the
+// store. An unborn branch stays unborn, even if the remote has the branch by now.
+func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
+	return s.acquirer.resume(ctx, b)
+}
+
+// Reopen returns the snapshot of a mount that this process takes over. It sends no request: if
+// trees are missing, Snapshot.Wait returns an error, and acquiring the commit again fetches them.
+func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
+	return s.acquirer.reopen(ctx, b)
+}
+
+// Resolve returns the commit that ref names on the remote ("" is its HEAD); the zero id is an
+// unborn branch.
+func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
+	return s.acquirer.resolveCommit(ctx, ref)
+}
+
+// Connect opens a connection to the remote in the background, before a request. The first request
+// then does not wait for the name lookup, TCP and TLS.
+func (s *Store) Connect() { s.acquirer.connect() }
+
+// ConnectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
+// commit.
+func (s *Store) ConnectFor(commit object.ID) { s.acquirer.connectFor(commit) }
+
+// HasCommit reports whether a commit and its trees are on this host.
+func (s *Store) HasCommit(id object.ID) bool { return s.acquirer.hasCommit(id) }
+
+// Tip returns the commit of a branch of the remote, in one request; the zero id if the branch has no commit. While the remote
+// is unreachable, it waits, for at most Config.Deadline.
+func (s *Store) Tip(ctx context.Context, ref string) (object.ID, error) {
+	return s.acquirer.tip(ctx, ref)
+}
+
+// Advance fetches tip, the new commit of a branch of the remote, with its trees and without contents. A complete history stays
+// complete: the commits since have, a commit on this host, are fetched in one request. Otherwise only the newest commits are
+// fetched, as for a mount.
+func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) error {
+	return s.acquirer.advance(ctx, ref, tip, have)
+}
+
+// Deepen fetches the whole history of all branches and tags, without blobs. While readers wait for the remote, it waits for at
+// most 30 seconds, or until urgent returns true.
+func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
+	return s.history.fetch(ctx, urgent)
+}
+
+// SetHistoryComplete records that the history is complete, which a previous process has found.
+func (s *Store) SetHistoryComplete() { s.history.setComplete() }
+
+// Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
+func (s *Store) Boundary() []object.ID { return s.repo.Boundary() }
+
+// Refs returns the remote's branches and tags as of the last time that history was completed.
+func (s *Store) Refs() []packedrefs.Ref { return s.history.list() }
+
+// DefaultBranch returns the full name of the remote's HEAD branch as of the last time that history
+// was completed; "" if it is not known.
+func (s *Store) DefaultBranch() string { return s.history.defaultBranch() }
+
+// Retry runs work, which sends requests to the remote, and repeats it while the remote is
+// unreachable, at most for Config.Deadline.
+func (s *Store) Retry(ctx context.Context, work func() error) error {
+	return s.fetcher.retry(ctx, work)
+}
+
+// Forgive makes refused objects eligible for requests again.
+func (s *Store) Forgive() { s.fetcher.pipe.Forgive() }
+
+// Refusals returns the refused objects in the order of their paths.
+func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals() }
+
+// Recovered returns a channel that is closed when the remote next answers after a failure.
+func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Recovered() }
+
+// Reachable reports whether the remote answered the last request.
+func (s *Store) Reachable() bool { return s.fetcher.pipe.Reachable() }

@@ -81,13 +81,13 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
 	case b.Link:
-		return v.store.knownSize(b.ID)
+		return v.store.storage.knownSize(b.ID)
 	case !ok:
 		return 0, false
 	case r.IsZero():
-		return v.store.knownSize(b.ID)
+		return v.store.storage.knownSize(b.ID)
 	}
-	return v.store.blobs.Size(convertedID(b.ID, r, b.Path))
+	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }
 
 // Size returns the size, in bytes, of a file as checkout would write it. It waits, and sends an

@@ -14,27 +14,27 @@ type file struct {
 	mode object.Mode
 }
 
-// walkTree visits every blob of the tree at dir, in the order of a reader that descends into each
+// walk visits every blob of the tree at dir, in the order of a reader that descends into each
 // directory at once, until visit returns false. It waits for missing trees. It returns false if
 // visit did.
-func (s *Store) walkTree(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
+func (t *trees) walk(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
 	if root.IsZero() {
 		return true, nil
 	}
-	entries, err := s.Tree(ctx, root)
+	entries, err := t.entries(ctx, root)
 	if err != nil {
 		return false, err
 	}
-	return s.walkEntries(ctx, entries, dir, visit)
+	return t.walkEntries(ctx, entries, dir, visit)
 }
 
-// walkEntries visits the blobs below the entries of one directory, as walkTree does.
-func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, visit func(file) bool) (bool, error) {
+// walkEntries visits the blobs below the entries of one directory, as walk does.
+func (t *trees) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, visit func(file) bool) (bool, error) {
 	for _, e := range entries {
 		path := join(dir, e.Name)
 		switch {
 		case e.Mode == object.ModeDir:
-			if on, err := s.walkTree(ctx, e.ID, path, visit); !on || err != nil {
+			if on, err := t.walk(ctx, e.ID, path, visit); !on || err != nil {
 				return false, err
 			}
 		case e.Mode.IsBlob():
@@ -46,13 +46,13 @@ func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir
 	return true, nil
 }
 
-// walkLocal visits blobs as walkTree does, but only in trees that are on this host. It does not wait.
-func (s *Store) walkLocal(root object.ID, dir string, visit func(file)) {
+// walkLocal visits blobs as walk does, but only in trees that are on this host. It does not wait.
+func (t *trees) walkLocal(root object.ID, dir string, visit func(file)) {
 	if root.IsZero() {
 		return
 	}
 	// A missing tree is skipped, with all files below it.
-	entries, ok := s.localTree(root)
+	entries, ok := t.local(root)
 	if !ok {
 		return
 	}
@@ -60,24 +60,24 @@ func (s *Store) walkLocal(root object.ID, dir string, visit func(file)) {
 		path := join(dir, e.Name)
 		switch {
 		case e.Mode == object.ModeDir:
-			s.walkLocal(e.ID, path, visit)
+			t.walkLocal(e.ID, path, visit)
 		case e.Mode.IsBlob():
 			visit(file{e.ID, path, e.Mode})
 		}
 	}
 }
 
-// walkFrom visits the blobs after path in the order of walkTree, to the end of the tree.
-func (s *Store) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
-	_, err := s.walkRest(ctx, root, "", path, visit)
+// walkFrom visits the blobs after path in the order of walk, to the end of the tree.
+func (t *trees) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
+	_, err := t.walkRest(ctx, root, "", path, visit)
 	return err
 }
 
 // walkRest visits the blobs after rest in a tree. rest is relative to the tree, and dir is the path
 // of the tree. It visits nothing if the tree has no entry with the first name of rest.
-func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, visit func(file) bool) (bool, error) {
+func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, visit func(file) bool) (bool, error) {
 	name, below, deeper := strings.Cut(rest, "/")
-	entries, err := s.Tree(ctx, tree)
+	entries, err := t.entries(ctx, tree)
 	if err != nil {
 		return false, err
 	}
@@ -87,19 +87,19 @@ func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 		}
 		// The rest of the subdirectory precedes its siblings.
 		if deeper && e.Mode == object.ModeDir {
-			if on, err := s.walkRest(ctx, e.ID, join(dir, name), below, visit); !on || err != nil {
+			if on, err := t.walkRest(ctx, e.ID, join(dir, name), below, visit); !on || err != nil {
 				return false, err
 			}
 		}
-		return s.walkEntries(ctx, entries[i+1:], dir, visit)
+		return t.walkEntries(ctx, entries[i+1:], dir, visit)
 	}
 	return true, nil
 }
 
 // directory returns the entries of the directory at path; "" is the root. It returns nil if there
 // is no such directory, and waits for missing trees.
-func (s *Store) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
-	entries, err := s.Tree(ctx, root)
+func (t *trees) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
+	entries, err := t.entries(ctx, root)
 	for err == nil && path != "" {
 		name, rest, _ := strings.Cut(path, "/")
 		path = rest
@@ -112,7 +112,7 @@ func (s *Store) directory(ctx context.Context, root object.ID, path string) ([]o
 		if next.IsZero() {
 			return nil, nil
 		}
-		entries, err = s.Tree(ctx, next)
+		entries, err = t.entries(ctx, next)
 	}
 	return entries, err
 }

@@ -10,7 +10,7 @@
 //
 // A READ of a file whose contents are missing on this host calls, in this order: observed.Read (observed.go),
 // writable.Read or fileSystem.Read (data.go, read.go), worktree.Tree.Read, then the daemon's source of contents of
-// the base tree: fetch.View.Open, RawView.openStored, Pipeline.Wait. A sender of the pipeline calls Store.sendBlobs,
+// the base tree: fetch.View.Open, RawView.openStored, Pipeline.Wait. A sender of the pipeline calls fetcher.sendBlobs,
 // transport.Remote.Fetch and odb.Unpack, which verifies and stores the blob and wakes the reader.
 //
 // # No state for open files

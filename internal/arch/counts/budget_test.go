@@ -20,14 +20,12 @@ var (
 		"mount": 6290,
 	}
 	overFields = map[string]int{
-		"fetch.Store":             30,
 		"fetch/pipeline.Pipeline": 27,
 		"overlay.Layer":           26,
 	}
 	overMethods = map[string]int{
 		"cache.Blobs":             64,
 		"daemon.Daemon":           58,
-		"fetch.Store":             123,
 		"fetch/pipeline.Pipeline": 67,
 		"gitdir.Dir":              41,
 		"mount.Mount":             188,

@@ -1,0 +1,140 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// fetcher sends requests to the remote, and stores the blobs of the answers where reads find them. The pipeline decides which blobs
+// are requested and when; it calls sendBlobs for each batch. A fetcher has no lock: the pipeline has its own.
+type fetcher struct {
+	remote  *transport.Remote
+	pipe    *pipeline.Pipeline
+	storage *storage
+	tasks   *tasks
+	log     *zap.Logger
+
+	// blobsIn counts the blobs that arrived, bytesIn their bytes after unpacking.
+	blobsIn, bytesIn atomic.Int64
+}
+
+// newFetcher returns a fetcher with a running pipeline, which the caller must close.
+func newFetcher(cfg Config, s *storage, t *tasks) *fetcher {
+	f := &fetcher{remote: cfg.Remote, storage: s, tasks: t, log: cfg.Log}
+	f.pipe = pipeline.New(pipeline.Config{
+		Send: f.sendBlobs, Cached: s.cached, Probe: f.probe, Deadline: cfg.Deadline, Readers: cfg.Readers, Log: cfg.Log,
+	})
+	return f
+}
+
+// count records that a blob of a pack has arrived. content is nil if the blob is large.
+func (f *fetcher) count(id object.ID, content []byte) {
+	if content != nil {
+		f.storage.sizes.Put(id, int64(len(content)))
+		f.bytesIn.Add(int64(len(content)))
+	}
+	f.blobsIn.Add(1)
+}
+
+// request sends a request for a pack. An answer shows that the remote is reachable, whether or not
+// the answer is valid.
+func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*transport.FetchResponse, error) {
+	resp, err := f.remote.Fetch(ctx, r)
+	if err == nil {
+		f.pipe.ReportAnswer()
+	}
+	return resp, err
+}
+
+// ingest stores the objects of a pack. An error is returned as an AnswerError, because the answer has begun.
+func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
+	if _, err := f.storage.objects.Ingest(ctx, pack, f.storage.ingestOptions(), each); err != nil {
+		return pipeline.AnswerError{Err: err}
+	}
+	return nil
+}
+
+// unpackBlobs verifies and stores the blobs of a pack as they arrive.
+func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(object.ID, []byte)) (int, error) {
+	return odb.Unpack(ctx, r, odb.UnpackOptions{
+		Format: f.storage.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: f.storage.blobs.Spool,
+		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
+			// A delta may refer to a blob that arrived earlier and is in the cache.
+			c, ok := f.storage.blobs.Get(id)
+			if !ok {
+				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted", id)
+			}
+			return c, c.Size(), c.Release, nil
+		},
+	}, func(o odb.Object) error { return f.publish(o, arrived) })
+}
+
+// publish stores one verified blob where reads find it, and then reports the blob to arrived. It drops objects that are not
+// blobs, because they were not requested.
+func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
+	if o.Type != object.Blob {
+		if o.File != nil {
+			o.File.Close()
+		}
+		return nil
+	}
+	if err := f.storage.keep(o); err != nil {
+		return err
+	}
+	f.storage.sizes.Put(o.ID, o.Size)
+	f.blobsIn.Add(1)
+	f.bytesIn.Add(o.Size)
+	arrived(o.ID, o.Data)
+	return nil
+}
+
+// probe requests the remote's HEAD in the background: something small that shows whether the remote
+// answers again.
+func (f *fetcher) probe() {
+	f.tasks.start(func(ctx context.Context) {
+		f.pipe.Probe(ctx, func() error {
+			_, err := f.remote.Refs(ctx, []string{"HEAD"})
+			return err
+		})
+	})
+}
+
+// retry runs work, which sends requests to the remote, and repeats it while the remote is
+// unreachable, at most for Config.Deadline.
+func (f *fetcher) retry(ctx context.Context, work func() error) error {
+	return f.pipe.Retry(ctx, nil, work)
+}
+
+// requestFailure returns why something was not fetched: the last failure of the remote, else a
+// refusal, else ErrNotFound.
+func (f *fetcher) requestFailure() error {
+	if _, err := f.pipe.Failure(); err != nil {
+		return err
+	}
+	if refused := f.pipe.Refusals(); len(refused) > 0 {
+		return refused[0]
+	}
+	return ErrNotFound
+}
+
+// contentsFailure returns why the contents of blob id were not fetched.
+func (f *fetcher) contentsFailure(id object.ID) error {
+	if err := f.pipe.Refused(id); err != nil {
+		return err
+	}
+	return f.requestFailure()
+}
+
+// readerFunc is an io.Reader made of its Read method.
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -1,0 +1,147 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// Bounds of awaitRoom: it waits while the store has at least manyPacks packs, for at most roomTime,
+// and looks every roomLook.
+const (
+	manyPacks = 40 // packs in the store; a join takes about a second, in which a script wants some twenty objects
+	roomTime  = 2 * time.Second
+	roomLook  = 10 * time.Millisecond
+)
+
+// ingestOptions returns the options for every pack from the remote.
+func (s *storage) ingestOptions() odb.IngestOptions {
+	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
+}
+
+// missing returns those of ids that are not in the store's packs.
+func (s *storage) missing(ids []object.ID) []object.ID {
+	var missing []object.ID
+	for _, id := range ids {
+		if !s.objects.Has(id) {
+			missing = append(missing, id)
+		}
+	}
+	return missing
+}
+
+// refresh finds packs that other processes, such as git, have added to the store.
+func (s *storage) refresh() error { return s.objects.Refresh() }
+
+// find returns a source of an object, with its type and its size in bytes. An object that cannot be
+// read from a Local counts as missing in it, since the remote may have the object too.
+func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64, err error) {
+	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
+		return s.objects, t, size, err
+	}
+	for _, from := range s.localSources() {
+		if t, size, err := from.Size(id); err == nil {
+			return from, t, size, nil
+		}
+	}
+	return nil, 0, 0, err
+}
+
+// get returns an object's contents, as odb.Store.Get does, from any source on this host.
+func (s *storage) get(id object.ID, limit int64) (object.Type, []byte, error) {
+	t, content, err := s.objects.Get(id, limit)
+	if !errors.Is(err, odb.ErrNotFound) {
+		return t, content, err
+	}
+	for _, from := range s.localSources() {
+		if t, content, err := from.Get(id, limit); err == nil {
+			return t, content, nil
+		}
+	}
+	return 0, nil, err
+}
+
+// localSources returns the sources of all open Locals.
+func (s *storage) localSources() []odb.Source {
+	s.mu.Lock()
+	lent := s.locals
+	s.mu.Unlock()
+	var all []odb.Source
+	for _, l := range lent {
+		if own, ok := l.open(); ok {
+			all = append(all, own)
+		}
+	}
+	return all
+}
+
+// localSize returns the size, in bytes, of a blob that only a Local has.
+func (s *storage) localSize(id object.ID) (int64, bool) {
+	for _, from := range s.localSources() {
+		if t, n, err := from.Size(id); err == nil && t == object.Blob {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// join joins packs of the store. Until it returns, awaitRoom waits a little if there are too many packs.
+func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
+	s.mu.Lock()
+	own := s.objects
+	s.mu.Unlock()
+	if own == nil {
+		return odb.JoinResult{}, nil
+	}
+	s.joining.Add(1)
+	defer s.joining.Add(-1)
+	return own.Join(ctx, o)
+}
+
+// awaitRoom waits while packs are being joined and there are too many, so that a script that wants
+// one object after the other does not create packs faster than they are joined. It waits for
+// roomTime at most: git works with many packs too.
+func (s *storage) awaitRoom(ctx context.Context) {
+	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
+		files, err := os.ReadDir(filepath.Join(s.repo.Objects(), "pack"))
+		packs := 0
+		for _, f := range files {
+			if filepath.Ext(f.Name()) == ".pack" {
+				packs++
+			}
+		}
+		if err != nil || packs < manyPacks {
+			return
+		}
+		select {
+		case <-time.After(roomLook):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sessionLocals returns the Locals that have a session remote.
+func (s *storage) sessionLocals() []*Local {
+	s.mu.Lock()
+	lent := s.locals
+	s.mu.Unlock()
+	var with []*Local
+	for _, l := range lent {
+		if l.remote() != nil {
+			with = append(with, l)
+		}
+	}
+	return with
+}
+
+// onSessionRemote reports whether a blob is probably on a session remote and not on the Store's.
+func (s *storage) onSessionRemote(id object.ID) bool {
+	return slices.ContainsFunc(s.sessionLocals(), func(l *Local) bool { return l.expects(id) })
+}

@@ -1,0 +1,242 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/artifactfs/artifactfs/cache"
+	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// storage knows where the objects of a store are on this host: in packs and loose objects of the store's repository, in the object
+// directories of mounts (Local), in the cache of contents, and in memory. It also has the table of sizes, which includes blobs that
+// are missing. It sends no request. mu guards the fields below it; objects and sizes do not change after openObjects has set them,
+// and are then read without mu.
+type storage struct {
+	dir     string // the store's directory
+	repo    *bare.Repo
+	blobs   *cache.Blobs
+	memory  *cache.Memory
+	notices *notices
+	joining atomic.Int32 // joins of packs in progress
+
+	mu      sync.Mutex
+	objects *odb.Store // nil until the object format is known
+	sizes   *cache.Sizes
+	locals  []*Local // open Locals; the slice is replaced, never changed
+}
+
+// attach makes reads search a Local too, until detach is called.
+func (s *storage) attach(l *Local) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.locals = append(s.locals, l)
+}
+
+// detach ends the effect of attach. Reads in progress continue.
+func (s *storage) detach(l *Local) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The slice is copied, since readers use it without the lock.
+	kept := s.locals[:0:0]
+	for _, other := range s.locals {
+		if other != l {
+			kept = append(kept, other)
+		}
+	}
+	s.locals = kept
+}
+
+// packs returns the packs of the store's repository; nil until the object format is known.
+func (s *storage) packs() *odb.Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects
+}
+
+// close closes the packs and the table of sizes.
+func (s *storage) close() error {
+	if s.objects == nil {
+		return nil
+	}
+	return errors.Join(s.sizes.Close(), s.objects.Close())
+}
+
+// prepare opens the store's git directory, and creates it if it does not exist. partial is true if
+// the remote can supply missing objects on demand.
+func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) error {
+	if err := s.repo.Prepare(ctx, f, partial); err != nil {
+		return err
+	}
+	return s.openObjects(f)
+}
+
+// openObjects opens the parts that depend on the object format. Later calls do nothing.
+func (s *storage) openObjects(f object.Format) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects != nil {
+		return nil
+	}
+	objects, err := odb.Open(s.repo.Objects(), f)
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	sizes, err := cache.OpenSizes(filepath.Join(s.dir, "sizes"), f)
+	if err != nil {
+		objects.Close()
+		return fmt.Errorf("open store: %w", err)
+	}
+	s.objects, s.sizes = objects, sizes
+	return nil
+}
+
+// content returns a blob's contents from the cache.
+func (s *storage) content(id object.ID) (Content, bool) {
+	if c, ok := s.blobs.Get(id); ok {
+		return c, true
+	}
+	if data, ok := s.memory.Content(id); ok {
+		return memoryContent(data), true
+	}
+	return nil, false
+}
+
+// cached reports whether contents can be read at once. It looks into memory only.
+func (s *storage) cached(id object.ID) bool {
+	if _, ok := s.blobs.Size(id); ok {
+		return true
+	}
+	_, ok := s.memory.Content(id)
+	return ok
+}
+
+// contentSize returns the size, in bytes, of a blob on this host.
+func (s *storage) contentSize(id object.ID) (int64, bool) {
+	if n, ok := s.blobs.Size(id); ok {
+		return n, true
+	}
+	if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
+		return n, true
+	}
+	return 0, false
+}
+
+// knownSize returns the size, in bytes, of a blob that may be missing: from the table of sizes,
+// else from its contents.
+func (s *storage) knownSize(id object.ID) (int64, bool) {
+	if n, ok := s.sizes.Get(id); ok {
+		return n, true
+	}
+	return s.contentSize(id)
+}
+
+// cachedSize returns the size, in bytes, of contents in the cache on disk or in memory.
+func (s *storage) cachedSize(id object.ID) (int64, bool) {
+	if n, ok := s.blobs.Size(id); ok {
+		return n, true
+	}
+	data, ok := s.memory.Content(id)
+	return int64(len(data)), ok
+}
+
+// openCached returns a reader of cached contents, or errEvicted.
+func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
+	c, ok := s.content(id)
+	if !ok {
+		return nil, errEvicted
+	}
+	return contentReader{io.NewSectionReader(c, 0, c.Size()), c}, nil
+}
+
+// errEvicted means that a blob left the cache after its size was looked up.
+var errEvicted = errors.New("evicted during the copy")
+
+// keep stores contents in the cache. If the disk is full it keeps small contents in memory, so that
+// readers continue.
+func (s *storage) keep(o odb.Object) error {
+	if o.File != nil {
+		if err := s.blobs.PutFile(o.ID, o.File, o.Size); err != nil {
+			return fmt.Errorf("keep blob %s: %w", o.ID, err)
+		}
+		return nil
+	}
+	// The disk may be full or read-only: contents in memory still serve the readers that wait.
+	if err := s.blobs.Put(o.ID, o.Data); err != nil {
+		s.memory.PutContent(o.ID, o.Data)
+		s.notices.add(fmt.Sprintf("contents cannot be written to disk: %v", err))
+	}
+	return nil
+}
+
+// materialize copies a blob from a local pack into the cache, where it can be read at any offset.
+// It returns false if no pack has it.
+func (s *storage) materialize(id object.ID) (bool, error) {
+	from, t, size, err := s.find(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil || t != object.Blob {
+		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
+	}
+	// Small contents are unpacked in memory and written at once. Large ones are streamed, so that
+	// memory stays bounded.
+	if size <= spoolOver {
+		_, data, err := from.Get(id, spoolOver)
+		if err == nil {
+			err = s.keep(odb.Object{ID: id, Type: t, Size: size, Data: data})
+		}
+		return true, err
+	}
+	f, err := s.blobs.Spool(size)
+	if err != nil {
+		return true, err
+	}
+	if err := copyVerified(from, id, size, f); err != nil {
+		f.Close()
+		os.Remove(f.Name())
+		return true, fmt.Errorf("read blob %s from local pack: %w", id, err)
+	}
+	return true, s.blobs.PutFile(id, f, size)
+}
+
+// copyVerified copies a blob into f and compares the hash: a pack may have been damaged since it
+// was indexed.
+func copyVerified(from odb.Source, id object.ID, size int64, f *os.File) error {
+	h := object.NewHasher(id.Format(), object.Blob, size)
+	if err := from.WriteTo(id, io.MultiWriter(f, h)); err != nil {
+		return err
+	}
+	sum, err := h.Sum()
+	if err == nil && sum != id {
+		err = fmt.Errorf("content hashes to %s", sum)
+	}
+	return err
+}
+
+// hasParents reports whether a commit is in the store with all of its parents. Such a
+// commit does not belong in the boundary.
+func (s *storage) hasParents(commit object.ID) bool {
+	_, content, err := s.objects.Get(commit, object.MaxCommitSize)
+	if err != nil {
+		return false
+	}
+	info, err := object.ParseCommit(commit.Format(), content)
+	if err != nil {
+		return false
+	}
+	for _, p := range info.Parents {
+		if !s.objects.Has(p) {
+			return false
+		}
+	}
+	return true
+}

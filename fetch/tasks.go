@@ -1,0 +1,84 @@
+package fetch
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+)
+
+// tasks runs the background work of a store: the fetches of snapshots and of history, conversions and counts.
+type tasks struct {
+	stop chan struct{} // closed by close
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// start runs work in a goroutine, which may outlive the caller. close cancels the context of work, and wait returns after work has
+// returned. start returns false if the store is closed.
+func (t *tasks) start(work func(ctx context.Context)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	// wg.Go is called with mu held, so that a call of close, which sets closed under mu, precedes it or sees the goroutine.
+	t.wg.Go(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() {
+			select {
+			case <-t.stop:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		work(ctx)
+	})
+	return true
+}
+
+// close makes start return false from now on and cancels the work in progress, without waiting for it. It returns false if close
+// was called before.
+func (t *tasks) close() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.closed = true
+	close(t.stop)
+	return true
+}
+
+// wait returns when all work has ended. close must have been called before.
+func (t *tasks) wait() { t.wg.Wait() }
+
+// notices are messages about reduced service, which the status of a mount shows to the user.
+type notices struct {
+	log *zap.Logger
+
+	mu   sync.Mutex
+	list []string // each message once
+}
+
+// add records a message and logs it, unless the same message was recorded before.
+func (n *notices) add(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if slices.Contains(n.list, text) {
+		return
+	}
+	n.list = append(n.list, text)
+	n.log.Warn(text)
+}
+
+// all returns all messages in the order in which they were recorded.
+func (n *notices) all() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.list)
+}
