@@ -63,7 +63,7 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 		case isLane(ref.Name, r.session), strings.HasPrefix(ref.Name, PinPrefix(r.session)):
 			p, err := r.CheckpointAt(ref.ID)
 			if err == nil {
-				err = r.wholeCheckpoint(p, seen)
+				err = wholeCheckpoint(r, p, seen)
 			}
 			if err == nil && (h.Newest == nil || p.ID > h.Newest.ID) && isLane(ref.Name, r.session) {
 				h.Newest = &p
@@ -81,7 +81,7 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	if err := r.EachCheckpoint(func(Checkpoint) bool { h.Checkpoints++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
 		h.Lost = append(h.Lost, LostRef{LanePrefix(r.session), err})
 	}
-	if h.Locks, err = r.locks(); err != nil {
+	if h.Locks, err = lockFiles(r.dir); err != nil {
 		return h, fmt.Errorf("check session: %w", err)
 	}
 	if h.Packs, err = odb.Check(r.own.dir, r.format, deep); err != nil {
@@ -96,7 +96,7 @@ func isLane(ref, session string) bool { return strings.HasPrefix(ref, LanePrefix
 // wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing one is on
 // the mounted remote, or in a pack that Check reports as damaged. It follows owned trees only, because the trees of a snapshot
 // are stored and removed together. seen holds trees that were checked before.
-func (r *Repo) wholeCheckpoint(p Checkpoint, seen map[object.ID]bool) error {
+func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 	if _, err := r.State(p); err != nil {
 		return err
 	}
@@ -128,17 +128,17 @@ func (r *Repo) wholeCheckpoint(p Checkpoint, seen map[object.ID]bool) error {
 	return nil
 }
 
-// locks returns the lock files in the repository. Links to lockFile are left out: the next Update takes them over.
-func (r *Repo) locks() ([]Lock, error) {
+// lockFiles returns the lock files in the repository dir. Links to lockFile are left out, because the next Update takes them over.
+func lockFiles(dir string) ([]Lock, error) {
 	var all []Lock
-	ours := filepath.Join(r.dir, lockFile)
-	err := filepath.WalkDir(r.dir, func(file string, d fs.DirEntry, err error) error {
+	ours := filepath.Join(dir, lockFile)
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
 			return err
-		case d.IsDir() && file == filepath.Join(r.dir, "objects"):
+		case d.IsDir() && file == filepath.Join(dir, "objects"):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(file, ".lock") || file == ours || sameFile(file, ours):
 			return nil

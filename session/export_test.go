@@ -18,5 +18,5 @@ func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
 
 // UpdateAfter is Update that changes nothing before ready has returned.
 func (r *Repo) UpdateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
-	return r.updateAfter(ctx, changes, ready)
+	return r.refs.updateAfter(ctx, changes, ready)
 }

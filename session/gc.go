@@ -48,7 +48,7 @@ type GCResult struct {
 // The caller must make sure that no checkpoint is made while GC runs. A crash during GC leaves unreachable objects, which
 // the next GC removes.
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
-	result, err := r.dropCheckpoints(ctx, o)
+	result, err := collector{r, o}.dropCheckpoints(ctx)
 	if err != nil {
 		return GCResult{}, fmt.Errorf("remove checkpoints of session %s: %w", o.Session, err)
 	}
@@ -56,10 +56,20 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 		return result, nil
 	}
 	// The refs no longer lead to the dropped checkpoints, so their objects are unreachable now.
-	if result.Bytes, err = r.sweep(ctx); err != nil {
+	if result.Bytes, err = r.packs.sweep(ctx); err != nil {
 		return result, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
 	}
 	return result, nil
+}
+
+// Sweep removes unreachable objects from the packs of the repository and returns how many bytes it freed. It blocks
+// while a caller is in Working, and calls of Working block while it checks the refs for the last time and removes the
+// packs.
+func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
+	if freed, err = r.packs.sweep(ctx); err != nil {
+		return freed, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
+	}
+	return freed, nil
 }
 
 // Working blocks the removal of unreachable objects by Sweep and GC until the returned function done is called. A caller
@@ -67,8 +77,8 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 // otherwise an existing object could be removed before the ref leads to it. A goroutine must not call Working again
 // before it has called done, because a waiting Sweep blocks the second call, and the first call blocks the Sweep.
 func (r *Repo) Working() (done func()) {
-	r.sweeping.RLock()
-	return r.sweeping.RUnlock
+	r.packs.sweeping.RLock()
+	return r.packs.sweeping.RUnlock
 }
 
 // segment is a segment of a lane with all of its checkpoints.
@@ -79,9 +89,9 @@ type segment struct {
 	checkpoints []Checkpoint // oldest first
 }
 
-// segments returns all segments of a session with their checkpoints, ordered by the times of their first checkpoints.
-func (r *Repo) segments(session string) ([]segment, error) {
-	refs, err := r.Refs(LanePrefix(session))
+// segments returns all segments of the session with their checkpoints, ordered by the times of their first checkpoints.
+func (c collector) segments() ([]segment, error) {
+	refs, err := c.repo.Refs(LanePrefix(c.o.Session))
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +100,7 @@ func (r *Repo) segments(session string) ([]segment, error) {
 		s := segment{ref: ref.Name, tip: ref.ID}
 		// The ref points to the newest checkpoint. Each checkpoint has the previous one of the segment as a parent.
 		for at := ref.ID; !at.IsZero(); {
-			p, parent, err := r.checkpointAt(at)
+			p, parent, err := c.repo.checkpointAt(at)
 			if err != nil {
 				return nil, err
 			}
@@ -116,19 +126,26 @@ func compareIDs(a, b CheckpointID) int {
 	return 0
 }
 
-// dropCheckpoints rewrites the segments of a session without the checkpoints that o.Keep does not keep, and returns how
+// collector removes checkpoints of one session for GC. It has no state of its own: the refs of the Repo are changed by one Update.
+type collector struct {
+	repo *Repo
+	o    GCOptions
+}
+
+// dropCheckpoints rewrites the segments of the session without the checkpoints that o.Keep does not keep, and returns how
 // many it kept and which it dropped. It does not remove objects. In a dry run it changes nothing.
-func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, error) {
-	defer r.Working()()
-	all, err := r.segments(o.Session)
+func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
+	o := c.o
+	defer c.repo.Working()()
+	all, err := c.segments()
 	if err != nil {
 		return GCResult{}, err
 	}
-	pins, err := r.Refs(PinPrefix(o.Session))
+	pins, err := c.repo.Refs(PinPrefix(o.Session))
 	if err != nil {
 		return GCResult{}, err
 	}
-	meta, metaID, err := r.metaIfThere(o.Session)
+	meta, metaID, err := c.metaIfThere()
 	if err != nil {
 		return GCResult{}, err
 	}
@@ -153,16 +170,16 @@ func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, erro
 	if o.DryRun || len(result.Dropped) == 0 {
 		return result, nil
 	}
-	return result, r.shorten(ctx, all, pins, kept)
+	return result, c.shorten(ctx, all, pins, kept)
 }
 
-// metaIfThere returns the metadata of a session and the ID of its commit. If the session has no metadata, it returns a
+// metaIfThere returns the metadata of the session and the ID of its commit. If the session has no metadata, it returns a
 // zero ID and no error.
-func (r *Repo) metaIfThere(session string) (Meta, object.ID, error) {
-	if id, err := r.Ref(MetaRef(session)); err != nil || id.IsZero() {
+func (c collector) metaIfThere() (Meta, object.ID, error) {
+	if id, err := c.repo.Ref(MetaRef(c.o.Session)); err != nil || id.IsZero() {
 		return Meta{}, id, err
 	}
-	return ReadMeta(r, session)
+	return ReadMeta(c.repo, c.o.Session)
 }
 
 // heldByOthers returns the names of the lanes that a writer other than w holds or may hold: the lane was not released,
@@ -222,7 +239,7 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 
 // shorten removes the checkpoints that are not in kept from their segments. It rewrites the kept checkpoints that follow
 // a dropped one in the same segment, and moves the refs of the segments and the pins to the new commits in one Update.
-func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
+func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
 	moved := map[object.ID]object.ID{}  // new commit of each rewritten checkpoint
@@ -238,7 +255,7 @@ func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref
 			if anew {
 				old := p.Commit
 				p.Prev = before[s.lane]
-				commit, err := Outgoing(r.format, object.Commit, p.Encode(parent))
+				commit, err := Outgoing(c.repo.format, object.Commit, p.Encode(parent))
 				if err != nil {
 					return err
 				}
@@ -258,8 +275,8 @@ func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref
 			changes = append(changes, RefChange{Name: pin.Name, Old: pin.ID, New: to})
 		}
 	}
-	if err := r.Write(ctx, objects); err != nil {
+	if err := c.repo.Write(ctx, objects); err != nil {
 		return err
 	}
-	return r.Update(ctx, changes)
+	return c.repo.Update(ctx, changes)
 }

@@ -58,7 +58,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 // newestOf searches the packs of the Repo for checkpoints and metadata, and returns the values that the refs of
 // segments and MetaRef should have.
 func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
-	tables, err := r.readTables()
+	tables, err := r.packs.readTables()
 	if err != nil {
 		return nil, err
 	}

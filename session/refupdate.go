@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,16 +33,19 @@ const (
 	lockLook = 5 * time.Millisecond
 )
 
-// Update makes all changes, each of a different ref, and syncs them to disk. It returns ErrRefMoved and changes
-// nothing if a ref does not have the expected value. A crash in the middle may leave some of the changes made.
-func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
-	return r.updateAfter(ctx, changes, func() error { return nil })
+// refWriter changes the refs of a Repo. While updating is held, refs are written to disk under two more locks: the flock of lockFile
+// excludes other processes of artifactfs, and git's own lock files exclude git commands.
+type refWriter struct {
+	*RefDir
+	readOnly bool
+	updating sync.Mutex    // held while refs are changed
+	changed  chan struct{} // receives a token after each change; has room for one token
 }
 
-// updateAfter is like Update, but calls ready before the first change becomes visible and changes nothing if ready
+// updateAfter is like Repo.Update, but calls ready before the first change becomes visible and changes nothing if ready
 // returns an error. ready may be called several times.
-func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
-	if r.readOnly {
+func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
+	if w.readOnly {
 		return fmt.Errorf("update refs: %w", ErrReadOnly)
 	}
 	if len(changes) == 0 {
@@ -54,19 +58,19 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 		}
 		named[c.Name] = true
 	}
-	r.updating.Lock()
-	defer r.updating.Unlock()
-	unlock, err := disk.Lock(filepath.Join(r.dir, lockFile))
+	w.updating.Lock()
+	defer w.updating.Unlock()
+	unlock, err := disk.Lock(filepath.Join(w.dir, lockFile))
 	if err != nil {
 		return fmt.Errorf("update refs: %w", err)
 	}
 	defer unlock()
-	if err := r.update(ctx, changes, ready); err != nil {
+	if err := w.update(ctx, changes, ready); err != nil {
 		return fmt.Errorf("update refs: %w", err)
 	}
 	select {
 	// changed has room for one token: a pending one covers this update too.
-	case r.changed <- struct{}{}:
+	case w.changed <- struct{}{}:
 	default:
 	}
 	return nil
@@ -74,14 +78,14 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 
 // update makes changes under the lock. A ref whose name is a directory in the name of a new ref (a and a/b) must be
 // deleted before that is created, so such deletions are a transaction of their own, which is applied first.
-func (r *Repo) update(ctx context.Context, changes []RefChange, ready func() error) error {
+func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {
-		if err := r.expect(c); err != nil {
+		if err := w.expect(c); err != nil {
 			return err
 		}
 		// Without this, apply would create directories to lock a ref that does not exist.
-		if now, err := r.Ref(c.Name); err == nil && now == c.New {
+		if now, err := w.Ref(c.Name); err == nil && now == c.New {
 			continue
 		}
 		if c.New.IsZero() && slices.ContainsFunc(changes, func(o RefChange) bool { return !o.New.IsZero() && inWay(c.Name, o.Name) }) {
@@ -90,21 +94,21 @@ func (r *Repo) update(ctx context.Context, changes []RefChange, ready func() err
 			then = append(then, c)
 		}
 	}
-	if err := r.apply(ctx, first, ready); err != nil {
+	if err := w.apply(ctx, first, ready); err != nil {
 		return err
 	}
-	return r.apply(ctx, then, ready)
+	return w.apply(ctx, then, ready)
 }
 
 // inWay reports whether two refs cannot exist at the same time, because one name is a directory in the other.
 func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
 // expect returns ErrRefMoved unless the ref has the value that the change expects.
-func (r *Repo) expect(c RefChange) error {
+func (w *refWriter) expect(c RefChange) error {
 	if c.Force {
 		return nil
 	}
-	now, err := r.Ref(c.Name)
+	now, err := w.Ref(c.Name)
 	if err != nil {
 		return err
 	}
@@ -124,7 +128,7 @@ func shown(id object.ID) string {
 
 // apply makes changes in one transaction: it locks all refs, checks their values again under the locks, then changes
 // packed-refs and the files. The locks are removed at the end, also after an error.
-func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() error) (err error) {
+func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func() error) (err error) {
 	var locks []string
 	defer func() {
 		for _, name := range locks {
@@ -132,7 +136,7 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 		}
 	}()
 	lock := func(name string) error {
-		lock, err := r.lock(ctx, name)
+		lock, err := w.lock(ctx, name)
 		if err == nil {
 			locks = append(locks, lock)
 		}
@@ -141,14 +145,14 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 	gone := map[string]bool{}
 	for _, c := range changes {
 		// git's lock file of a ref is in the directory of the ref, which must exist.
-		if err := r.free(c); err != nil {
+		if err := w.free(c); err != nil {
 			return err
 		}
 		if err := lock(c.Name); err != nil {
 			return err
 		}
 		// git may have changed the ref before the lock was taken.
-		if err := r.expect(c); err != nil {
+		if err := w.expect(c); err != nil {
 			return err
 		}
 		gone[c.Name] = c.New.IsZero()
@@ -160,22 +164,22 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 		}
 	}
 	// The packed value has to go first: without the file it would become the value of the ref.
-	if err := r.dropPacked(ctx, gone, lock); err != nil {
+	if err := w.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}
 	for _, c := range changes {
-		file := filepath.Join(r.dir, filepath.FromSlash(c.Name))
+		file := filepath.Join(w.dir, filepath.FromSlash(c.Name))
 		if c.New.IsZero() {
 			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-		} else if err := r.writeRef(file, c.New, ready); err != nil {
+		} else if err := w.writeRef(file, c.New, ready); err != nil {
 			return err
 		}
 	}
 	dirs := map[string]bool{}
 	for _, c := range changes {
-		dirs[filepath.Dir(filepath.Join(r.dir, filepath.FromSlash(c.Name)))] = true
+		dirs[filepath.Dir(filepath.Join(w.dir, filepath.FromSlash(c.Name)))] = true
 	}
 	// A rename or removal is durable only after a sync of its directory.
 	for dir := range dirs {
@@ -188,8 +192,8 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 
 // writeRef writes id to the file of a ref after ready has returned. The temporary file is outside of refs/, where git
 // would list it as a ref.
-func (r *Repo) writeRef(file string, id object.ID, ready func() error) error {
-	temp := filepath.Join(r.dir, "artifactfs.ref")
+func (w *refWriter) writeRef(file string, id object.ID, ready func() error) error {
+	temp := filepath.Join(w.dir, "artifactfs.ref")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
@@ -203,10 +207,10 @@ func (r *Repo) writeRef(file string, id object.ID, ready func() error) error {
 
 // free makes room for the file of a ref: it removes empty directories of that name and creates the directories above.
 // A packed ref that is in the way is an ENOTDIR error, as a file would be.
-func (r *Repo) free(c RefChange) error {
-	file := filepath.Join(r.dir, filepath.FromSlash(c.Name))
+func (w *refWriter) free(c RefChange) error {
+	file := filepath.Join(w.dir, filepath.FromSlash(c.Name))
 	if !c.New.IsZero() {
-		packed, err := r.packedRefs()
+		packed, err := w.packedRefs()
 		if err != nil {
 			return err
 		}
@@ -266,9 +270,9 @@ func makeDirs(dir string) error {
 // to lockWait for git and then returns disk.ErrLocked. The lock file is a hard link to lockFile. The caller holds the
 // lock of lockFile, so a link to it that exists already was left by a killed process of this program, and is taken
 // over.
-func (r *Repo) lock(ctx context.Context, name string) (string, error) {
-	lock := filepath.Join(r.dir, filepath.FromSlash(name)) + ".lock"
-	ours := filepath.Join(r.dir, lockFile)
+func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
+	lock := filepath.Join(w.dir, filepath.FromSlash(name)) + ".lock"
+	ours := filepath.Join(w.dir, lockFile)
 	for began := time.Now(); ; {
 		err := os.Link(ours, lock)
 		if err == nil {
@@ -300,19 +304,19 @@ func sameFile(a, b string) bool {
 }
 
 // dropPacked deletes the refs in gone from packed-refs, under git's lock of that file, which lock takes.
-func (r *Repo) dropPacked(ctx context.Context, gone map[string]bool, lock func(name string) error) error {
-	packed, err := r.packedRefs()
+func (w *refWriter) dropPacked(ctx context.Context, gone map[string]bool, lock func(name string) error) error {
+	packed, err := w.packedRefs()
 	if err != nil || !slices.ContainsFunc(packed, func(p packedrefs.Ref) bool { return gone[p.Name] }) {
 		return err
 	}
 	if err := lock("packed-refs"); err != nil {
 		return err
 	}
-	// it may have changed before the lock was taken
-	if packed, err = r.packedRefs(); err != nil {
+	// git may have changed packed-refs before the lock was taken.
+	if packed, err = w.packedRefs(); err != nil {
 		return err
 	}
-	name := filepath.Join(r.dir, "packed-refs")
+	name := filepath.Join(w.dir, "packed-refs")
 	before, err := os.ReadFile(name)
 	if err != nil {
 		return err
@@ -321,5 +325,5 @@ func (r *Repo) dropPacked(ctx context.Context, gone map[string]bool, lock func(n
 	if err := disk.WriteFile(name, packedrefs.Encode(before, kept), 0o644); err != nil {
 		return err
 	}
-	return disk.OS.SyncDir(r.dir)
+	return disk.OS.SyncDir(w.dir)
 }

@@ -43,31 +43,21 @@ type RepoOptions struct {
 	Log      *zap.Logger   // nil: nothing is logged
 }
 
-// Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time.
+// Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time. Each of its
+// parts is a type of its own: refs are read by RefDir and changed by refWriter, objects are read by sources, and packs are joined and
+// cleaned by maintenance.
 //
-// Lock order: maintaining, sweeping, updating, then the mutex of RefDir. While updating is held, refs are written to
-// disk under two more locks: the flock of lockFile excludes other processes of artifactfs, and git's own lock files
-// exclude git commands.
+// Lock order: the locks of maintenance, refWriter.updating, the mutex of RefDir.
 type Repo struct {
 	*RefDir
+	*sources
 	dir      string
 	session  string
 	format   object.Format
 	readOnly bool
 	log      *zap.Logger
-
-	own    *place   // objects directory of this repository
-	borrow []*place // objects directories of the store, whose objects the mounted remote can supply again
-	fresh  []*place // objects directories of the mount's git directory: RepoOptions.Fresh
-
-	// updating is held while refs are changed.
-	updating sync.Mutex
-	changed  chan struct{} // the channel that Changed returns, with room for one token
-
-	sweeping sync.RWMutex // locked for reading by Working, and for writing by sweep while it removes packs
-
-	maintaining sync.Mutex // held while packs are joined or removed
-	tidying     tidying    // background work that joins small packs
+	refs     refWriter
+	packs    maintenance
 }
 
 // lockFile is the name of the file whose flock is held while refs are changed. The lock files that exclude git commands,
@@ -80,19 +70,16 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	r := &Repo{RefDir: NewRefDir(dir, o.Format), dir: dir, session: o.Session, format: o.Format, readOnly: o.ReadOnly,
-		log: o.Log, changed: make(chan struct{}, 1)}
+	r := &Repo{
+		RefDir: NewRefDir(dir, o.Format), sources: newSources(dir, o), dir: dir, session: o.Session, format: o.Format,
+		readOnly: o.ReadOnly, log: o.Log,
+	}
+	r.refs.RefDir, r.refs.readOnly, r.refs.changed = r.RefDir, o.ReadOnly, make(chan struct{}, 1)
+	r.packs.dir, r.packs.refs, r.packs.sources, r.packs.log = dir, r.RefDir, r.sources, o.Log
 	if err := r.prepare(o); err != nil {
 		return nil, fmt.Errorf("open session repository %s: %w", dir, err)
 	}
-	r.own = newPlace(filepath.Join(dir, "objects"), o.Format)
-	for _, b := range o.Borrow {
-		r.borrow = append(r.borrow, newPlace(b, o.Format))
-	}
-	for _, f := range o.Fresh {
-		r.fresh = append(r.fresh, newPlace(f, o.Format))
-	}
-	r.tidying.ctx, r.tidying.cancel = context.WithCancel(context.Background())
+	r.packs.tidying.ctx, r.packs.tidying.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
 
@@ -192,15 +179,8 @@ func writeChanged(name string, text []byte) error {
 // Close cancels the joining of small packs in the background, waits for its end, and closes all files. The Repo must not be
 // used afterwards.
 func (r *Repo) Close() error {
-	r.tidying.stop()
-	err := r.own.close()
-	for _, p := range r.borrow {
-		err = errors.Join(err, p.close())
-	}
-	for _, p := range r.fresh {
-		err = errors.Join(err, p.close())
-	}
-	return err
+	r.packs.tidying.stop()
+	return r.sources.close()
 }
 
 // Dir returns the path of the repository.
@@ -214,7 +194,13 @@ func (r *Repo) Format() object.Format { return r.format }
 
 // Changed returns a channel that receives a token when Update has changed refs. The channel has room for one token:
 // updates that follow before the token is received do not add another.
-func (r *Repo) Changed() <-chan struct{} { return r.changed }
+func (r *Repo) Changed() <-chan struct{} { return r.refs.changed }
+
+// Update makes all changes, each of a different ref, and syncs them to disk. It returns ErrRefMoved and changes
+// nothing if a ref does not have the expected value. A crash in the middle may leave some of the changes made.
+func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
+	return r.refs.updateAfter(ctx, changes, func() error { return nil })
+}
 
 // SetHead makes HEAD point to a branch. branch is a full name such as refs/heads/main; the branch need not exist.
 func (r *Repo) SetHead(branch string) error {
@@ -307,7 +293,7 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	settled := make(chan error, 1)
 	go func() { settled <- settle() }()
 	wait := sync.OnceValue(func() error { return <-settled })
-	err = r.updateAfter(ctx, changes, wait)
+	err = r.refs.updateAfter(ctx, changes, wait)
 	if last := wait(); err == nil {
 		err = last
 	}
@@ -326,7 +312,7 @@ func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle f
 	}
 	name, settle, err := s.WriteAhead(ctx, objects, odb.WriteOptions{})
 	if err == nil && name != "" {
-		r.tidying.wrote(r)
+		r.packs.tidying.wrote(&r.packs)
 	}
 	return settle, err
 }

@@ -48,15 +48,15 @@ func (t *packTable) dead() (n int) {
 // marking marks the objects that are reachable from refs.
 type marking struct {
 	// Only objects in packs are marked; loose objects are followed, if there are any.
-	repo  *Repo
+	repo  *maintenance
 	packs []*packTable
 	loose bool        // the repository has loose objects
 	stack []object.ID // objects that are still to be followed
 }
 
 // readTables reads the index files of all packs of the repository itself.
-func (r *Repo) readTables() ([]*packTable, error) {
-	names, err := filepath.Glob(filepath.Join(r.own.dir, "pack", "pack-*.idx"))
+func (m *maintenance) readTables() ([]*packTable, error) {
+	names, err := filepath.Glob(filepath.Join(m.sources.own.dir, "pack", "pack-*.idx"))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (r *Repo) readTables() ([]*packTable, error) {
 		if err != nil {
 			return nil, err
 		}
-		t, err := parsePackTable(r.format, text)
+		t, err := parsePackTable(m.sources.format, text)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
@@ -105,21 +105,21 @@ func (m *marking) add(id object.ID, blob bool) {
 	case blob || here && !new:
 	case here:
 		m.stack = append(m.stack, id)
-	case m.loose && exists(filepath.Join(m.repo.own.dir, id.String()[:2], id.String()[2:])):
+	case m.loose && exists(filepath.Join(m.repo.sources.own.dir, id.String()[:2], id.String()[2:])):
 		m.stack = append(m.stack, id)
 	}
 }
 
 // refs marks all objects that are reachable from refs, and from HEAD, which may be detached.
 func (m *marking) refs(ctx context.Context) error {
-	refs, broken, err := m.repo.AllRefs("")
+	refs, broken, err := m.repo.refs.AllRefs("")
 	if err != nil {
 		return err
 	}
-	if len(broken) > 0 { // the objects that it pointed to would be removed
+	if len(broken) > 0 { // the objects that the broken ref leads to would be removed
 		return fmt.Errorf("read ref %s: %w", broken[0], ErrBroken)
 	}
-	_, head, err := m.repo.Head()
+	_, head, err := m.repo.refs.Head()
 	if err != nil {
 		return err
 	}
@@ -149,12 +149,12 @@ func (m *marking) refs(ctx context.Context) error {
 
 // below marks the objects that one object refers to. The commits of submodules (gitlinks) are in other repositories.
 func (m *marking) below(id object.ID) error {
-	f := m.repo.format
-	t, _, err := m.repo.Size(id)
+	f := m.repo.sources.format
+	t, _, err := m.repo.sources.Size(id)
 	if err != nil || t == object.Blob {
 		return err
 	}
-	_, content, err := m.repo.Get(id, object.MaxTreeSize)
+	_, content, err := m.repo.sources.Get(id, object.MaxTreeSize)
 	if err != nil {
 		return err
 	}
@@ -189,56 +189,47 @@ func (m *marking) below(id object.ID) error {
 	return nil
 }
 
-// Sweep removes unreachable objects from the packs of the repository and returns how many bytes it freed. It blocks
-// while a caller is in Working, and calls of Working block while it checks the refs for the last time and removes the
-// packs.
-func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
-	if freed, err = r.sweep(ctx); err != nil {
-		return freed, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
-	}
-	return freed, nil
-}
-
 // sweep removes packs that contain unreachable objects. Before that it copies their reachable objects to a new pack.
 // It leaves loose objects alone: only stock git writes them.
-func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {
-	r.maintaining.Lock()
-	defer r.maintaining.Unlock()
-	m := &marking{repo: r}
-	if m.packs, err = r.readTables(); err != nil {
+func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
+	m.maintaining.Lock()
+	defer m.maintaining.Unlock()
+	live := &marking{repo: m}
+	if live.packs, err = m.readTables(); err != nil {
 		return 0, err
 	}
-	m.loose = len(looseDirs(r.own.dir)) > 0
-	if err := m.refs(ctx); err != nil {
+	live.loose = len(looseDirs(m.sources.own.dir)) > 0
+	if err := live.refs(ctx); err != nil {
 		return 0, err
 	}
-	old, wanted := m.wasteful()
+	old, wanted := live.wasteful()
 	if len(old) == 0 {
 		return 0, nil
 	}
-	fresh, err := r.repack(ctx, wanted)
+	fresh, err := m.repack(ctx, wanted)
 	if err != nil {
 		return 0, err
 	}
 	// No caller is in Working from this line on, so nothing adds objects. Refs that were added since the first search
 	// may point to objects that were not copied, so all refs are searched again.
-	r.sweeping.Lock()
-	defer r.sweeping.Unlock()
-	if err := m.takeUp(fresh); err != nil {
+	m.sweeping.Lock()
+	defer m.sweeping.Unlock()
+	if err := live.takeUp(fresh); err != nil {
 		return 0, err
 	}
-	if err := m.refs(ctx); err != nil {
+	if err := live.refs(ctx); err != nil {
 		return 0, err
 	}
-	old = slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh || !m.spare(t, old, wanted) })
+	old = slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh || !live.spare(t, old, wanted) })
 	for _, t := range old {
 		freed += t.size
 	}
 	// The new pack uses disk space, unless it is an existing pack that git has written again.
-	if st, err := os.Stat(fresh + ".pack"); err == nil && !slices.ContainsFunc(m.packs, func(t *packTable) bool { return t.path == fresh }) {
+	existed := slices.ContainsFunc(live.packs, func(t *packTable) bool { return t.path == fresh })
+	if st, err := os.Stat(fresh + ".pack"); err == nil && !existed {
 		freed -= st.Size()
 	}
-	if err := r.removePacks(old); err != nil {
+	if err := m.removePacks(old); err != nil {
 		return 0, err
 	}
 	return max(0, freed), nil
@@ -314,7 +305,7 @@ func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]boo
 
 // repack runs git pack-objects to write the wanted objects to a new pack, and returns the path of the pack without
 // suffix; "" if nothing is wanted.
-func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
+func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
 	if len(wanted) == 0 {
 		return "", nil
 	}
@@ -322,8 +313,8 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 	for id := range wanted {
 		list.WriteString(id.String() + "\n")
 	}
-	base := filepath.Join(r.own.dir, "pack", "pack")
-	cmd := gitcmd.New(ctx, "--git-dir", r.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q",
+	base := filepath.Join(m.sources.own.dir, "pack", "pack")
+	cmd := gitcmd.New(ctx, "--git-dir", m.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q",
 		"--threads=1", "--delta-base-offset", base)
 	cmd.Env = append(cmd.Env, gitcmd.PlainText, gitcmd.NoFetch, gitcmd.NoPrompt)
 	cmd.Stdin = &list
@@ -340,8 +331,8 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 
 // removePacks removes packs: the multi-pack-index and the .idx files first, by which readers find a pack. A process
 // that has the files open can still read them.
-func (r *Repo) removePacks(old []*packTable) error {
-	dir := filepath.Join(r.own.dir, "pack")
+func (m *maintenance) removePacks(old []*packTable) error {
+	dir := filepath.Join(m.sources.own.dir, "pack")
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -358,7 +349,7 @@ func (r *Repo) removePacks(old []*packTable) error {
 			return err
 		}
 	}
-	s, err := r.own.packs()
+	s, err := m.sources.own.packs()
 	if errors.Is(err, odb.ErrNotFound) {
 		return nil
 	}

@@ -19,6 +19,18 @@ const (
 	tidyEvery = 8
 )
 
+// maintenance joins small packs of a Repo, and removes unreachable objects from its packs. Lock order: maintaining before sweeping.
+type maintenance struct {
+	dir     string // directory of the Repo
+	refs    *RefDir
+	sources *sources
+	log     *zap.Logger
+
+	maintaining sync.Mutex   // held while packs are joined or removed
+	sweeping    sync.RWMutex // locked for reading by Repo.Working, and for writing by sweep while it removes packs
+	tidying     tidying      // background goroutine that joins small packs
+}
+
 // tidying is the state of the background goroutine that keeps the number of packs small.
 type tidying struct {
 	ctx    context.Context // canceled by stop
@@ -33,7 +45,7 @@ type tidying struct {
 }
 
 // wrote counts a pack that was written, and starts tidy in the background after every tidyEvery-th one.
-func (t *tidying) wrote(r *Repo) {
+func (t *tidying) wrote(m *maintenance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.written++; t.written%tidyEvery != 1 || t.busy || t.closed {
@@ -46,8 +58,8 @@ func (t *tidying) wrote(r *Repo) {
 			t.busy = false
 			t.mu.Unlock()
 		}()
-		if err := r.tidy(t.ctx); err != nil && t.ctx.Err() == nil {
-			r.log.Warn("join packs of session", zap.String("dir", r.dir), zap.Error(err))
+		if err := m.tidy(t.ctx); err != nil && t.ctx.Err() == nil {
+			m.log.Warn("join packs of session", zap.String("dir", m.dir), zap.Error(err))
 		}
 	})
 }
@@ -63,12 +75,12 @@ func (t *tidying) stop() {
 
 // tidy joins small packs if there are more than manyPacks. It removes no object: the new pack contains all objects of
 // the old ones before those are removed, so a concurrent reader finds every object in one or the other.
-func (r *Repo) tidy(ctx context.Context) error {
-	if !r.maintaining.TryLock() { // Sweep holds the lock: it repacks too
+func (m *maintenance) tidy(ctx context.Context) error {
+	if !m.maintaining.TryLock() { // Sweep holds the lock, and it writes the packs again itself
 		return nil
 	}
-	defer r.maintaining.Unlock()
-	packs, err := r.readTables()
+	defer m.maintaining.Unlock()
+	packs, err := m.readTables()
 	if err != nil {
 		return err
 	}
@@ -89,12 +101,12 @@ func (r *Repo) tidy(ctx context.Context) error {
 			wanted[id] = true
 		}
 	}
-	fresh, err := r.repack(ctx, wanted)
+	fresh, err := m.repack(ctx, wanted)
 	if err != nil {
 		return err
 	}
 	// git pack-objects may have written one of the old packs again.
-	return r.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
+	return m.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
 }
 
 // small returns the packs to join. Each pack that remains is then at least twice as large as all smaller ones

@@ -32,7 +32,6 @@ var (
 		"overlay.Layer":           60,
 		"overlay/state.Table":     67,
 		"promisor.question":       45,
-		"session.Repo":            63,
 		"transport.Remote":        46,
 		"worktree.Tree":           105,
 	}

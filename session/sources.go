@@ -1,0 +1,200 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// reader is the common interface of packs and loose objects.
+type reader interface {
+	Get(id object.ID, limit int64) (object.Type, []byte, error)
+	Size(id object.ID) (object.Type, int64, error)
+	WriteTo(id object.ID, w io.Writer) error
+}
+
+// sources reads objects from all objects directories that a Repo knows. Its fields do not change, and each place has its own lock, so
+// all methods are safe for concurrent use.
+type sources struct {
+	format object.Format
+	own    *place   // objects directory of the repository itself
+	borrow []*place // objects directories of the store, whose objects the mounted remote can supply again
+	fresh  []*place // objects directories of the mount's git directory: RepoOptions.Fresh
+}
+
+// newSources returns the sources of the repository in the directory dir.
+func newSources(dir string, o RepoOptions) *sources {
+	s := &sources{format: o.Format, own: newPlace(filepath.Join(dir, "objects"), o.Format)}
+	for _, b := range o.Borrow {
+		s.borrow = append(s.borrow, newPlace(b, o.Format))
+	}
+	for _, f := range o.Fresh {
+		s.fresh = append(s.fresh, newPlace(f, o.Format))
+	}
+	return s
+}
+
+// close closes all files. Later reads fail.
+func (s *sources) close() error {
+	err := s.own.close()
+	for _, p := range s.borrow {
+		err = errors.Join(err, p.close())
+	}
+	for _, p := range s.fresh {
+		err = errors.Join(err, p.close())
+	}
+	return err
+}
+
+// readers returns all sources of objects, the most likely and cheapest first: own and borrowed packs, then the
+// mount's git directory, then loose objects.
+func (s *sources) readers() []reader {
+	var list []reader
+	for _, p := range append([]*place{s.own}, s.borrow...) {
+		if packs, err := p.packs(); err == nil {
+			list = append(list, packs)
+		}
+	}
+	for _, p := range s.fresh {
+		list = append(list, p.loose)
+		if packs, err := p.packs(); err == nil {
+			list = append(list, packs)
+		}
+	}
+	list = append(list, s.own.loose)
+	for _, p := range s.borrow {
+		list = append(list, p.loose)
+	}
+	return list
+}
+
+// look calls read with one source of objects after the other until a source has the object or fails with odb.ErrTooLarge.
+// It begins with packs that are known to have the object, because a source that lacks the object first looks for new
+// packs, which is slow. If no source has the object, look returns the last error other than odb.ErrNotFound, or
+// odb.ErrNotFound if there was no other error.
+func (s *sources) look(id object.ID, read func(reader) error) error {
+	err := fmt.Errorf("read object %s: %w", id, odb.ErrNotFound)
+	list := s.readers()
+	for i, p := range list {
+		if packs, ok := p.(*odb.Store); ok && packs.Has(id) {
+			copy(list[1:i+1], list[:i])
+			list[0] = p
+			break
+		}
+	}
+	for _, p := range list {
+		e := read(p)
+		// odb.ErrTooLarge means that the object was found.
+		if e == nil || errors.Is(e, odb.ErrTooLarge) {
+			return e
+		}
+		if !errors.Is(e, odb.ErrNotFound) {
+			err = e
+		}
+	}
+	return err
+}
+
+// Get returns type and contents of an object that is owned, borrowed, or in the mount's git directory. It returns
+// odb.ErrNotFound if the object is missing and odb.ErrTooLarge if its contents exceed limit bytes.
+func (s *sources) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
+	err = s.look(id, func(p reader) (err error) {
+		t, content, err = p.Get(id, limit)
+		return err
+	})
+	return t, content, err
+}
+
+// Size returns the type of an object and its size in bytes. It returns odb.ErrNotFound if the object is missing.
+func (s *sources) Size(id object.ID) (t object.Type, size int64, err error) {
+	err = s.look(id, func(p reader) (err error) {
+		t, size, err = p.Size(id)
+		return err
+	})
+	return t, size, err
+}
+
+// Open returns a reader for the contents of an object. They are verified against the ID at the end of the stream: a
+// mismatch is the error of the last read. The caller must read to the end or close the reader, because a goroutine
+// writes to it.
+func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
+	if _, _, err := s.Size(id); err != nil {
+		return nil, err
+	}
+	in, out := io.Pipe()
+	go func() {
+		out.CloseWithError(s.look(id, func(p reader) error {
+			if _, _, err := p.Size(id); err != nil { // look would try the next source after a part of the contents was written
+				return err
+			}
+			return p.WriteTo(id, out)
+		}))
+	}()
+	return in, nil
+}
+
+// Tree returns the entries of a tree object.
+func (s *sources) Tree(id object.ID) ([]object.TreeEntry, error) {
+	content, err := s.typed(id, object.Tree, object.MaxTreeSize)
+	if err != nil {
+		return nil, err
+	}
+	return object.ParseTree(s.format, content)
+}
+
+// Commit returns the parsed header of a commit object.
+func (s *sources) Commit(id object.ID) (object.CommitInfo, error) {
+	content, err := s.typed(id, object.Commit, object.MaxCommitSize)
+	if err != nil {
+		return object.CommitInfo{}, err
+	}
+	return object.ParseCommit(s.format, content)
+}
+
+// errType reports an object whose type differs from the type that the reference to it implies.
+var errType = errors.New("object has another type")
+
+// typed returns the contents of an object of type want.
+func (s *sources) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {
+	return typed(s, id, want, limit)
+}
+
+// typed returns the contents of an object from src, and errType if it is not of type want.
+func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
+	t, content, err := src.Get(id, limit)
+	if err == nil && t != want {
+		err = fmt.Errorf("read object %s: %w: %s, want %s", id, errType, t, want)
+	}
+	return content, err
+}
+
+// Owned reports whether the repository stores an object itself, as opposed to borrowing it from the store.
+func (s *sources) Owned(id object.ID) bool {
+	held, _ := s.own.holds(id)
+	return held
+}
+
+// Remotes reports whether the mounted remote is known to have an object: the object is in the store, or in a pack
+// that git has fetched from the remote.
+func (s *sources) Remotes(id object.ID) bool {
+	for _, p := range s.borrow {
+		if held, _ := p.holds(id); held {
+			return true
+		}
+	}
+	for _, p := range s.fresh {
+		// Loose objects and other packs in the mount's git directory were created by local commands.
+		packs, err := p.packs()
+		if err != nil {
+			continue
+		}
+		if packs.Promised(id) || packs.Refresh() == nil && packs.Promised(id) { // git may have fetched it since the last look
+			return true
+		}
+	}
+	return false
+}
