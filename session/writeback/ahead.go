@@ -11,9 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Ahead moves one ref of the session's own on the session remote, using a push that the caller has opened, for callers
-// that cannot wait for a Queue. It returns ErrMoved if the ref is not at old any more, or is locked. After any other
-// error the ref may or may not have moved; Adopt makes the Queue find out.
+// Ahead moves one ref on the session remote from old to new, for callers that cannot wait for a Queue. Only this session may write
+// the ref. push is a push that the caller has opened. Ahead returns ErrMoved if the ref has another value than old, or is locked.
+// After any other error it is unknown whether the ref was moved; the caller passes the value to Adopt as one that was not
+// answered.
 func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string, old, new object.ID) error {
 	had, err := hadOf(ctx, repo, []object.ID{old})
 	if err != nil {

@@ -13,16 +13,17 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// carried are the session's refs that the git directory had at the last pass. A ref on the list that is missing from the
-// git directory was removed by the user; a ref of the Repo that never was on the list may have another origin.
+// carried lists the refs of the session that the git directory had at the last pass of a RefCopier. If a ref on the list is missing
+// from the git directory, the user has removed it. If a ref of the Repo was never on the list, it was not copied from the git
+// directory, so its absence there means nothing.
 //
-// They are stored in a file of the Repo, in the format of packed-refs.
+// The list is stored in a file of the Repo, in the format of packed-refs.
 type carried map[string]object.ID
 
 // carriedFile is the name of that file in the Repo's directory.
 const carriedFile = "artifactfs.carried"
 
-// readCarried reads the list. A missing or damaged file is an empty list.
+// readCarried reads the list. It returns an empty list if the file is missing or damaged.
 func readCarried(repo *session.Repo) (carried, error) {
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), carriedFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,7 +47,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	return c, nil
 }
 
-// write stores the list, unless it has the same names as before, the stored list.
+// write stores the list. before is the stored list: if it has the same names, write does nothing.
 func (c carried) write(repo *session.Repo, before carried) error {
 	if len(c) == len(before) {
 		same := true

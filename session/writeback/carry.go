@@ -21,8 +21,8 @@ type move struct {
 	old, new object.ID
 }
 
-// carry copies the refs of now that differ from the Repo. The same transaction adds refs that keep old tips which no
-// other ref reaches.
+// carry copies the refs in now whose values differ from those in the Repo. In the same update of the Repo, it adds refs that keep
+// the old values that no other ref reaches.
 func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if c.repo == nil && !c.anything(now) {
 		return nil
@@ -86,8 +86,8 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	// The list names a ref before the Repo has it, and until the Repo has it no longer. After a crash in between, a ref
-	// that is on the list but not in the git directory is seen as removed by the user, never as unknown.
+	// A ref is put on the list before the Repo gets it, and is taken off the list after the Repo has lost it. So after a crash
+	// between these steps, a ref of the Repo that is missing from the git directory is known to be removed by the user.
 	both := maps.Clone(before)
 	maps.Copy(both, after)
 	if err := both.write(c.repo, before); err != nil {
@@ -99,7 +99,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err := after.write(c.repo, both); err != nil {
 		return err
 	}
-	// HEAD must name a ref that exists: a clone of a repository with a dangling HEAD checks nothing out.
+	// HEAD is set only to a ref that exists, because a clone of a repository whose HEAD names a missing ref checks nothing out.
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
 			return errors.Join(lost, c.repo.SetHead(now.head))
@@ -123,7 +123,8 @@ func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	return session.RefChange{Name: session.OwnerRef, Old: was, New: blob.ID}, nil
 }
 
-// there drops the moves to objects that are missing; the error names them. The other refs are still copied.
+// there returns the moves without those to objects that are missing on this host. The error lists the dropped moves; the other
+// refs are copied all the same.
 func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
@@ -135,7 +136,7 @@ func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 			return false
 		}
 		lost = append(lost, fmt.Errorf("copy ref %s: %w", m.name, err))
-		// The list keeps what it had of the ref, because the Repo keeps its old value.
+		// The Repo keeps the old value of the ref, so the list keeps its entry for the ref.
 		if delete(after, m.name); !before[m.name].IsZero() {
 			after[m.name] = before[m.name]
 		}
@@ -144,7 +145,7 @@ func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	return moves, errors.Join(lost...)
 }
 
-// look reads the object that a ref names; if it is a tag, it follows the tag to its target.
+// look returns an error if the object id cannot be read. If the object is a tag, look also reads the tag's target.
 func (c *RefCopier) look(id object.ID) error {
 	for {
 		t, content, err := c.repo.Get(id, object.MaxCommitSize)
@@ -168,8 +169,8 @@ func (c *RefCopier) anything(now refsOf) bool {
 	return false
 }
 
-// theirs returns the values that the mounted remote has under the names of the user's refs, including those that the
-// last git fetch stored below refs/remotes/origin/.
+// theirs returns the values of the mounted remote's branches, tags and notes refs, by name. Values that the last git fetch stored
+// below refs/remotes/origin/ replace older ones.
 func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
@@ -188,9 +189,9 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	return theirs
 }
 
-// moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was
-// never copied and equals the mounted remote's is not the session's: git fetched it, or the user has just created it and
-// not committed yet. The checkpoint state of the next checkpoint records it.
+// moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was never copied
+// and has the same value as the mounted remote's ref of that name is not copied: git has fetched it, or the user has just created it
+// and not committed yet. The next checkpoint records such a ref.
 func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move
@@ -201,12 +202,12 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		// Neither the Repo nor the list has the ref: decide whether it is the session's.
+		// Neither the Repo nor the list has the ref, so decide whether the user has created it.
 		if have.IsZero() && before[name].IsZero() {
 			if theirs[name] == id {
 				continue
 			}
-			// git fetch creates tags automatically: a tag in FETCH_HEAD was not made by the user.
+			// git fetch creates tags automatically, so a tag in FETCH_HEAD was not made by the user.
 			if strings.HasPrefix(name, "refs/tags/") && c.repo.Remotes(id) && !c.repo.Owned(id) {
 				if fetched == nil {
 					fetched = fetchedTags(c.o.GitDir)
@@ -218,7 +219,7 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			if bare, err := c.bare(id); err != nil {
 				return nil, nil, err
 			} else if bare {
-				// Making it cloneable would fetch all contents of a tree that may never be read.
+				// To copy the ref, all contents of its tree would have to be fetched for clones, and they may never be read.
 				continue
 			}
 		}
@@ -227,7 +228,7 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			moves = append(moves, move{name, have, id})
 		}
 	}
-	// A broken ref was not removed: it stays on the list and in the Repo.
+	// A ref whose file is broken was not removed, so it stays on the list and in the Repo.
 	for name := range now.broken {
 		if id := before[name]; !id.IsZero() {
 			after[name] = id
@@ -248,14 +249,13 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			moves = append(moves, move{name: name, old: have})
 		}
 	}
-	// A name may become free for another only by a removal (feature, feature/x): Update orders the changes. This order
-	// is only for readers of logs.
+	// Sort the moves, so that logs are easy to read. Repo.Update puts the changes into an order in which they are possible.
 	slices.SortFunc(moves, func(a, b move) int { return strings.Compare(a.name, b.name) })
 	return moves, after, nil
 }
 
-// bare reports whether id, after following tags, is an object that the mounted remote can supply again. It is always
-// false unless the Repo is the session remote.
+// bare reports whether id, or the target of id if id is a tag, is an object of the mounted remote and not of the session. It
+// returns false if the Repo is not the session remote, because the answer does not matter then.
 func (c *RefCopier) bare(id object.ID) (bool, error) {
 	for c.clone != nil {
 		if c.repo.Remotes(id) && !c.repo.Owned(id) {
@@ -275,9 +275,9 @@ func (c *RefCopier) bare(id object.ID) (bool, error) {
 	return false, nil
 }
 
-// changes returns the ref changes for moves, preceded by refs that keep the tips which the moves abandon: after a crash
-// in the middle of an Update, a prefix of the changes has been made. The carried ref of a user ref is changed before the
-// user ref: a ref that moved without it would look like another session's change.
+// changes returns the changes of refs for moves. Before them come the refs that keep the old values that the moves abandon, because
+// a crash in the middle of an Update leaves only the first changes made. For the same reason, the carried ref of a user's ref
+// (session.CarriedRef) is changed before that ref: without it, the move would look like one of another session.
 func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
@@ -300,7 +300,7 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 			}
 		}
 		changes = append(changes, session.RefChange{Name: m.name, Old: m.old, New: m.new})
-		// Tips of the mounted remote need no ref to keep them: the store or the remote has them.
+		// Old values that are commits of the mounted remote need no ref, because the remote can supply them again.
 		if m.old.IsZero() || kept[m.old] || !c.repo.Owned(m.old) {
 			continue
 		}
@@ -320,8 +320,9 @@ const ancestryMost = 200_000
 // errTooFar is returned by contains after ancestryMost commits.
 var errTooFar = errors.New("history is too long to be searched")
 
-// contains reports whether wanted is tip or an ancestor of it, as far as the history is on this host. It does not follow
-// commits that are more than a day older than wanted by their committer dates. The error is errTooFar.
+// contains reports whether wanted is tip or an ancestor of tip, as far as the history is on this host. It does not follow the
+// parents of commits whose committer dates are more than a day before that of wanted. It returns errTooFar if it has read
+// ancestryMost commits.
 func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
 	if tip == wanted {
 		return true, nil

@@ -12,14 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// cloneable keeps a Repo such that stock git can clone its branches, tags and notes at any time. The base commits are
-// marked as shallow, so that a clone does not need the history behind them, and all contents of the trees that a clone
-// needs are fetched into packs. Most of them were fetched before, when the user made the commit (decision 0007).
+// cloneable makes sure that stock git can clone the branches, tags and notes of a Repo at any time. It marks the base commits as
+// shallow, so that a clone does not need the history before them, and it fetches all contents in the trees that a clone needs.
+// Most of these contents were fetched earlier, when the user made the commit (decision 0007).
 type cloneable struct {
 	repo    *session.Repo
 	provide Provider
 	commits map[object.ID]bool // commits and tags that can be cloned
-	// trees are those whose contents have been fetched.
+	// trees holds the trees whose contents have been fetched.
 	trees map[object.ID]bool
 }
 
@@ -60,7 +60,7 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 			return fmt.Errorf("fetch contents for clones: %w", err)
 		}
 	}
-	// After this point the base commits count as roots, for git in the Repo as well as for clones.
+	// From now on, git treats the base commits as commits without parents, in the Repo and in its clones.
 	if err := c.repo.AddShallow(v.baseCommits); err != nil {
 		return err
 	}
@@ -69,8 +69,8 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// ours reports whether an object was created in the session. It may be in the git directory and not yet in the Repo, so
-// an object of unknown origin counts if it is on this host.
+// ours reports whether an object was created in the session. An object that is not known to be of the mounted remote counts as
+// created in the session if it is on this host, because it may be in the git directory and not in the Repo yet.
 func (c *cloneable) ours(id object.ID) bool {
 	if c.repo.Owned(id) {
 		return true
@@ -82,8 +82,8 @@ func (c *cloneable) ours(id object.ID) bool {
 	return err == nil
 }
 
-// look adds the tree of a commit to v, and returns the other objects that a clone gets with it: parents, or a tag's
-// target.
+// look adds the tree of the object id to v, and returns the other objects that a clone needs with that object: the parents of a
+// commit, or the target of a tag.
 func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	t, content, err := c.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag refers to
@@ -101,7 +101,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 		if err := c.tree(info.Tree, v); err != nil {
 			return nil, err
 		}
-		// The walk ends at a base commit: it becomes shallow.
+		// A base commit is marked as shallow, so its parents are not needed.
 		if !c.ours(id) {
 			v.baseCommits = append(v.baseCommits, id)
 			return nil, nil

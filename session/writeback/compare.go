@@ -9,9 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// update is a change of a ref on the session remote. Name is the changed ref, and from is the ref of the session whose
-// value causes the change. The two differ if Name is a carried or diverged name of from (session.CarriedRef and
-// session.DivergedRef). Both are names on the session remote.
+// update is a change of the ref Name on the session remote. The change is made because of the value of the session's ref from.
+// Name differs from from if Name is the carried or diverged name of from (session.CarriedRef and session.DivergedRef). Both are
+// names on the session remote.
 type update struct {
 	from string
 	transport.RefUpdate
@@ -77,22 +77,23 @@ func (c *comparison) compare(ref string) {
 		c.diverge(ref, by)
 		return
 	}
-	// A push without an answer has succeeded after all.
+	// The session remote has applied a push whose answer was lost.
 	if known.mayBe(there) {
 		known = acquaint{acked: there}
 		l.learn(ref, there)
 	}
 	var next object.ID // value to update from
 	switch {
-	// Already pushed.
+	// The session remote has the local value.
 	case there == mine:
 		l.learn(ref, there)
 		c.undiverge(ref)
 		return
-	// Unchanged since this session's last push.
+	// No other session has moved the ref since this session's last push.
 	case there == known.acked:
 		next = there
-		// A ref that other sessions write may only be fast-forwarded, and so may a branch if the server forbids rewriting.
+		// A ref that other sessions write too must only be fast-forwarded, because they may rely on its commits. The same is true of
+		// a branch if the server forbids that branches are rewritten.
 		onlyForward := c.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
 		if onlyForward && !mine.IsZero() && !there.IsZero() && !Within(c.repo, mine, there) {
 			c.diverge(ref, "")
@@ -104,7 +105,7 @@ func (c *comparison) compare(ref string) {
 			c.say(ref + " was removed in this session but stays on the session remote, where others use it; run git push --delete to remove it")
 			return
 		}
-	// This session had pushed the ref, and now it is missing on the session remote.
+	// This session has pushed the ref, and the ref is missing on the session remote now.
 	case there.IsZero():
 		c.lost = true // the session remote may have lost objects as well
 		l.learn(ref, there)
@@ -113,20 +114,20 @@ func (c *comparison) compare(ref string) {
 		}
 		c.say("the session remote had lost " + ref + ", which was pushed again")
 	case mine.IsZero():
-		// Removed in the mount, moved by another session: the other session's value stays.
+		// The user has removed the ref, and another session has moved it. The value of the other session stays.
 		delete(l.refs, ref)
 		c.sign(ref, mine)
 		c.say("another session has changed " + ref + " on the session remote, so the ref was not removed there")
 		return
-	// Changed by another session, and this session has merged that value: a fast-forward.
+	// Another session has moved the ref, and the local value contains the value of that session. The update is a fast-forward.
 	case Within(c.repo, mine, there):
 		next = there
 		l.learn(ref, there)
-	// Two machines write to this session. follow passes the new value to QueueOptions.Taken.
+	// Another machine writes to this session, too. follow passes the new value to QueueOptions.Taken.
 	case isLane(ref, name) || ref == session.MetaRef(name):
 		c.moved[ref] = there
 		return
-	case Within(c.repo, there, mine): // the remote value contains the local one: there is nothing to push
+	case Within(c.repo, there, mine): // the remote value contains the local value, so there is nothing to push
 		l.learn(ref, mine)
 		c.behind[ref] = there
 		c.undiverge(ref)

@@ -109,10 +109,12 @@ func (c *comparison) inWay(ref string, mine, there object.ID) string {
 	return by[0]
 }
 
-// inWay reports whether two refs cannot exist at the same time.
+// inWay reports whether the refs a and b cannot exist at the same time, because the name of one is a directory in the name of the
+// other.
 func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
-// above returns the proper prefixes of ref that git would need as directories; none of them can be a ref beside it.
+// above returns the names of refs that prevent the creation of ref because git stores them as files where ref needs directories: for
+// refs/heads/a/b/c, these are refs/heads/a/b and refs/heads/a.
 func above(ref string) (names []string) {
 	for i := len(ref) - 1; i > len("refs/heads/"); i-- {
 		if ref[i] == '/' {
@@ -122,5 +124,5 @@ func above(ref string) (names []string) {
 	return names
 }
 
-// divergedOwn returns a diverged name that is used for the value id alone.
+// divergedOwn returns the diverged name that is used for the value id if the diverged name ref is not free.
 func divergedOwn(ref string, id object.ID) string { return ref + "." + id.String()[:12] }

@@ -34,8 +34,8 @@ type gitRefs struct {
 	stat   fs.FileInfo      // attributes of packed-refs at the last read
 }
 
-// refsOf holds the refs of a git directory at about one moment: they are not read atomically.
-// users are the branches, tags and notes refs.
+// refsOf holds the refs of a git directory. They are not read atomically: another process may move refs during the reading. users
+// holds the branches, tags and notes refs.
 type refsOf struct {
 	users   map[string]object.ID
 	remotes map[string]object.ID // refs/remotes/
@@ -53,12 +53,13 @@ type refsOf struct {
 	broken map[string]bool
 }
 
-// read reads loose refs before packed-refs: git writes a ref to packed-refs before it deletes the loose file.
+// read reads all refs. It reads loose refs before packed-refs, so that it misses no ref that git packs at the same time: git writes
+// a ref to packed-refs before it deletes the file of the loose ref.
 func (g *gitRefs) read() (refsOf, error) {
 	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
 		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
 	head, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
-	if err != nil { // an unreadable git directory must not look like one without refs
+	if err != nil { // otherwise, all refs of a git directory that cannot be read would seem to be removed
 		return r, fmt.Errorf("read refs: %w", err)
 	}
 	r.text = string(head)
@@ -96,7 +97,8 @@ func (g *gitRefs) read() (refsOf, error) {
 	return r, nil
 }
 
-// readStashes reads the attributes of refs/stash and of its log, which alone holds the older stashes.
+// readStashes reads the attributes of refs/stash and of its reflog. refs/stash is only the newest stash; the older stashes are in
+// the reflog.
 func (r *refsOf) readStashes(dir string) {
 	for _, at := range []string{"refs", "logs/refs"} {
 		at = filepath.Join(dir, at)
@@ -138,7 +140,7 @@ func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) erro
 			return err
 		}
 		name := filepath.ToSlash(rel)
-		// git writes a ref to NAME.lock and renames the file: the ref is about to move.
+		// git writes the new value of a ref to NAME.lock and then renames the file, so the ref is about to move.
 		if strings.HasSuffix(name, ".lock") {
 			r.locked = r.locked || watched
 			return nil

@@ -46,16 +46,16 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		return false, err
 	}
 	switch there := all[session.OwnerRef]; {
-	// This session claimed the names before, and the ledger does not record it.
+	// This session has claimed the names before, but the ledger does not record the claim.
 	case there == owner.ID:
 		l.plain = plainOwn
 		return true, nil
-	// Claimed by another session, not claimable, or in use.
+	// Another session has claimed the names, the session remote refuses claims, or other refs show that the names are in use.
 	case !there.IsZero(), q.refusals.unclaimable, q.conn.isOrigin(q.record.meta.Remote), !session.Claimable(q.record.meta, all):
 		l.plain = plainOthers
 		return true, nil
 	}
-	// No ref names the blob in the Repo: Working keeps gc away from it until it is pushed.
+	// No ref of the Repo leads to the blob. Working keeps gc from removing the blob until it is pushed.
 	defer q.o.Repo.Working()()
 	if err := q.o.Repo.Write(ctx, []odb.Outgoing{owner}); err != nil {
 		return false, err
@@ -70,8 +70,8 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 	if errors.As(results[0], &refused) && refused.Kind == transport.RejectUnpack {
 		return false, refused
 	}
-	// A claim that lost to another session, or met a lock, is tried again after the refs are read. Any other refusal is
-	// final.
+	// If another session has claimed the names first, or the ref is locked, the caller reads the refs and calls decide again. Any
+	// other refusal is final.
 	q.refusals.unclaimable = refused != nil && refused.Kind != transport.RejectMoved
 	return false, nil
 }

@@ -16,33 +16,34 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Notes are the refs that all sessions on a session remote share. Each push of a notes ref is a merge of the remote's
-// notes and the session's, by union (mergeNote), and a compare-and-swap. A session that loses the race also publishes
-// its notes under a name of its own (session.DivergedRef), and every session that pushes merges the notes of all such
-// names. So a session loses at most two more races: the second winner has read the session remote after that name
-// existed. Notes are pushed after everything else, so that no other ref waits for them.
+// All sessions on a session remote share its notes refs. To push a notes ref, a session merges the notes of the session remote
+// with its own (see mergeNote), and updates the ref by compare-and-swap. If another session updates the ref first, the push is
+// refused: the session has lost a race. It then also pushes its notes to its diverged name of the ref (session.DivergedRef). Every
+// session that pushes the ref merges the notes of all diverged names. So a session loses at most two more races, because the
+// second winner has read the session remote after the diverged name existed. Notes are pushed after all other refs, so that no
+// other ref waits for them.
 
 const (
-	// notesTries is the number of pushes of a notes ref in a round once its diverged name exists; before that, it is
-	// one.
+	// notesTries is the number of pushes of a notes ref in one round if the ref's diverged name exists. If that name does not
+	// exist yet, there is one push.
 	notesTries = 5
-	// notesPause is the average delay before the second push. It doubles.
+	// notesPause is the average delay before the second push of a round. The delay doubles with each further push.
 	notesPause = 40 * time.Millisecond
-	// notesRest is the average delay between rounds while other sessions win the races.
+	// notesRest is the average delay before the next round after a round in which other sessions won every race.
 	notesRest = 300 * time.Millisecond
 )
 
-// notesMove is a notes ref whose value differs between the Repo (mine) and the session remote (there).
+// notesMove is a notes ref that has the value mine in the Repo and another value, there, on the session remote.
 type notesMove struct {
 	ref         string
 	mine, there object.ID
-	others      []object.ID // values of the diverged names of ref that other sessions published
+	others      []object.ID // values that other sessions have pushed to their diverged names of ref
 }
 
 // setAside returns the values that other sessions than name have pushed to the diverged names of a notes ref (see
 // session.DivergedRef).
 func setAside(push *thin.Push, name, ref string) (others []object.ID) {
-	if push.Thin() { // only this session writes the refs of a thin session remote
+	if push.Thin() { // only this session writes refs to its container
 		return nil
 	}
 	for _, r := range push.Refs {
@@ -55,8 +56,8 @@ func setAside(push *thin.Push, name, ref string) (others []object.ID) {
 	return others
 }
 
-// notes merges and pushes notes refs, after all other refs were pushed. It uses push for the first ref and opens new
-// pushes for the others. again reports that another push has to create or remove diverged names of this session.
+// notes merges and pushes notes refs, after all other refs were pushed. It uses push for the first ref and opens a new push for
+// each other ref. again reports that another push is needed, which creates or removes diverged names of this session.
 func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
@@ -65,7 +66,7 @@ func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesM
 		if q.refusals.delayed(n.ref, n.mine) {
 			continue
 		}
-		// Only the first ref uses a push whose refs are known; pushNotes opens the others itself.
+		// push is set for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names itself.
 		if push != nil {
 			n.others = setAside(push, q.o.Session, n.ref)
 		}
@@ -76,15 +77,15 @@ func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesM
 		}
 		t.busy = t.busy || !done
 		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]
-		// Another push removes the diverged name, or creates it.
+		// After a success, another push removes the diverged name. After the first lost race, another push creates it.
 		again = again || done && !other.acked.IsZero() || !done && !q.outrun
 	}
 	q.outrun = t.busy
 	return again, nil
 }
 
-// pushNotes merges and pushes a notes ref until the push succeeds or is refused. It returns false if other sessions won
-// every race.
+// pushNotes merges and pushes a notes ref until a push succeeds or is refused for another reason than a lost race. It returns
+// false if other sessions have updated the ref before each of the pushes.
 func (t *pushAttempt) pushNotes(
 	ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID,
 ) (bool, error) {
@@ -107,7 +108,7 @@ func (t *pushAttempt) pushNotes(
 				}
 			}
 		}
-		// Merge again for each push: the value on the session remote has changed since the last one.
+		// Merge again before each push, because the ref has changed on the session remote since the last push.
 		merged, load, err := q.merger.merge(ctx, n, q.sent)
 		if err != nil {
 			return false, err
@@ -137,7 +138,7 @@ func (t *pushAttempt) pushNotes(
 				t.bringNotes(ctx, n, merged, l, local)
 			}
 			return true, nil
-		// Not a lost race: another push of the same value would be refused as well.
+		// The session remote has refused the value itself, so another push in this round would be refused as well.
 		case refused.Kind != transport.RejectMoved:
 			q.refusals.add(n.ref, n.mine, refused)
 			return true, nil
@@ -154,12 +155,12 @@ func (t *pushAttempt) pushNotes(
 	}
 }
 
-// bringNotes copies merged notes into the mount and the Repo. If the user has moved the ref meanwhile, the next round
-// tries again.
+// bringNotes sets the notes ref in the mount and in the Repo to the commit merged. If the user has moved the ref since the merge,
+// bringNotes changes nothing, and the next round merges again.
 func (t *pushAttempt) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	q := t.q
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	// The RefCopier would copy it too, but only later, and the queue would push once more.
+	// The RefCopier would copy the ref from the mount to the Repo later, which would wake the queue for one more push.
 	if err == nil {
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}

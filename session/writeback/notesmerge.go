@@ -39,7 +39,7 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 			return merged, nil, err
 		}
 		switch {
-		// The session remote has these notes and more.
+		// The value on the session remote contains the notes of this session.
 		case Within(m.repo, n.there, n.mine):
 			return n.there, nil, nil
 		case Within(m.repo, n.mine, n.there):
@@ -54,7 +54,8 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 		if Within(m.repo, merged, other) {
 			continue
 		}
-		// The other session may have removed its diverged name.
+		// The fetch fails if the other session has removed its diverged name since the refs were read. Its notes are then part of
+		// the notes ref.
 		if err := m.conn.fetch(ctx, other, n.there); err != nil {
 			m.log.Debug("fetch notes of another session", zap.String("session", m.session), zap.Error(err))
 			continue
@@ -74,15 +75,15 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 	return merged, load, err
 }
 
-// notesDir is a git directory inside the Repo. Stock git merges notes in it, because it merges only refs below
-// refs/notes/, and in the Repo itself those are the user's.
+// notesDir is the name of a temporary git directory inside the Repo, in which stock git merges notes. git merges only refs below
+// refs/notes/, and the refs of that name in the Repo itself are the user's.
 const notesDir = "artifactfs.notes"
 
-// union merges two values of a notes ref with stock git; notes that both sides changed are merged by mergeNote. The
-// objects are written to the Repo.
+// union merges the notes commits ours and theirs with stock git, and returns the merged commit. Notes that both sides have changed
+// are merged by mergeNote. git writes the new objects to the Repo.
 func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
 	dir := filepath.Join(m.repo.Dir(), notesDir)
-	if err := os.RemoveAll(dir); err != nil { // left by a crash
+	if err := os.RemoveAll(dir); err != nil { // a crash may have left the directory
 		return object.ID{}, err
 	}
 	defer os.RemoveAll(dir)
@@ -112,7 +113,7 @@ func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object
 	}
 	if err != nil {
 		var base object.ID
-		// Without a common ancestor, base stays zero.
+		// If the two commits have no common ancestor, git merge-base fails and base stays zero.
 		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil {
 			if base, err = object.ParseID(text); err != nil {
 				return object.ID{}, err
@@ -137,8 +138,9 @@ func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object
 	return session.NewRefDir(dir, m.repo.Format()).Ref(notesPrefix + "ours")
 }
 
-// note returns the text of one note in the notes commit tip, with a newline at its end; nil: there is none. name is the
-// annotated object's id in hex. Git may split it into directories of two digits each (fanout).
+// note returns the text of the note for one object in the notes commit tip, with a newline at its end; nil: there is no such note.
+// name is the ID of that object in hexadecimal digits, which is also the path of the note in the tree. git may divide this path
+// into directories with names of two digits (fanout).
 func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
 	if tip.IsZero() {
 		return nil, nil
@@ -152,7 +154,7 @@ func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Either the note itself, or the directory that is named after the first two digits.
+		// Find the note itself, or the directory whose name is the first two digits of name.
 		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool {
 			return e.Name == name || e.Mode == object.ModeDir && len(e.Name) == 2 && strings.HasPrefix(name, e.Name)
 		})
@@ -171,8 +173,8 @@ func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
 	}
 }
 
-// git runs a git command in notesDir, with the Repo's object directory, and returns its output without newlines at
-// the end.
+// git runs a git command in the git directory dir, with the objects directory of the Repo. It returns the output of the command
+// without newlines at the end.
 func (m *notesMerger) git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
 	cmd.Env = append(append(cmd.Env, "GIT_OBJECT_DIRECTORY="+filepath.Join(m.repo.Dir(), "objects")), gitcmd.Identity()...)
@@ -183,9 +185,10 @@ func (m *notesMerger) git(ctx context.Context, dir string, args ...string) (stri
 	return strings.TrimRight(string(out), "\n"), nil
 }
 
-// mergeNote merges a note that both sides changed. If all versions are JSON objects, as artifactfs session note writes
-// them, it merges member by member against base, so that an old value does not reappear; ours wins where both sides
-// changed a member. Any other note becomes the sorted union of lines, as by git notes merge -s cat_sort_uniq.
+// mergeNote merges two versions of a note, ours and theirs, that have both changed since the version base. If all versions are
+// JSON objects, as the command artifactfs session note writes them, mergeNote merges each member by itself: a member that only one
+// side has changed gets the value of that side, and a member that both sides have changed gets the value of ours. Any other note
+// becomes the sorted union of the lines of both versions, as by git notes merge -s cat_sort_uniq.
 func mergeNote(base, ours, theirs []byte) []byte {
 	var b, o, t map[string]json.RawMessage
 	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil ||
@@ -199,7 +202,7 @@ func mergeNote(base, ours, theirs []byte) []byte {
 			t[name] = value
 		}
 	}
-	// A member that ours removed and theirs did not change is removed.
+	// Remove each member that ours has removed and theirs has not changed.
 	for name, was := range b {
 		if _, ok := o[name]; !ok && bytes.Equal(t[name], was) {
 			delete(t, name)

@@ -29,8 +29,8 @@ type pushSet struct {
 	baseCommits idSet // base commits: objects of the mounted remote that the session's commits refer to
 }
 
-// newPushSet walks from tips down to objects in sent and to objects that are not owned. Its cost is proportional to the
-// result.
+// newPushSet returns the owned objects that tips reach, without those in sent. It walks from tips down to objects in sent and to
+// objects that are not owned, so its cost is proportional to the size of the result.
 func newPushSet(ctx context.Context, repo *session.Repo, tips []object.ID, sent idSet) (*pushSet, error) {
 	h := &pushSet{repo: repo, sent: sent, seen: idSet{}, baseCommits: idSet{}}
 	for stack := append([]object.ID(nil), tips...); len(stack) > 0; {
@@ -58,9 +58,9 @@ func newPushSet(ctx context.Context, repo *session.Repo, tips []object.ID, sent 
 	return h, nil
 }
 
-// hadOf returns owned objects that a session remote has if it has tips: all commits, and the trees and contents of the
-// two newest levels. The set is incomplete on purpose: an older object that is used again is sent again, which is rare
-// and harmless.
+// hadOf returns owned objects that a session remote has if it has the commits tips: all owned commits in the history of tips, and
+// the trees and contents of tips and of their parents. It leaves out the trees and contents of older commits to save time. If such
+// an object is used again, it is sent again, which is rare and does no harm.
 func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, error) {
 	h := &pushSet{repo: repo, sent: idSet{}, seen: idSet{}, baseCommits: idSet{}}
 	level := tips
@@ -88,8 +88,8 @@ func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, er
 	return h.seen, nil
 }
 
-// names returns the objects that a commit or tag refers to: parents or target, and the tree of a commit. Others have
-// none.
+// names returns the objects to which the object id refers: the parents and the tree of a commit, or the target of a tag. It
+// returns nothing for other objects.
 func (h *pushSet) names(id object.ID) (below []object.ID, tree object.ID, err error) {
 	t, content, err := h.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -109,7 +109,8 @@ func (h *pushSet) names(id object.ID) (below []object.ID, tree object.ID, err er
 	return nil, tree, nil
 }
 
-// tip adds what an object refers to, except its parents or target, which it returns.
+// tip adds the trees and contents of the object id. It returns the parents of a commit or the target of a tag, which it does not
+// add.
 func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -148,8 +149,8 @@ func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree adds a tree and everything below it, except entries that the parent commit's tree, before, has under the same
-// path: the session remote has those, or they are added with the parent.
+// tree adds a tree and everything below it. before is the tree at the same path in the parent commit. Entries that before has under
+// the same path are left out, because the session remote has them, or they are added with the parent commit.
 func (h *pushSet) tree(id, before object.ID) error {
 	if id.IsZero() || id == before || h.sent[id] || h.seen[id] || !h.repo.Owned(id) {
 		return nil
@@ -166,7 +167,7 @@ func (h *pushSet) tree(id, before object.ID) error {
 	return h.below(content, before)
 }
 
-// below adds the entries of a tree, whose encoded form is content, as tree does.
+// below adds the entries of the tree whose encoded form is content. It leaves out the same entries as tree.
 func (h *pushSet) below(content []byte, before object.ID) error {
 	entries, err := object.ParseTree(h.repo.Format(), content)
 	if err != nil {
@@ -202,7 +203,7 @@ func (h *pushSet) below(content []byte, before object.ID) error {
 func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provider) error {
 	held, named := idSet{}, idSet{}
 	for _, id := range baseCommits {
-		// Everything below the base commits' trees is on the session remote.
+		// The session remote has everything that the trees of the base commits reach.
 		if info, err := h.repo.Commit(id); err == nil {
 			if err := h.spread(info.Tree, held, idSet{}); err != nil {
 				return err
@@ -216,7 +217,7 @@ func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provi
 		}
 		var entries []object.TreeEntry
 		switch t {
-		case object.Commit: // its tree may be that of another commit, if it was cherry-picked
+		case object.Commit: // the tree may be the tree of another commit of the mounted remote, for example after a cherry-pick
 			var info object.CommitInfo
 			if info, err = object.ParseCommit(h.repo.Format(), content); err == nil {
 				entries = []object.TreeEntry{{Mode: object.ModeDir, ID: info.Tree}}

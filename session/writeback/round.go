@@ -270,8 +270,8 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 			q.refusals.forget(u.Name)
 			continue
 		}
-		// The ref has another value than the ledger recorded. The server cannot apply earlier pushes without an answer any
-		// more, because they require the recorded value.
+		// The ref has another value than the ledger recorded. So the server can no longer apply earlier pushes without an answer,
+		// because these require the recorded value.
 		if before[i].acked != u.Old {
 			before[i] = acquaint{acked: u.Old}
 		}

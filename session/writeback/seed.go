@@ -43,12 +43,12 @@ type seeder struct {
 // the session remote. size is 0 while it is not known.
 type seeding struct{ done, size atomic.Int64 }
 
-// Delays between attempts to push base commits. Each attempt costs the mounted remote a pack of all of its history, so
-// the delay doubles. It is short after a remote was unreachable, because nothing was requested then.
+// Delays between attempts to push base commits. For each attempt, the mounted remote has to make a pack of its whole history, so
+// the delay doubles with each failure. After a remote could not be reached, the delay is short, because no pack was made.
 const (
 	baseFirst    = 30 * time.Second // delay after the first failure
 	baseMost     = time.Hour        // maximum delay
-	baseAgain    = 15 * time.Second // time after a failure during which Sync returns that failure and does not try again
+	baseAgain    = 15 * time.Second // time after a failure during which a call of Sync gets that failure without another attempt
 	unreachFirst = time.Second      // delay after the first failure to reach a remote
 	unreachMost  = time.Minute      // maximum delay while a remote is unreachable
 )
@@ -146,7 +146,7 @@ func (s *seeder) lacks(
 	}
 	slices.SortFunc(open, object.ID.Compare)
 	var lacks []object.ID
-	// A session remote that is the mounted remote has its own history.
+	// If the session remote is the mounted remote, it has all base commits, so there is no need to ask.
 	if len(open) > 0 && (s.conn.origin == nil || s.conn.origin.URL() != s.conn.remote.URL()) {
 		has, not, known, err := s.conn.probe(ctx, open)
 		switch {
@@ -166,14 +166,14 @@ func (s *seeder) lacks(
 	}
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
-	} else if len(baseCommits) > 0 { // an unanswered push succeeded, or another session pushed them
+	} else if len(baseCommits) > 0 { // the session remote has all of them now, even if the last attempt seemed to fail
 		s.succeeded()
 	}
 	return lacks, nil
 }
 
-// seed pushes commits of the mounted remote with all of their history. The history is fetched once, as one pack, and
-// kept in a file until the session remote has it.
+// seed pushes the commits need with all of their history, except the history of the commits have. The history is fetched from the
+// mounted remote once, as one pack, and stays in a file until the session remote has it.
 func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	if s.conn.origin == nil {
 		return errNoBase
@@ -207,7 +207,7 @@ func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seeding) (string, error) {
 	name := need[0].String()
 	path := filepath.Join(s.dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
-	// The file is renamed to its final name only when it is complete, so it can be used as it is.
+	// A file with this name is complete, because a pack is renamed to the name only after it was written as a whole.
 	if st, err := os.Stat(path); err == nil {
 		active.done.Store(st.Size())
 		return path, nil
@@ -217,7 +217,7 @@ func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seed
 		return "", err
 	}
 	defer res.Pack.Close()
-	// A pack of a shallow clone lacks the history that the session remote needs.
+	// If the mounted remote is a shallow clone itself, the pack lacks a part of the history, and the session remote would refuse it.
 	if len(res.Shallow) > 0 {
 		return "", errors.New("mounted remote is a shallow clone without the complete history")
 	}

@@ -22,9 +22,9 @@ type Traffic struct {
 	Seeded         int64 // received from the mounted remote for a session remote that lacks its history
 }
 
-// choose decides once how the session remote gets the base commits. It chooses ModeThin if the session remote is empty
-// and other machines can read the mounted remote at BaseURL. Otherwise the first push finds out whether the session
-// remote has them.
+// choose decides in the first round whether the session remote uses ModeThin, and records the decision in l. It chooses ModeThin if
+// the session remote is empty and other machines can read the mounted remote at BaseURL, or if the options require ModeThin.
+// Otherwise lacks chooses between ModeShared and ModeSeed during the first push.
 func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	if push.Thin() {
 		l.mode = ModeThin
@@ -82,7 +82,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
-			// A ref that another machine wrote stays as it is.
+			// Another machine has written this ref, and its objects are not on this host, so the container cannot be rewritten.
 			if !repo.Owned(id) && !repo.Remotes(id) {
 				return nil, false, nil
 			}
