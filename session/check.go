@@ -26,7 +26,7 @@ type Health struct {
 
 // LostRef is a ref that leads to a missing or damaged object.
 type LostRef struct {
-	Ref string // full name, or a prefix if several refs are meant
+	Ref string // full name of the ref, or a common prefix of several refs
 	Err error  // which object, and what is wrong with it
 }
 
@@ -36,7 +36,7 @@ type Lock struct {
 	Since time.Time // time of the last change
 }
 
-// Whole reports whether Check found no damage. A lock file alone is none.
+// Whole reports whether Check found no damage. A lock file does not count as damage.
 func (h Health) Whole() bool { return len(h.Broken)+len(h.Lost)+len(h.Packs) == 0 }
 
 // Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment
@@ -77,7 +77,7 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 			lost(err)
 		}
 	}
-	// EachCheckpoint stops at the first damaged checkpoint. If one is reported already, its error adds nothing.
+	// EachCheckpoint stops at the first damaged checkpoint. If damage is reported already, the error of EachCheckpoint adds nothing.
 	if err := r.EachCheckpoint(func(Checkpoint) bool { h.Checkpoints++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
 		h.Lost = append(h.Lost, LostRef{LanePrefix(r.session), err})
 	}
@@ -108,7 +108,7 @@ func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 			continue
 		}
 		seen[id] = true
-		// Size finds the tree in any source of objects.
+		// Size searches all objects directories for the tree.
 		if !r.Owned(id) {
 			if _, _, err := r.Size(id); err != nil {
 				return err

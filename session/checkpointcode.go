@@ -14,8 +14,8 @@ import (
 // ErrNotCheckpoint reports a commit that is not a checkpoint.
 var ErrNotCheckpoint = errors.New("commit is not a checkpoint")
 
-// who is the author and committer of all commits that this package makes. It is no person, because the file system
-// does not know which user or program made a change.
+// who is the author and committer of all commits that this package makes. It names artifactfs and not a person, because the file
+// system does not know which user or program made a change.
 const who = "artifactfs <artifactfs@localhost>"
 
 // Trailers of a checkpoint's message. Numbers are decimal; a trailer without a value is omitted.
@@ -73,8 +73,8 @@ func signed(b *bytes.Buffer, at time.Time) {
 	}
 }
 
-// ParseCheckpoint parses the contents of a checkpoint's commit. It does not verify id, and stores it as Point.Commit. It
-// returns ErrNotCheckpoint if the commit is not a checkpoint.
+// ParseCheckpoint parses the contents of a checkpoint's commit. id is the ID of the commit; ParseCheckpoint stores it as
+// Checkpoint.Commit without a check. It returns ErrNotCheckpoint if the commit is not a checkpoint.
 func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {

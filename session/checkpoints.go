@@ -16,7 +16,8 @@ func (r *Repo) CheckpointAt(commit object.ID) (Checkpoint, error) {
 	return p, err
 }
 
-// checkpointAt returns a checkpoint and the previous one of the same segment, zero if there is none.
+// checkpointAt returns the checkpoint that a commit stores, and the commit of the previous checkpoint of the same segment; zero: there
+// is none.
 func (r *Repo) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
 	content, err := r.typed(commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -29,8 +30,8 @@ func (r *Repo) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, e
 	return p, parent, err
 }
 
-// Checkpoints returns the newest checkpoints of all lanes, newest first; at most limit of them, or all if limit is 0. Each
-// one is read from its commit.
+// Checkpoints returns the newest checkpoints of all lanes, newest first. It returns at most limit checkpoints, or all if limit is 0. It
+// reads the commit of each checkpoint.
 func (r *Repo) Checkpoints(limit int) ([]Checkpoint, error) {
 	var list []Checkpoint
 	err := r.EachCheckpoint(func(p Checkpoint) bool {
@@ -67,7 +68,7 @@ func (r *Repo) EachCheckpoint(emit func(Checkpoint) bool) error {
 			return err
 		}
 	}
-	// The newest of all segments is emitted, and the previous one of its segment takes its place.
+	// Emit the newest checkpoint of all segments, and put the checkpoint before it, in the same segment, in its place.
 	for len(heads) > 0 {
 		c := heads[len(heads)-1]
 		heads = heads[:len(heads)-1]

@@ -13,16 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Copier collects objects of the mount's git directory that a Repo is to own. A Repo owns an object only together
-// with all owned objects that it reaches, so the search ends at objects that the Repo owns already and at those that
-// the mounted remote has.
+// Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all objects
+// of the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the mounted
+// remote.
 type Copier struct {
 	repo *Repo
 	seen map[object.ID]bool // objects that need not be visited again
 	list []odb.Outgoing     // collected objects
 }
 
-// NewCopier returns a Copier for objects that repo is to own.
+// NewCopier returns a Copier for objects that are to be written to repo.
 func NewCopier(repo *Repo) *Copier {
 	return &Copier{repo: repo, seen: map[object.ID]bool{}}
 }
@@ -33,18 +33,18 @@ func (c *Copier) Objects() []odb.Outgoing { return c.list }
 // Blob collects a blob unless the Repo owns it or the mounted remote has it.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 
-// Commits collects all objects that tips reach and that the Repo does not own. Tips are mostly commits, but may be of
-// any type. After an error nothing of this call is collected.
+// Commits collects all objects that tips reach and that the Repo does not own. Most tips are commits, but they may have any type. If
+// Commits returns an error, it has collected nothing.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)
-	if err != nil { // a later walk would end at a part of the history as if it were complete
+	if err != nil { // otherwise a later walk would end at an object whose history was collected in part only
 		c.seen, c.list = seen, c.list[:taken]
 	}
 	return err
 }
 
-// commits is Commits without the rollback.
+// commits does the work of Commits. After an error, some objects may be collected.
 func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	stack := slices.Clone(tips)
 	for len(stack) > 0 {
@@ -100,7 +100,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		}
 		return []object.ID{target}, nil
 	case object.Tree:
-		// tree collects it itself
+		// The method tree collects the tree itself.
 		c.list = c.list[:len(c.list)-1]
 		delete(c.seen, id)
 		return nil, c.tree(id, object.ID{})
@@ -108,8 +108,8 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree collects a tree and everything below it, except entries that are the same in the tree before: that is the tree of the
-// first parent, and the visit of the parent collects them.
+// tree collects a tree and everything below it, except entries that are the same in before, the tree of the first parent. These
+// entries are collected when the parent is visited.
 func (c *Copier) tree(id, before object.ID) error {
 	if id == before || c.seen[id] {
 		return nil
@@ -176,7 +176,7 @@ func (c *Copier) blob(id object.ID) error {
 	return nil
 }
 
-// take adds an object whose contents were read.
+// take collects an object whose contents were read already.
 func (c *Copier) take(id object.ID, t object.Type, content []byte) {
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

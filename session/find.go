@@ -103,7 +103,7 @@ func (r *Repo) findHead() (found Checkpoint, err error) {
 func (r *Repo) findTime(name string, at time.Time) (found Checkpoint, err error) {
 	var oldest Checkpoint
 	err = r.EachCheckpoint(func(p Checkpoint) bool {
-		// The time of the ID has milliseconds; that of the commit has seconds only.
+		// The time in the ID is exact to the millisecond, and the time of the commit only to the second.
 		if oldest = p; !p.ID.Time().After(at) {
 			found = p
 		}
@@ -127,7 +127,7 @@ func (r *Repo) findID(name string) (Checkpoint, error) {
 	}
 	var found []Checkpoint
 	err := r.EachCheckpoint(func(p Checkpoint) bool {
-		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // it may be in two lanes
+		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // a checkpoint may be in two lanes
 			found = append(found, p)
 		}
 		return len(found) < 2 && string(p.ID) >= prefix // checkpoints arrive newest first, so no later one can match
@@ -219,7 +219,7 @@ func parseAge(text string) (age time.Duration, ok bool) {
 // maxAge is the longest age that a name can have: about a hundred years.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// errTaken reports a pin name that Find would understand differently.
+// errTaken reports a pin name that Find would take for a time, HEAD or a turn.
 var errTaken = errors.New("name is a time, HEAD or a turn")
 
 // ValidPin returns an error if a pin must not have this name: Find would take it for a time or for HEAD, or ValidName

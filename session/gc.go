@@ -81,7 +81,7 @@ func (r *Repo) Working() (done func()) {
 	return r.packs.sweeping.RUnlock
 }
 
-// segment is a segment of a lane with all of its checkpoints.
+// segment is a segment of a lane (a part of the lane's chain of checkpoints) with all of its checkpoints.
 type segment struct {
 	ref         string    // name of the segment's ref
 	tip         object.ID // commit of the newest checkpoint
@@ -246,7 +246,7 @@ func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs
 	before := map[string]CheckpointID{} // last kept checkpoint of each lane so far
 	for _, s := range all {
 		var parent object.ID
-		anew := false // a checkpoint before this one in the segment was dropped
+		anew := false // whether an earlier checkpoint of the segment was dropped, so that the later ones are rewritten
 		for _, p := range s.checkpoints {
 			if !kept[p.ID] {
 				anew = true

@@ -59,8 +59,8 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("session %s is %s and cannot become %s", e.Session, e.From, e.To)
 }
 
-// transit appends a transition to the history and changes the state of the session. After a transition to Resumed the
-// state is Active, because Resumed occurs in the history only.
+// transit appends a transition to the history of the session, and sets the state of the session to that of the transition. After a
+// transition to Resumed, the state is Active, because Resumed is a state of transitions only.
 func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	m.Transitions = append(m.Transitions, Transition{State: to, Time: now, Actor: clip(actor), Reason: clip(reason)})
 	if m.State = to; to == Resumed {
@@ -226,8 +226,8 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become lists, for each state that Transit can be asked for, the states that a session can have before. A request for
-// Open reopens the session, which becomes paused, or open if it was never active.
+// become maps each state that a caller of Transit can request to the states from which a session can change to it. A request for
+// Open reopens the session: the session becomes paused, or open if it was never active.
 var become = map[LifeState][]LifeState{
 	Paused:   {Active},
 	Closed:   {Open, Paused, Active},

@@ -9,10 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// OwnerRef is the ref on a session remote that points to a blob with the name of one session: the owner of the plain
-// names, which pushes branches and tags under the same names as in its mount. OwnerRef is created once, by
-// compare-and-swap, on a session remote that was empty. All other sessions push their branches and tags under prefixed
-// names, and so does every session on a repository that people use.
+// OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names. The owner
+// pushes its branches and tags under the same names as in its mount. All other sessions push them under names with a prefix.
+// OwnerRef is created once, by compare-and-swap, on a session remote that was empty. On a repository that people use there is no
+// OwnerRef, so every session uses names with a prefix there.
 const OwnerRef = Prefix + "owner"
 
 const (

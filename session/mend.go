@@ -17,10 +17,10 @@ type Mended struct {
 }
 
 // MendRefs repairs refs whose files are broken, as a power failure may leave them. The ref of a segment gets the
-// newest checkpoint of that segment on this host, and MetaRef the newest version of the metadata on this host. Every
-// other ref gets the value that known returns, if the Repo owns that object. known returns the zero ID if no value is
-// known; such a ref is removed. If the known object is missing, or no metadata is found, the ref stays as it is and
-// the error reports it; the other refs are repaired all the same.
+// newest checkpoint of that segment on this host, and MetaRef gets the newest version of the metadata on this host. Every other ref
+// gets the value that known returns, if the Repo owns the object. If known returns the zero ID, because no value is known, the ref
+// is removed. A ref stays broken if the Repo lacks the object that known returns, or if it is MetaRef and no metadata is found; the
+// error lists such refs. The other refs are repaired all the same.
 func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) ([]Mended, error) {
 	_, broken, err := r.AllRefs("")
 	if err != nil || len(broken) == 0 {

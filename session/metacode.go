@@ -39,12 +39,12 @@ const (
 )
 
 // BaseRef returns the name of the ref that points to the checkpoint of another session that the mount started from.
-// It keeps the checkpoint's objects, which the mount reads.
+// The ref keeps GC from removing the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
-// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working
-// tree. It keeps the tree even if GC drops the checkpoint: files that were neither read nor changed since are still
-// read from it.
+// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The ref
+// keeps the tree even if GC drops the checkpoint, because files of the working tree that were not changed after the restore are
+// still read from that tree.
 func RestoredRef(session string, id CheckpointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
@@ -236,8 +236,9 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 // changeTries is the number of attempts to change a ref that other processes change at the same time.
 const changeTries = 20
 
-// changeMeta writes a new version of the metadata that change has modified, and returns it. It calls change again
-// with the newer metadata if another process was faster. If change modifies nothing, no version is written.
+// changeMeta calls change with the current metadata, writes the modified metadata as a new version, and returns it. If another
+// process has written a version since the metadata was read, changeMeta starts again. If change modifies nothing, changeMeta writes
+// nothing.
 func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -261,7 +262,8 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 	return Meta{}, fmt.Errorf("write session %s: %w", session, ErrRefMoved)
 }
 
-// same reports whether two versions have equal contents. Transitions are only ever added, so their number is enough.
+// same reports whether two versions of the metadata have equal contents. It compares only the numbers of transitions, because
+// transitions are never changed or removed.
 func same(a, b Meta) bool {
 	if len(a.Transitions) != len(b.Transitions) {
 		return false
@@ -271,7 +273,8 @@ func same(a, b Meta) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// NoteErased adds an erasure of transcript records to the metadata, from where forks of the session learn about it.
+// NoteErased adds an erasure of transcript records to the metadata. Forks of the session read it there, and erase their copies of the
+// records.
 func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	_, err := changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
@@ -300,8 +303,8 @@ func (m *Meta) erase(e Erasure) {
 	}
 }
 
-// writeMeta writes a version of the metadata whose parent is parent, and changes MetaRef from old to it. It returns
-// ErrRefMoved if MetaRef is not at old.
+// writeMeta writes a version of the metadata whose parent is parent, and changes MetaRef from old to the new version. It returns
+// ErrRefMoved if MetaRef does not have the value old.
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
 	id, objects, err := m.encode(r.Format(), parent, now)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// place is an objects directory of this repository or of another one. The directory need not exist yet, and its packs are
-// opened when they are needed for the first time. A place is safe for concurrent use.
+// place is an objects directory of a git repository: that of the Repo, of the store, or of the mount. The directory need not exist
+// yet. Its packs are opened when they are needed for the first time. A place is safe for concurrent use.
 type place struct {
 	dir    string
 	format object.Format

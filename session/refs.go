@@ -83,8 +83,8 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// loose reads the file of a ref, which contains an ID or the name of another ref (link). Both are empty if there is
-// no such file.
+// loose reads the file of a ref, and returns the ID that it contains, or the name of another ref (link). Both are empty if there is no
+// such file.
 func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, filepath.FromSlash(name)))
 	switch {
@@ -127,7 +127,7 @@ func (r *RefDir) Ref(name string) (object.ID, error) {
 	return object.ID{}, fmt.Errorf("read ref %s: %w", name, syscall.ELOOP)
 }
 
-// inPacked returns the value of a ref in packed-refs; zero if it is not in there.
+// inPacked returns the value of a ref in packed-refs; zero: packed-refs does not contain the ref.
 func (r *RefDir) inPacked(name string) (object.ID, error) {
 	packed, err := r.packedRefs()
 	if err != nil {
@@ -155,7 +155,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 	// so none is missed.
 	var links []string
 	root := filepath.Join(r.dir, "refs")
-	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x"))) // all names with that prefix are below it
+	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x"))) // directory of all names that begin with prefix
 	if !strings.HasPrefix(prefix, "refs/") {
 		start = root
 	}
@@ -173,7 +173,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		}
 		id, link, err := r.loose(name)
 		switch {
-		case errors.Is(err, ErrBroken): // a value in packed-refs would be older
+		case errors.Is(err, ErrBroken): // the ref is not taken from packed-refs, where its value would be older
 			broken = append(broken, name)
 		case err != nil:
 			return err

@@ -69,22 +69,23 @@ func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready 
 		return fmt.Errorf("update refs: %w", err)
 	}
 	select {
-	// changed has room for one token: a pending one covers this update too.
+	// changed has room for one token. If a token is there already, its receiver will see this update as well.
 	case w.changed <- struct{}{}:
 	default:
 	}
 	return nil
 }
 
-// update makes changes under the lock. A ref whose name is a directory in the name of a new ref (a and a/b) must be
-// deleted before that is created, so such deletions are a transaction of their own, which is applied first.
+// update makes changes. The caller holds the locks. If a change creates the ref a/b and another change deletes the ref a, the
+// deletion must come first, because git stores a as a file where a/b needs a directory. So update makes such deletions in a separate
+// transaction before the rest.
 func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {
 		if err := w.expect(c); err != nil {
 			return err
 		}
-		// Without this, apply would create directories to lock a ref that does not exist.
+		// Skip a change that changes nothing. Otherwise apply would create directories just to lock a ref that does not exist.
 		if now, err := w.Ref(c.Name); err == nil && now == c.New {
 			continue
 		}
@@ -118,7 +119,7 @@ func (w *refWriter) expect(c RefChange) error {
 	return nil
 }
 
-// shown returns an id for an error message.
+// shown returns the text for id in an error message.
 func shown(id object.ID) string {
 	if id.IsZero() {
 		return "missing"
@@ -157,13 +158,14 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 		}
 		gone[c.Name] = c.New.IsZero()
 	}
-	// A deletion has no file to write, so writeRef cannot call ready for it.
+	// writeRef calls ready before it writes a ref. A deletion does not call writeRef, so ready is called here.
 	if slices.ContainsFunc(changes, func(c RefChange) bool { return c.New.IsZero() }) {
 		if err := ready(); err != nil {
 			return err
 		}
 	}
-	// The packed value has to go first: without the file it would become the value of the ref.
+	// The packed value is removed before the file of the ref. Otherwise, after a crash in between, the packed value would be the value
+	// of the ref.
 	if err := w.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}
@@ -205,8 +207,8 @@ func (w *refWriter) writeRef(file string, id object.ID, ready func() error) erro
 	return os.Rename(temp, file)
 }
 
-// free makes room for the file of a ref: it removes empty directories of that name and creates the directories above.
-// A packed ref that is in the way is an ENOTDIR error, as a file would be.
+// free prepares the creation of the file of a ref: it removes empty directories with the name of the file, and creates the missing
+// directories above it. If a packed ref prevents the creation, free returns ENOTDIR, as the kernel does for a loose one.
 func (w *refWriter) free(c RefChange) error {
 	file := filepath.Join(w.dir, filepath.FromSlash(c.Name))
 	if !c.New.IsZero() {
@@ -266,10 +268,10 @@ func makeDirs(dir string) error {
 	return disk.OS.SyncDir(filepath.Dir(dir))
 }
 
-// lock creates the lock file NAME.lock that keeps git from changing the same file, and returns its path. It waits up
-// to lockWait for git and then returns disk.ErrLocked. The lock file is a hard link to lockFile. The caller holds the
-// lock of lockFile, so a link to it that exists already was left by a killed process of this program, and is taken
-// over.
+// lock creates the lock file NAME.lock, which keeps git from changing the file NAME, and returns the path of the lock file. If git
+// holds the lock, it waits up to lockWait and then returns disk.ErrLocked. The lock file is a hard link to lockFile. The caller
+// holds the flock of lockFile. So if such a hard link exists already, a killed process of this program has left it, and lock takes
+// it over.
 func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	lock := filepath.Join(w.dir, filepath.FromSlash(name)) + ".lock"
 	ours := filepath.Join(w.dir, lockFile)
@@ -281,7 +283,7 @@ func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
-		// The link was left by a killed process: its flock is gone, and this process holds that now.
+		// A killed process has left the link. Its flock has ended, because this process holds the flock now.
 		if sameFile(ours, lock) {
 			return lock, nil
 		}

@@ -60,8 +60,8 @@ type Repo struct {
 	packs    maintenance
 }
 
-// lockFile is the name of the file whose flock is held while refs are changed. The lock files that exclude git commands,
-// such as packed-refs.lock, are hard links to this file.
+// lockFile is the name of the file on which flock(2) is held while refs are changed. The lock files that exclude git commands, such as
+// packed-refs.lock, are hard links to this file.
 const lockFile = "artifactfs.lock"
 
 // OpenRepo opens the repository in the directory dir and creates it if it does not exist. If it exists, OpenRepo updates

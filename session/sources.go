@@ -50,8 +50,8 @@ func (s *sources) close() error {
 	return err
 }
 
-// readers returns all sources of objects, the most likely and cheapest first: own and borrowed packs, then the
-// mount's git directory, then loose objects.
+// readers returns the packs and loose objects of all places, those that are cheap to search and likely to have an object first: own
+// and borrowed packs, then the mount's git directory, then other loose objects.
 func (s *sources) readers() []reader {
 	var list []reader
 	for _, p := range append([]*place{s.own}, s.borrow...) {
@@ -72,10 +72,9 @@ func (s *sources) readers() []reader {
 	return list
 }
 
-// look calls read with one source of objects after the other until a source has the object or fails with odb.ErrTooLarge.
-// It begins with packs that are known to have the object, because a source that lacks the object first looks for new
-// packs, which is slow. If no source has the object, look returns the last error other than odb.ErrNotFound, or
-// odb.ErrNotFound if there was no other error.
+// look calls read with one reader after the other, until one has the object or returns odb.ErrTooLarge. It begins with packs that are
+// known to have the object, because a reader that lacks the object searches the disk for new packs, which is slow. If no reader has
+// the object, look returns the last error other than odb.ErrNotFound, or odb.ErrNotFound if there was no other error.
 func (s *sources) look(id object.ID, read func(reader) error) error {
 	err := fmt.Errorf("read object %s: %w", id, odb.ErrNotFound)
 	list := s.readers()
@@ -128,7 +127,7 @@ func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 	in, out := io.Pipe()
 	go func() {
 		out.CloseWithError(s.look(id, func(p reader) error {
-			if _, _, err := p.Size(id); err != nil { // look would try the next source after a part of the contents was written
+			if _, _, err := p.Size(id); err != nil { // otherwise look could try the next reader after a part of the contents was written
 				return err
 			}
 			return p.WriteTo(id, out)

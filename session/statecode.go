@@ -98,9 +98,9 @@ func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte)
 	return append(entries, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: w.add(object.Blob, text)})
 }
 
-// EncodeState returns the ID of the commit of a State and all objects to write for it, the commit last. The objects
-// that s.Index refers to are not among them. Parents should be the owned commits that s names, so that they stay
-// reachable; duplicates are removed.
+// EncodeState returns the ID of the commit that stores the State s, and all objects to write for it, the commit last. The objects to
+// which s.Index refers are not among them. parents are the owned commits that s names, which become parents of the commit so that
+// they stay reachable; EncodeState removes duplicates.
 func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	w := &stateWriter{format: f}
 	var head bytes.Buffer
@@ -123,7 +123,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 			e.SkipWorktree, e.IntentToAdd}); err != nil {
 			return object.ID{}, nil, fmt.Errorf("write checkpoint state: %w", err)
 		}
-		// A blob of stage 0 is in the tree of the index, and nothing else refers to that of a conflict.
+		// The tree of the index refers to the blobs of stage 0. Nothing refers to the blobs of a conflict, so stateBlobs does.
 		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
 			blobs = append(blobs, object.TreeEntry{Name: fmt.Sprintf("%06d", len(blobs)), Mode: object.ModeFile, ID: e.ID})
 		}
@@ -168,7 +168,8 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	signed(&commit, at)
 	commit.WriteString("\nstate\n")
-	// The list is part of the message, not of the tree: two states with different lists have the same tree.
+	// The list of paths that were left out is stored in the message and not in the tree, so that states that differ only in this list
+	// have the same tree.
 	if len(s.Left) > 0 {
 		commit.WriteString("\n")
 		lines := json.NewEncoder(&commit)
@@ -245,7 +246,7 @@ func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	return s, nil
 }
 
-// readState is ReadState without context in the error.
+// readState does the work of ReadState. Its errors do not name the commit.
 func readState(src Objects, f object.Format, id object.ID) (State, error) {
 	content, err := typed(src, id, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -358,7 +359,8 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	return tags, nil
 }
 
-// readFiles reads the files below a directory of stateFiles into files, by path; deep is the depth of the directory.
+// readFiles reads the files below a directory of stateFiles into files, by path. deep is the depth of the directory below
+// stateFiles.
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {
 	// An attacker could nest trees on the session remote too deeply for this recursion.
 	if deep > maxStateDeep {

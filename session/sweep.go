@@ -147,7 +147,7 @@ func (m *marking) refs(ctx context.Context) error {
 	return nil
 }
 
-// below marks the objects that one object refers to. The commits of submodules (gitlinks) are in other repositories.
+// below marks the objects to which one object refers, except the commits of submodules, which are in other repositories.
 func (m *marking) below(id object.ID) error {
 	f := m.repo.sources.format
 	t, _, err := m.repo.sources.Size(id)
@@ -190,7 +190,7 @@ func (m *marking) below(id object.ID) error {
 }
 
 // sweep removes packs that contain unreachable objects. Before that it copies their reachable objects to a new pack.
-// It leaves loose objects alone: only stock git writes them.
+// It does not remove loose objects, which only stock git writes.
 func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	m.maintaining.Lock()
 	defer m.maintaining.Unlock()
@@ -235,8 +235,8 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	return max(0, freed), nil
 }
 
-// takeUp adds packs that were written since readTables. The pack at path but is left out: it contains only copies of
-// objects in other packs.
+// takeUp adds the packs that were written after m.packs was read. It leaves out the pack with the path but, because that pack
+// contains only copies of objects in other packs.
 func (m *marking) takeUp(but string) error {
 	now, err := m.repo.readTables()
 	if err != nil {
@@ -256,9 +256,9 @@ func looseDirs(dir string) []string {
 	return names
 }
 
-// wasteful returns the packs to remove and the reachable objects in them, which have to be copied first. A promisor
-// pack is removed only if none of its objects is reachable: objects that it refers to may be missing, and git permits
-// that only in a pack with a .promisor file.
+// wasteful returns the packs to remove, and the reachable objects in them, which have to be copied first. A pack with a .promisor file
+// is removed only if none of its objects is reachable. Its objects must not be copied to an ordinary pack, because git permits
+// references to missing objects only in a pack with a .promisor file.
 func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	wanted = map[object.ID]bool{}
 	for _, t := range m.packs {
@@ -279,8 +279,8 @@ func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	return old, wanted
 }
 
-// spare reports whether every reachable object of a pack is also in the new pack, whose objects are packed, or in a
-// pack that stays.
+// spare reports whether the pack t can be removed: every reachable object of t is in packed, the objects of the new pack, or in a pack
+// that is not in old, the packs to remove.
 func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]bool) bool {
 	for i, live := range t.live {
 		if !live {
@@ -329,8 +329,8 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	return path, disk.OS.SyncDir(filepath.Dir(path))
 }
 
-// removePacks removes packs: the multi-pack-index and the .idx files first, by which readers find a pack. A process
-// that has the files open can still read them.
+// removePacks removes the packs old. It removes the multi-pack-index and the .idx files first, because readers find a pack through
+// them. A process that has the files open can still read them.
 func (m *maintenance) removePacks(old []*packTable) error {
 	dir := filepath.Join(m.sources.own.dir, "pack")
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -109,8 +109,8 @@ func (m *maintenance) tidy(ctx context.Context) error {
 	return m.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
 }
 
-// small returns the packs to join. Each pack that remains is then at least twice as large as all smaller ones
-// together, so an object is repacked only as often as the logarithm of the total size.
+// small returns the packs to join, so that each pack that remains is at least twice as large as all smaller packs together. So the
+// number of times that an object is written again grows only with the logarithm of the total size.
 func small(packs []*packTable) []*packTable {
 	slices.SortFunc(packs, func(a, b *packTable) int { return cmp.Compare(a.size, b.size) })
 	var sum int64

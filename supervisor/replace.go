@@ -120,7 +120,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		break
 	}
 	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
-		s.Log.Warn("start worker", zap.Error(err)) // it is started again when it is needed
+		s.Log.Warn("start worker", zap.Error(err)) // a worker is started again when one is needed
 	}
 	// The old worker exits when it receives this message.
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
@@ -143,7 +143,7 @@ func (s *supervisor) replace(file *os.File) error {
 		e := <-s.events
 		switch {
 		case e.from != w || e.message != nil || e.exited:
-			s.handle(e) // only this worker could end the supervisor, and the end of its connection is handled last
+			s.handle(e) // the results matter only for the end of this worker's connection, which is handled last
 		default:
 			reading = false
 			if e.gone {

@@ -26,8 +26,8 @@ type edit struct {
 	// ignore holds the texts of ignore files that the tree leaves out but whose rules still apply, by directory, as in
 	// memory.Ignore.
 	ignore map[string]string
-	// Files whose blobs are not made yet: the contents of plain files are stored unchanged, those of cleaned files are
-	// converted by git first.
+	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git converts the
+	// contents of cleaned files first.
 	plain, cleaned []source
 	// attributes is the set of directories whose .gitattributes differs from the base tree's.
 	attributes map[string]bool
@@ -220,7 +220,7 @@ func (e *edit) other(path string) bool {
 	}
 }
 
-// ext returns the extension of path, or its base name if it has none. Most attribute patterns match extensions.
+// ext returns the extension of path with the dot, or the base name of path if there is no extension.
 func ext(path string) string { return path[max(0, strings.LastIndexAny(path, "./")):] }
 
 // readerAt reads a file of the working tree with its current contents.

@@ -40,7 +40,7 @@ func (e *edit) rememberDirs() {
 	}
 }
 
-// emptyDirs drops the permissions of directories that are not empty in the tree, because git creates those with 0755.
+// emptyDirs drops the permissions of directories that are not empty in the tree, because git creates such directories with 0755.
 func (e *edit) emptyDirs(ctx context.Context) error {
 	for dir := range e.dirs {
 		empty, err := e.trees.isEmpty(ctx, dir)
@@ -86,7 +86,7 @@ func (t *trees) anyFile(ctx context.Context, d *directory) error {
 		return t.anyFile(ctx, next)
 	}
 	for _, e := range d.was {
-		// An entry in d.now replaces the one that was read.
+		// An entry in d.now replaces the entry of the same name in d.was.
 		if _, ok := d.now[e.Name]; ok {
 			continue
 		}

@@ -118,7 +118,7 @@ type Listing struct {
 	prefixes []string
 }
 
-// ListAhead sends the request of the first List in advance, together with the request for the server's capabilities.
+// ListAhead sends the request of the first call of List before that call, together with the request for the server's capabilities.
 func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
 	r.RefsAhead(ctx, r.asked(prefixes))
 }
@@ -208,8 +208,8 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 	return wanted(refs, prefixes), true, tip, nil
 }
 
-// owner returns the ref that marks the branches without a prefix on the session remote as belonging to the session. In a
-// container they always belong to the session.
+// owner returns the ref session.OwnerRef with the value that names this session as the owner of branch names without a prefix. In a
+// container, the session is always the owner of these names.
 func (r *Remote) owner(f object.Format) (transport.Ref, error) {
 	blob, err := session.OwnerBlob(f, r.session)
 	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
@@ -287,7 +287,7 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	}), nil
 }
 
-// ofNothing are prefixes of refs that reach no object of a mounted repository.
+// ofNothing lists the prefixes of refs that reach no object of a mounted repository.
 var ofNothing = []string{session.Prefix + "meta/", Prefix, TrashPrefix}
 
 // stream is the output of a running command that writes a pack.

@@ -125,7 +125,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	if err != nil {
 		return err
 	}
-	// there holds the names of the files that are kept.
+	// there holds the names of the files that stay.
 	there := map[string]bool{}
 	for _, p := range m.Packs {
 		there[p.Name+".ids"] = true

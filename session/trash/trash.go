@@ -201,8 +201,8 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 	return nil
 }
 
-// move updates refs of a session remote. With all, and if the server supports it, the updates are atomic. kept are the names of
-// the refs that the server refuses to delete. Any other refused update is an error.
+// move updates refs of a session remote. If all is set and the server supports it, the updates are atomic: the server makes all of
+// them or none. kept are the names of the refs that the server refuses to delete. Any other refused update is an error.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil
