@@ -93,10 +93,10 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		want := []session.CheckpointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // as they were made
 		dry, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, DryRun: true})
 		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(checkpoints(t, r)) != 11 {
-			t.Fatalf("dry run: %+v, %v", dry, err)
+			t.Fatalf("dry run of gc: got %+v, %v, want 6 kept and 5 dropped, and 11 checkpoints left", dry, err)
 		}
 		if !slices.Equal(ids(dry.Dropped), []session.CheckpointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID, made[0].ID}) {
-			t.Errorf("dropped %v", ids(dry.Dropped))
+			t.Errorf("dry run of gc: got dropped checkpoints %v", ids(dry.Dropped))
 		}
 		done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
 		if err != nil || done.Kept != 6 || len(done.Dropped) != 5 || done.Bytes <= 0 {
@@ -104,7 +104,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		}
 		left := checkpoints(t, r)
 		if !slices.Equal(ids(left), want) {
-			t.Errorf("left %v\nwant %v", ids(left), want)
+			t.Errorf("checkpoints after gc: got %v\nwant %v", ids(left), want)
 		}
 		for _, p := range left {
 			if _, err := r.State(p); err != nil {
@@ -112,7 +112,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 			}
 			was := slices.IndexFunc(made, func(o session.Checkpoint) bool { return o.ID == p.ID })
 			if was >= 0 && (p.Tree != made[was].Tree || p.State != made[was].State || !p.Time.Equal(made[was].Time) || p.Segment != made[was].Segment) {
-				t.Errorf("%+v was %+v", p, made[was])
+				t.Errorf("checkpoint after gc: got %+v, before gc it was %+v", p, made[was])
 			}
 		}
 		pin, err := r.Find("good")
@@ -121,18 +121,18 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		}
 		for _, gone := range done.Dropped {
 			if r.Owned(gone.Tree) {
-				t.Errorf("the tree of %s is still there", gone.ID)
+				t.Errorf("gc did not remove the tree of the dropped checkpoint %s", gone.ID)
 			}
 		}
 		for _, id := range user {
 			if !r.Owned(id) {
-				t.Errorf("the user's %s is gone", id)
+				t.Errorf("gc removed the commit %s of a branch", id)
 			}
 		}
 		git(t, r.Dir(), "fsck", "--strict")
 		again, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
 		if err != nil || len(again.Dropped) != 0 || again.Bytes != 0 {
-			t.Errorf("again: %+v, %v", again, err)
+			t.Errorf("second gc: got %+v, %v, want nothing dropped", again, err)
 		}
 		l.last = left[0]
 		l.checkpoint(now, 6)
@@ -151,7 +151,7 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := session.RemovePin(ctx, r, "s", "bad"); err == nil {
-		t.Error("a pin that is not there was removed")
+		t.Error("RemovePin of a pin that does not exist: got no error")
 	}
 	if _, err := session.Transit(ctx, r, "s", session.Transition{State: session.Archived}); err != nil {
 		t.Fatal(err)
@@ -212,14 +212,14 @@ func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 		t.Errorf("gc beside a commit that git pushed: got %+v, %v, want 1 dropped", done, err)
 	}
 	if !r.Owned(object.MustID(tree)) {
-		t.Error("a file of the base is gone")
+		t.Error("gc removed a file of the checkpoint that BaseRef keeps")
 	}
 	git(t, r.Dir(), "fsck", "--strict")
 	if err := r.Update(ctx, []session.RefChange{{Name: session.BaseRef("s"), Old: base.Commit}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || !r.Owned(object.MustID(tree)) {
-		t.Errorf("what a loose commit names is gone, %v", err)
+		t.Errorf("gc removed the tree of a loose commit: %v", err)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
 }
@@ -266,7 +266,7 @@ func TestGCBesideWriters(t *testing.T) {
 	close(stop)
 	<-stopped
 	if len(tips) == 0 {
-		t.Fatal("nobody wrote")
+		t.Fatal("no object was written while gc ran")
 	}
 	git(t, r.Dir(), "fsck", "--strict")
 }
@@ -296,7 +296,7 @@ func FuzzPackTable(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		found, err := session.FindInPackTable(object.SHA1, text, blob.ID)
 		if err != nil && found {
-			t.Fatal("found in what is none")
+			t.Fatal("found an object in an invalid index")
 		}
 	})
 }

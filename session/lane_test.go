@@ -94,10 +94,10 @@ func TestWriters(t *testing.T) {
 		t.Errorf("writer of this process: got %+v, life %v", w, w.Life())
 	}
 	if again := here(t, a); again != w {
-		t.Errorf("%+v, then %+v", w, again)
+		t.Errorf("writer of the same state directory: got %+v, then %+v", w, again)
 	}
 	if other := here(t, b); other.Same(w) || !w.Same(w) || (session.Writer{}).Same(session.Writer{}) {
-		t.Errorf("%+v and %+v", w, other)
+		t.Errorf("writers of two state directories: got %+v and %+v, want that they are not the same", w, other)
 	}
 	if d := dead(t, a); d.Life() != session.Dead || !d.Same(w) {
 		t.Errorf("writer of an ended process: got %+v, life %v, want dead", d, d.Life())
@@ -105,7 +105,7 @@ func TestWriters(t *testing.T) {
 	reused := w
 	reused.Started++
 	if reused.Life() != session.Dead {
-		t.Error("another process of that number counts")
+		t.Error("a process with the same PID and another start time counts as the writer's process")
 	}
 	if f := faraway(t); f.Life() != session.Unknown {
 		t.Errorf("writer on another host: got %+v, life %v, want unknown", f, f.Life())
@@ -113,13 +113,13 @@ func TestWriters(t *testing.T) {
 	namespace := w
 	namespace.PIDs = "pid:[1]"
 	if namespace.Life() != session.Unknown {
-		t.Error("a process of another pid namespace can be told")
+		t.Errorf("writer in another PID namespace: got life %v, want unknown", namespace.Life())
 	}
 	if err := os.WriteFile(filepath.Join(a, "writer-id"), []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if again := here(t, a); len(again.State) != 32 || again.State == w.State {
-		t.Errorf("a torn name: %+v", again)
+		t.Errorf("writer after the file of the ID was truncated: got %+v, want a new ID", again)
 	}
 	var wg sync.WaitGroup
 	c := t.TempDir()
@@ -130,7 +130,7 @@ func TestWriters(t *testing.T) {
 	wg.Wait()
 	for _, n := range names {
 		if n != names[0] {
-			t.Errorf("names of one directory: %q", names)
+			t.Errorf("IDs that concurrent calls got for one state directory: got %q, want equal ones", names)
 		}
 	}
 	t.Setenv("ARTIFACTFS_ACTOR", " robot ")
@@ -151,13 +151,13 @@ func TestLifeOfASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after, _ := r.Ref(session.MetaRef("s")); after != before {
-		t.Error("who has the lane already changes something")
+		t.Error("second claim by the same writer: the metadata changed")
 	}
 	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || m.State != session.Paused {
 		t.Errorf("release the claim: got %+v, %v, want state paused", m, err)
 	}
 	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || len(m.Transitions) != 3 {
-		t.Errorf("twice: %+v, %v", m, err)
+		t.Errorf("second release: got %+v, %v, want no further transition", m, err)
 	}
 	if c, err = claim(r, w, nil); err != nil || c.Interrupted || c.Lane.Segment != 1 {
 		t.Errorf("claim after the release: got %+v, %v, want segment 1, not interrupted", c, err)
@@ -174,11 +174,11 @@ func TestLifeOfASession(t *testing.T) {
 		t.Errorf("claim with take-over: got %+v, %v, want segment 2", c, err)
 	}
 	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || m.State != session.Active {
-		t.Errorf("who lost the lane lets go of it: %+v, %v", m, err)
+		t.Errorf("release by a writer that lost the lane: got %+v, %v, want state active", m, err)
 	}
 	for _, to := range []session.LifeState{session.Paused, session.Closed, session.Archived} {
 		if _, err := session.Transit(ctx, r, "s", session.Transition{State: to}); !errors.As(err, &held) {
-			t.Errorf("%s while somebody is at work: %v", to, err)
+			t.Errorf("transit to %s while a writer holds the lane: got %v, want HeldError", to, err)
 		}
 	}
 	session.Release(ctx, r, "s", "main", elsewhere, "unmounted", "joe")
@@ -196,11 +196,11 @@ func TestLifeOfASession(t *testing.T) {
 	want := "open:begun active:mounted paused:unmounted resumed:mounted paused:taken over by " + w.Host + " resumed:mounted paused:unmounted" +
 		" closed:merged archived:merged paused:merged archived:merged paused:merged = paused"
 	if got := story(t, r); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+		t.Errorf("transitions: got %s\nwant %s", got, want)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
 	if n := strings.Count(git(t, r.Dir(), "log", "--format=%H", session.MetaRef("s")), "\n"); n < 10 {
-		t.Errorf("%d versions", n)
+		t.Errorf("versions of the metadata: got %d, want at least 10", n)
 	}
 	var bad *session.TransitionError
 	if _, err := session.Transit(ctx, r, "s", session.Transition{State: session.Resumed}); !errors.As(err, &bad) {
@@ -218,17 +218,17 @@ func TestACrashIsAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, _, _ := session.ReadMeta(r, "s"); !m.Interrupted() {
-		t.Error("it is not seen")
+		t.Error("session whose writer died: not reported as interrupted")
 	}
 	if c, err := claim(r, here(t, t.TempDir()), nil); err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 {
 		t.Errorf("claim after the writer died: got %+v, %v, want segment 2, interrupted", c, err)
 	}
 	if m, _, _ := session.ReadMeta(r, "s"); m.Interrupted() {
-		t.Error("it is seen although somebody is at work")
+		t.Error("session that a new writer has claimed: reported as interrupted")
 	}
 	want := "open:begun active:mounted paused:interrupted resumed:mounted = active"
 	if got := story(t, r); got != want {
-		t.Errorf("got %s", got)
+		t.Errorf("transitions: got %s, want %s", got, want)
 	}
 	r = begun(t)
 	claim(r, dead(t, state), nil)
@@ -236,18 +236,18 @@ func TestACrashIsAPause(t *testing.T) {
 		t.Errorf("pause the session of a dead writer: got %+v, %v", m, err)
 	}
 	if got, want := story(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
-		t.Errorf("got %s", got)
+		t.Errorf("transitions: got %s, want %s", got, want)
 	}
-	// Who cannot be seen has to be asked for.
+	// A writer whose process cannot be checked keeps the lane, unless the caller asks to take over.
 	r = begun(t)
 	claim(r, faraway(t), nil)
 	var held *session.HeldError
 	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far holds session s since ") {
-		t.Errorf("claim a session that another host holds: got %v", err)
+		t.Errorf("claim a session that another host holds: got %v, want HeldError that names the host", err)
 	}
 }
 
-// Two machines go on with one session: the second has asked for it, and the first finds out later.
+// Two machines write to one session: the second has taken over the lane, and the first finds out later.
 func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	ours := begun(t)
 	w, other := here(t, t.TempDir()), faraway(t)
@@ -261,7 +261,7 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := session.Transit(t.Context(), ours, "s", session.Transition{State: session.Paused}); err == nil {
-		t.Error("paused under our hands")
+		t.Error("a session was paused while its writer runs")
 	}
 	git(t, ours.Dir(), "fetch", "--quiet", dir, "+"+session.MetaRef("s")+":refs/afs/theirs")
 	id, err := ours.Ref("refs/afs/theirs")
@@ -275,15 +275,15 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	if m.Lanes[0].Writer != other || len(m.Lanes) != 2 {
 		t.Errorf("lanes after the yield: got %+v, want two, the first with the other writer", m.Lanes)
 	}
-	// What we say comes behind what they say, so that the session remote takes it.
+	// The local version is a successor of the remote one, so that the session remote accepts it.
 	git(t, ours.Dir(), "merge-base", "--is-ancestor", "refs/afs/theirs", session.MetaRef("s"))
 	if c, err := claim(ours, w, func(q *session.ClaimRequest) { q.Lane = lane.Name }); err != nil || c.Interrupted {
 		t.Errorf("claim the new lane: got %+v, %v", c, err)
 	}
 	if m, err := session.Release(t.Context(), ours, "s", lane.Name, w, "unmounted", "joe"); err != nil || m.State != session.Active {
-		t.Errorf("the other one still works: %+v, %v", m, err)
+		t.Errorf("release the new lane while the other writer works: got %+v, %v, want state active", m, err)
 	}
-	// The other one hears of that, has nothing to add, and so we hear of nothing.
+	// The other writer merges this version. It has nothing to add, so it writes no new version.
 	git(t, theirs.Dir(), "fetch", "--quiet", ours.Dir(), "+"+session.MetaRef("s")+":refs/afs/theirs")
 	back, err := theirs.Ref("refs/afs/theirs")
 	if err != nil {
@@ -293,9 +293,9 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 		t.Errorf("yield in the other repository: got %+v, %v, want the main lane of the other writer", l, err)
 	}
 	if now, _ := theirs.Ref(session.MetaRef("s")); now != back {
-		t.Errorf("it is %s now, not %s", now, back)
+		t.Errorf("metadata in the other repository: got commit %s, want %s", now, back)
 	}
-	// Without a take-over the lane stays ours.
+	// The writer keeps a lane that was not taken over.
 	again, l, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: lane.Name, Writer: w, Theirs: id, Actor: "joe"})
 	if err != nil || l.Name != lane.Name {
 		t.Errorf("yield a lane that was not taken over: got %+v, %+v, %v, want the same lane", again, l, err)
@@ -328,7 +328,7 @@ func TestClaimsAtTheSameTime(t *testing.T) {
 	}
 	wg.Wait()
 	if won != 1 {
-		t.Errorf("%d have it", won)
+		t.Errorf("concurrent claims of one lane: %d succeeded, want 1", won)
 	}
 }
 
@@ -340,7 +340,7 @@ func TestNames(t *testing.T) {
 	}
 	for _, bad := range []string{"", ".a", "-a", "a/b", "a..b", "a.lock", "a.", "a b", "ä", "@", strings.Repeat("a", 129)} {
 		if session.ValidName(bad) == nil {
-			t.Errorf("%q is good", bad)
+			t.Errorf("ValidName(%q): got nil, want an error", bad)
 		}
 	}
 }
@@ -363,7 +363,7 @@ func FuzzParseMeta(f *testing.F) {
 		}
 		for _, l := range m.Lanes {
 			if session.ValidName(l.Name) != nil {
-				t.Fatalf("lane %q", l.Name)
+				t.Fatalf("ParseMeta accepted the invalid lane name %q", l.Name)
 			}
 		}
 	})

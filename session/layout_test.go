@@ -40,12 +40,12 @@ func TestLayoutMapsNamesBothWays(t *testing.T) {
 			within = within || strings.HasPrefix(c.there, p)
 		}
 		if !within {
-			t.Errorf("%+v: none of the prefixes %q is that of %s", c.layout, c.layout.Prefixes(), c.there)
+			t.Errorf("%+v: no prefix in %q is a prefix of %s", c.layout, c.layout.Prefixes(), c.there)
 		}
 	}
 	for _, other := range []string{"refs/heads/main", "refs/heads/afs/other/main", "refs/heads/afs/fix", "refs/tags/v1", "refs/afs/tags/other/v1", "refs/afs/meta/fix"} {
 		if ref, ok := (Layout{Session: "fix"}).Here(other); ok {
-			t.Errorf("%s is taken for %s of session fix", other, ref)
+			t.Errorf("%s of another session was mapped to %s of session fix", other, ref)
 		}
 	}
 }
@@ -53,12 +53,12 @@ func TestLayoutMapsNamesBothWays(t *testing.T) {
 func TestValidBranches(t *testing.T) {
 	for _, good := range []string{"", "as-is", DefaultBranches, "wip/{branch}", "{session}-{branch}", "{branch}"} {
 		if err := ValidBranches(good); err != nil {
-			t.Errorf("pattern %q: %v", good, err)
+			t.Errorf("ValidBranches(%q): got %v, want nil", good, err)
 		}
 	}
 	for _, bad := range []string{"afs", "afs/{session}", "{branch}/{branch}", "{session}/{session}/{branch}", "a..b/{branch}", "/{branch}", "a b/{branch}", "{branch}.lock", "{branch}/", "-{branch}", "refs/heads/{branch}", "{user}/{branch}"} {
 		if ValidBranches(bad) == nil {
-			t.Errorf("pattern %q is taken", bad)
+			t.Errorf("ValidBranches(%q): got nil, want an error", bad)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestOwnershipOfPlainNames(t *testing.T) {
 		{"somebody's branch beside that", Meta{Session: "fix", Format: "sha1"}, refs("refs/heads/main", "refs/heads/other", "refs/afs/carried/fix/heads/main"), false},
 	} {
 		if got := Claimable(c.meta, c.there); got != c.want {
-			t.Errorf("%s: claimable is %t, want %t", c.what, got, c.want)
+			t.Errorf("%s: Claimable: got %t, want %t", c.what, got, c.want)
 		}
 	}
 	owner, err := OwnerBlob(object.SHA1, "fix")
@@ -101,7 +101,7 @@ func TestOwnershipOfPlainNames(t *testing.T) {
 	for name, want := range map[string]bool{"fix": true, "other": false} {
 		l, err := LayoutOf(Meta{Session: name, Format: "sha1"}, map[string]object.ID{OwnerRef: owner.ID})
 		if err != nil || l.Own != want {
-			t.Errorf("session %s where fix is the owner: own is %t (%v), want %t", name, l.Own, err, want)
+			t.Errorf("layout of session %s if fix is the owner: got own %t (error %v), want %t", name, l.Own, err, want)
 		}
 	}
 }

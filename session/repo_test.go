@@ -119,15 +119,15 @@ func testRefs(t *testing.T, f object.Format) {
 		err := r.Update(ctx, changes)
 		switch {
 		case !fits && !errors.Is(err, session.ErrRefMoved):
-			t.Fatalf("step %d: a change of what is not so: %v", step, err)
+			t.Fatalf("step %d: update with a wrong old value: got %v, want ErrRefMoved", step, err)
 		case fits && !clash && err != nil:
-			t.Fatalf("step %d: %+v of %v: %v", step, changes, want, err)
+			t.Fatalf("step %d: make changes %+v of refs %v: %v", step, changes, want, err)
 		case fits && clash && err == nil:
-			t.Fatalf("step %d: %+v of %v cannot be", step, changes, want)
+			t.Fatalf("step %d: changes %+v of refs %v: got no error, but two of the names exclude each other", step, changes, want)
 		case err == nil:
 			want = next
 		case fits:
-			// Those in the way of others may have gone first.
+			// Refs that prevent the creation of others may have been deleted first.
 			for _, c := range changes {
 				if got, err := r.Ref(c.Name); err == nil && got.IsZero() {
 					delete(want, c.Name)
@@ -141,27 +141,27 @@ func testRefs(t *testing.T, f object.Format) {
 		slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[f.Size()*2:], b[f.Size()*2:]) })
 		text := strings.Join(lines, "\n")
 		if got := git(t, dir, "for-each-ref", "--format=%(objectname) %(refname)"); got != text {
-			t.Fatalf("step %d: git sees\n%s\nwant\n%s", step, got, text)
+			t.Fatalf("step %d: refs that git lists: got\n%s\nwant\n%s", step, got, text)
 		}
 		for _, from := range []*session.Repo{r, other} {
 			refs, err := from.Refs("refs/")
 			if err != nil || listed(refs) != text {
-				t.Fatalf("step %d: listed\n%s\nwant\n%s (%v)", step, listed(refs), text, err)
+				t.Fatalf("step %d: Refs: got\n%s\nwant\n%s (error %v)", step, listed(refs), text, err)
 			}
 			for _, name := range names {
 				if got, err := from.Ref(name); err != nil || got != want[name] {
-					t.Fatalf("step %d: %s is %s, want %s (%v)", step, name, got, want[name], err)
+					t.Fatalf("step %d: value of %s: got %s, want %s (error %v)", step, name, got, want[name], err)
 				}
 			}
 			heads, err := from.Refs("refs/heads/a")
 			if err != nil || slices.ContainsFunc(heads, func(r packedrefs.Ref) bool { return !strings.HasPrefix(r.Name, "refs/heads/a") }) {
-				t.Fatalf("step %d: below a: %v, %v", step, heads, err)
+				t.Fatalf("step %d: refs that begin with refs/heads/a: got %v, %v", step, heads, err)
 			}
 		}
 	}
 	left, _ := filepath.Glob(filepath.Join(dir, "refs", "*", "*.lock"))
 	if len(left) > 0 {
-		t.Errorf("locks are left: %v", left)
+		t.Errorf("lock files after all updates: got %v, want none", left)
 	}
 	git(t, dir, "fsck", "--strict")
 }
@@ -174,7 +174,7 @@ func listed(refs []packedrefs.Ref) string {
 	return strings.Join(lines, "\n")
 }
 
-// A lock of a killed process of ours is no hindrance, one of git's is waited for.
+// Update takes over a lock file of a killed process of artifactfs, and waits for a lock file of git.
 func TestLocksThatAreLeft(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s.git")
 	r := open(t, dir, session.RepoOptions{Session: "s"})
@@ -196,13 +196,13 @@ func TestLocksThatAreLeft(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	if err := r.Update(short, []session.RefChange{{Name: "refs/heads/x", Old: ids[1], New: ids[0]}}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("git's lock: %v", err)
+		t.Errorf("update while git holds the lock: got %v, want context.DeadlineExceeded", err)
 	}
 	if err := os.Remove(lock); err != nil {
 		t.Fatal(err)
 	}
 	if got := git(t, dir, "rev-parse", "refs/heads/x"); got != ids[1].String() {
-		t.Errorf("x is %s", got)
+		t.Errorf("refs/heads/x: got %s, want %s", got, ids[1])
 	}
 }
 
@@ -234,28 +234,28 @@ func TestCommitGraphBesideShallow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := r.Shallow(); err != nil || !slices.Equal(got, []object.ID{tip}) {
-		t.Errorf("shallow: %v, %v", got, err)
+		t.Errorf("Shallow: got %v, %v, want %s", got, err, tip)
 	}
 	if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: mine.ID}}); err != nil {
 		t.Fatal(err)
 	}
 	if out := git(t, r.Dir(), "fsck", "--no-dangling"); out != "" {
-		t.Errorf("git fsck: %s", out)
+		t.Errorf("git fsck: got output %s, want none", out)
 	}
 	if got := git(t, r.Dir(), "rev-list", "--count", "main"); got != "2" {
-		t.Errorf("%s commits", got)
+		t.Errorf("commits of main: got %s, want 2", got)
 	}
 	git(t, dir, "clone", "-q", "s.git", "clone")
 	if got := git(t, filepath.Join(dir, "clone"), "rev-parse", "HEAD"); got != mine.ID.String() {
-		t.Errorf("a clone has %s", got)
+		t.Errorf("HEAD of the clone: got %s, want %s", got, mine.ID)
 	}
 	git(t, filepath.Join(dir, "clone"), "fsck")
 	if !r.Owned(mine.ID) || r.Owned(tip) || !r.Remotes(tip) || r.Remotes(mine.ID) {
-		t.Error("whose objects are whose is not known")
+		t.Error("Owned or Remotes is wrong for the new commit or for the commit of the remote")
 	}
 }
 
-// A ref may not name what a power cut could still take.
+// A ref must not point to an object that a power failure could still remove.
 func TestRefsWaitForTheirObjects(t *testing.T) {
 	ctx := t.Context()
 	r := open(t, filepath.Join(t.TempDir(), "r.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
@@ -265,7 +265,7 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := 0
-	lost := errors.New("the disk is failing")
+	lost := errors.New("disk error of the test")
 	changes := []session.RefChange{{Name: name, Old: ids[0], New: ids[1]}, {Name: gone, Old: ids[0]}, {Name: "refs/heads/new", New: ids[1]}}
 	for _, c := range changes {
 		before, err := r.Ref(c.Name)
@@ -275,7 +275,7 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 		err = r.UpdateAfter(ctx, []session.RefChange{c}, func() error {
 			asked++
 			if now, err := r.Ref(c.Name); err != nil || now != before {
-				t.Errorf("%s is %s before its objects last, was %s (%v)", c.Name, now, before, err)
+				t.Errorf("%s changed before its objects were on disk: got %s, want %s (error %v)", c.Name, now, before, err)
 			}
 			return lost
 		})
@@ -283,11 +283,11 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 			t.Errorf("update stopped by the test at %s: got %v", c.Name, err)
 		}
 		if now, err := r.Ref(c.Name); err != nil || now != before {
-			t.Errorf("%s is %s though its objects do not last, was %s (%v)", c.Name, now, before, err)
+			t.Errorf("%s changed although its objects could not be synced: got %s, want %s (error %v)", c.Name, now, before, err)
 		}
 	}
 	if asked != len(changes) {
-		t.Errorf("asked %d times, want %d", asked, len(changes))
+		t.Errorf("calls of ready: got %d, want %d", asked, len(changes))
 	}
 	if err := r.UpdateAfter(ctx, changes, func() error { return nil }); err != nil {
 		t.Fatal(err)
@@ -298,13 +298,13 @@ func TestRefsWaitForTheirObjects(t *testing.T) {
 	last := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nlast\n", tree.ID))
 	moved := []session.RefChange{{Name: name, Old: ids[0], New: last.ID}}
 	if err := r.Record(ctx, []odb.Outgoing{last}, moved); !errors.Is(err, session.ErrRefMoved) {
-		t.Errorf("a ref that has moved: %v", err)
+		t.Errorf("record with an old value that is out of date: got %v, want ErrRefMoved", err)
 	}
 	moved[0].Old = ids[1]
 	if err := r.Record(ctx, []odb.Outgoing{last}, moved); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := r.Ref(name); err != nil || now != last.ID || !r.Owned(last.ID) {
-		t.Errorf("%s is %s, %v", name, now, err)
+		t.Errorf("%s after Record: got %s, %v, want %s", name, now, err, last.ID)
 	}
 }

@@ -93,15 +93,15 @@ func TestStateComesBack(t *testing.T) {
 				var b bytes.Buffer
 				b.ReadFrom(r)
 				if all.put(f, o.Type, b.Bytes()) != o.ID {
-					t.Errorf("%s: an object has another id than it says", name)
+					t.Errorf("%s: an object does not have the ID that EncodeState returned for it", name)
 				}
 			}
 			got, err := session.ReadState(all, f, id)
 			if err != nil || !reflect.DeepEqual(got, s) {
-				t.Errorf("%s: read %+v, %v\nwant %+v", name, got, err, s)
+				t.Errorf("%s: ReadState: got %+v, %v\nwant %+v", name, got, err, s)
 			}
 			if name == "full" && bytes.Count(all[id].content, []byte("\nparent ")) != 2 {
-				t.Errorf("commit:\n%s", all[id].content)
+				t.Errorf("commit of the state: got\n%s\nwant 2 parents", all[id].content)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func TestStateRefusesPathsOutside(t *testing.T) {
 	for _, path := range []string{"../x", "/etc/passwd", "a//b", ".git/config", "a/../b", ""} {
 		s := session.State{Files: map[string]session.File{path: {}}}
 		if _, _, err := session.EncodeState(object.SHA1, s, nil, time.Now()); err == nil {
-			t.Errorf("%q was taken", path)
+			t.Errorf("EncodeState with a file at %q: got no error", path)
 		}
 	}
 }
@@ -133,16 +133,16 @@ func TestCheckpointComesBack(t *testing.T) {
 			p.Commit = id
 			got, err := session.ParseCheckpoint(object.SHA1, id, content)
 			if err != nil || got != p {
-				t.Errorf("read %+v, %v\nwant %+v", got, err, p)
+				t.Errorf("ParseCheckpoint: got %+v, %v\nwant %+v", got, err, p)
 			}
 			if got, err := session.CheckpointParent(object.SHA1, content); err != nil || got != parent {
-				t.Errorf("the parent is %s, %v", got, err)
+				t.Errorf("CheckpointParent: got %s, %v, want %s", got, err, parent)
 			}
 		}
 	}
 	plain := "tree " + s.Head.String() + "\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nsubject\n"
 	if _, err := session.ParseCheckpoint(object.SHA1, s.Head, []byte(plain)); !errors.Is(err, session.ErrNotCheckpoint) {
-		t.Errorf("a commit of the user's: %v", err)
+		t.Errorf("ParseCheckpoint of an ordinary commit: got %v, want ErrNotCheckpoint", err)
 	}
 }
 
@@ -152,23 +152,23 @@ func TestCheckpointIDs(t *testing.T) {
 	for i := range 10_000 {
 		id := session.NewCheckpointID(at.Add(-time.Duration(i) * time.Second)) // the clock may go back
 		if id <= last || len(id) != 26 {
-			t.Fatalf("%s comes after %s", id, last)
+			t.Fatalf("new ID %s does not sort after the previous ID %s", id, last)
 		}
 		last = id
 	}
 	later := session.CheckpointID("7ZZZZZZZ00" + strings.Repeat("0", 16))
 	if id := session.NewCheckpointIDAfter(at, later); id <= later {
-		t.Errorf("%s comes after %s", id, later)
+		t.Errorf("new ID %s does not sort after the given ID %s", id, later)
 	}
 	if got, err := session.ParseCheckpointID(strings.ToLower(string(last))); err != nil || got != last {
-		t.Errorf("%s read as %s, %v", last, got, err)
+		t.Errorf("ParseCheckpointID(%s) in lower case: got %s, %v", last, got, err)
 	}
 	if got := session.CheckpointID("01ARYZ6S41TSV4RRFFQ69G5FAV").Time().UnixMilli(); got != 1469918176385 {
-		t.Errorf("the example of the specification is of %d", got)
+		t.Errorf("time of the example in the ULID specification: got %d, want 1469918176385", got)
 	}
 	for _, bad := range []string{"", "01ARYZ6S41TSV4RRFFQ69G5FA", "81ARYZ6S41TSV4RRFFQ69G5FAV", "01ARYZ6S41TSV4RRFFQ69G5FAU"} {
 		if _, err := session.ParseCheckpointID(bad); !errors.Is(err, session.ErrCheckpointID) {
-			t.Errorf("%q was taken: %v", bad, err)
+			t.Errorf("ParseCheckpointID(%q): got %v, want ErrCheckpointID", bad, err)
 		}
 	}
 }
@@ -187,11 +187,11 @@ func FuzzParseCheckpoint(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What was read means the same when it is written again.
+		// A checkpoint that was read, encoded and read again is the same.
 		again, err := session.ParseCheckpoint(object.SHA1, s.Head, p.Encode(parent))
 		p.Message, again.Message = strings.TrimSpace(p.Message), strings.TrimSpace(again.Message)
 		if err != nil || again != p {
-			t.Errorf("%q read as %+v, then as %+v (%v)", content, p, again, err)
+			t.Errorf("checkpoint %q: first read as %+v, after encoding as %+v (error %v)", content, p, again, err)
 		}
 	})
 }
@@ -217,7 +217,7 @@ func FuzzReadState(f *testing.F) {
 		}
 		id, objects, err := session.EncodeState(object.SHA1, got, nil, time.Unix(1, 0))
 		if err != nil {
-			t.Fatalf("%q cannot be written: %v", text, err)
+			t.Fatalf("encode the state that was read from %q: %v", text, err)
 		}
 		for _, o := range objects {
 			r, _ := o.Open()
@@ -227,12 +227,12 @@ func FuzzReadState(f *testing.F) {
 		}
 		again, err := session.ReadState(all, object.SHA1, id)
 		if err != nil || !reflect.DeepEqual(got, again) {
-			t.Errorf("%q read as %+v, then as %+v (%v)", text, got, again, err)
+			t.Errorf("state %q: first read as %+v, after encoding as %+v (error %v)", text, got, again, err)
 		}
 	})
 }
 
-// Many small packs become few, and nothing is missing.
+// Many small packs are joined to few packs, and no object is lost.
 func TestPacksAreJoined(t *testing.T) {
 	dir := t.TempDir() + "/s.git"
 	r := open(t, dir, session.RepoOptions{Session: "s"})
@@ -246,7 +246,7 @@ func TestPacksAreJoined(t *testing.T) {
 		if i%10 == 0 {
 			for j, id := range ids {
 				if _, text, err := r.Get(id, 1000); err != nil || len(text) != j || !r.Owned(id) {
-					t.Fatalf("after %d packs object %d: %d bytes, %v", i, j, len(text), err)
+					t.Fatalf("after %d packs, read object %d: got %d bytes, %v", i, j, len(text), err)
 				}
 			}
 		}
@@ -257,7 +257,7 @@ func TestPacksAreJoined(t *testing.T) {
 	r = open(t, dir, session.RepoOptions{Session: "s"})
 	for i, id := range ids {
 		if _, text, err := r.Get(id, 1000); err != nil || len(text) != i {
-			t.Errorf("object %d: %d bytes, %v", i, len(text), err)
+			t.Errorf("after the repository was opened again, read object %d: got %d bytes, %v", i, len(text), err)
 		}
 	}
 	git(t, dir, "fsck", "--full")

@@ -19,7 +19,7 @@ func TestWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, _ := r.Ref(session.MetaRef("s"))
-	for _, before := range []object.ID{left, held} { // of held, whoever it was has died
+	for _, before := range []object.ID{left, held} { // at held, the writer has died without a release
 		was, err := session.MetaAt(r, r.Format(), before)
 		if err != nil {
 			t.Fatal(err)
@@ -33,10 +33,10 @@ func TestWithdraw(t *testing.T) {
 		}
 		l := m.Lanes[0]
 		if len(m.Lanes) != 1 || l.Writer != first || l.Segment != 1 || l.Left == nil || !l.Since.Equal(was.Lanes[0].Since) || m.State != session.Paused {
-			t.Errorf("it is %+v, %s", m.Lanes, m.State)
+			t.Errorf("metadata after Withdraw: got lanes %+v and state %s, want the lane of the first writer and state paused", m.Lanes, m.State)
 		}
 		if last := m.Transitions[len(m.Transitions)-1]; last.State != session.Paused || last.Reason != "not mounted" {
-			t.Errorf("the last that is told is %+v", last)
+			t.Errorf("last transition: got %+v, want paused, not mounted", last)
 		}
 	}
 	// A lane that another machine holds stays.

@@ -116,14 +116,14 @@ func (m *standIn) times(key string) (n int) {
 	return n
 }
 
-// start starts the service with what is in the store.
+// start starts the service with the descriptors in the store.
 func (m *standIn) start(y *try, env ...string) {
 	m.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		m.Fatal(err)
 	}
-	// A process has to know its own number before it starts.
+	// The environment of a process must contain its own PID, so a shell sets the variables and then calls exec(2).
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@"`, exe)
 	m.mu.Lock()
 	var names []string
@@ -143,26 +143,26 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 	m.start(y)
 	first := y.awaitEvent("serving", 1)
 	if !first.Start.Managed {
-		t.Error("the worker does not know of the manager")
+		t.Error("the worker was not told that there is a service manager")
 	}
 	both := []string{fakeMount, "control"}
-	y.until("it is ready", func() bool { return m.times(keeper.Ready) == 1 })
+	y.until("the service manager has received READY=1", func() bool { return m.times(keeper.Ready) == 1 })
 	if got := m.names(); !slices.Equal(got, both) {
-		t.Errorf("the store has %v", got)
+		t.Errorf("descriptors in the store of the service manager: got %v, want %v", got, both)
 	}
-	y.until("it is heard of", func() bool { return m.times(keeper.Watchdog) >= 3 })
+	y.until("the service manager has received 3 watchdog messages", func() bool { return m.times(keeper.Watchdog) >= 3 })
 
-	// The supervisor dies. So does its worker, and another service goes on.
+	// The supervisor dies, and its worker ends, too. The service manager starts another supervisor.
 	y.kill(y.cmd.Process.Pid, syscall.SIGKILL)
 	y.code()
-	y.until("the worker is gone", func() bool { return !ours(first.PID, y.dir) })
+	y.until("the worker has ended", func() bool { return !ours(first.PID, y.dir) })
 	m.start(y)
 	second := y.awaitEvent("serving", 2)
 	if second.Mounts != 2 || second.Start.Reason == "" {
-		t.Errorf("second %+v", second)
+		t.Errorf("worker of the second supervisor: got %+v, want 2 mounts and a reason", second)
 	}
 	if got := m.names(); !slices.Equal(got, both) {
-		t.Errorf("the store has %v", got)
+		t.Errorf("descriptors in the store of the service manager: got %v, want %v", got, both)
 	}
 
 	// An upgrade leaves the service as it is.
@@ -170,23 +170,23 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 	y.awaitEvent("serving", 3)
 	again := y.awaitEvent("supervisor", 3)
 	if again.PID != y.cmd.Process.Pid {
-		t.Errorf("the supervisor is %+v", again)
+		t.Errorf("supervisor after the upgrade: got %+v, want PID %d", again, y.cmd.Process.Pid)
 	}
 	y.kill(y.awaitEvent("serving", 3).PID, syscall.SIGKILL)
 	if h := y.awaitEvent("serving", 4); h.Mounts != 4 || h.Version != "better" {
 		t.Errorf("fourth worker: got %+v, want 4 mounts and version better", h)
 	}
 	beats := m.times(keeper.Watchdog)
-	y.until("it is heard of after the upgrade", func() bool { return m.times(keeper.Watchdog) >= beats+3 })
+	y.until("the service manager has received 3 watchdog messages after the upgrade", func() bool { return m.times(keeper.Watchdog) >= beats+3 })
 
-	// Told to end, it empties the store.
+	// When the supervisor is asked to exit, it removes all descriptors from the store.
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 	if code := y.code(); code != 0 || len(y.of("stopped")) != 1 {
-		t.Errorf("exit code %d, %+v", code, y.events())
+		t.Errorf("exit after SIGTERM: got exit code %d and events %+v, want exit code 0", code, y.events())
 	}
 	y.until("the store is empty", func() bool { return len(m.names()) == 0 })
 	if m.times(keeper.Stopping) != 1 || m.times(keeper.Ready) != 2 {
-		t.Errorf("heard %v", m.heard)
+		t.Errorf("messages to the service manager: got %v, want one STOPPING and two READY", m.heard)
 	}
 }
 
@@ -198,15 +198,15 @@ func TestRestartLeavesMountsToTheServiceManager(t *testing.T) {
 		m.start(y, "FAKE_LEAVE=1", "FAKE_SPARE=1")
 		h := y.awaitEvent("serving", n)
 		if h.Mounts != n {
-			t.Errorf("worker serves %+v", h)
+			t.Errorf("worker after a restart: got %+v, want %d mounts", h, n)
 		}
-		y.until("it is ready", func() bool { return m.times(keeper.Ready) == n })
+		y.until("the service manager has received READY=1", func() bool { return m.times(keeper.Ready) == n })
 		y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 		if code := y.code(); code != 0 {
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code: got %d, want 0", code)
 		}
 		if m.times("BARRIER") != n || len(y.of("stopped")) > 0 || len(m.names()) != 2 {
-			t.Errorf("store %v, heard %v", m.names(), m.heard)
+			t.Errorf("service manager after a restart: got descriptors %v and messages %v, want 2 descriptors and %d barriers", m.names(), m.heard, n)
 		}
 	}
 }

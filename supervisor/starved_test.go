@@ -97,7 +97,7 @@ func TestWorkerThatComesUp(t *testing.T) {
 	}
 }
 
-// The limits double with each worker that they kill, up to a bound, and are back when one has served for a while.
+// The time limits double with each worker that the watchdog kills, up to a maximum. They are reset when a worker has served for a while.
 func TestLimitsGrow(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	for _, want := range []time.Duration{3, 6, 12, 24, 48, 48} {
@@ -128,8 +128,8 @@ func TestHungWorkersAreNotCounted(t *testing.T) {
 		if _, end := w.ended(w.worker); end {
 			t.Fatal("a worker that hangs before it serves ended the daemon")
 		}
-		if w.failures.unserved > 1 { // that of the start of /nonexistent
-			t.Fatalf("failures after workers that hang: got %d, want none of them counted", w.failures)
+		if w.failures.unserved > 1 { // the start of /nonexistent fails once
+			t.Fatalf("failures after workers that hang: got %d, want none of them counted", w.failures.unserved)
 		}
 		w.failures.unserved, w.timers.pause = 0, nil
 		w.serve(t)

@@ -202,20 +202,20 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			y := newTry(t, "FAKE_WATCHDOG=1500ms")
 			first := y.awaitEvent("serving", 1)
 			if first.Start.Count != 0 || first.Start.Reason != "" || first.Start.Supervisor != y.cmd.Process.Pid || len(first.Names) > 0 {
-				t.Errorf("first %+v", first)
+				t.Errorf("first worker: got %+v, want no takeovers, no reason and no descriptors", first)
 			}
 			die.how(y, first.PID)
 			second := y.awaitEvent("serving", 2)
 			slices.Sort(second.Names)
 			reason := second.Start.Reason
-			if reason == "worker was lost" { // nobody waited for more
+			if reason == "worker was lost" { // the exit status was not known yet at the takeover
 				reason = y.awaitEvent("reason", 1).Reason
 			}
 			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 || !slices.Equal(second.Names, []string{fakeMount, "control"}) {
-				t.Errorf("second %+v", second)
+				t.Errorf("second worker: got %+v with reason %q, want one takeover, 2 mounts and a reason with %q", second, reason, die.reason)
 			}
 			if got := y.ask("pid"); got != strconv.Itoa(second.PID) {
-				t.Errorf("process %s answers, not %d", got, second.PID)
+				t.Errorf("process that answers: got %s, want %d", got, second.PID)
 			}
 		})
 	}
@@ -228,7 +228,7 @@ func TestManyKills(t *testing.T) {
 			y.kill(y.awaitEvent("serving", n).PID, syscall.SIGKILL)
 		}
 		if last := y.awaitEvent("serving", 31); last.Start.Count != 30 || last.Mounts != 31 {
-			t.Errorf("last %+v", last)
+			t.Errorf("last worker: got %+v, want 30 takeovers and 31 mounts", last)
 		}
 	}
 }
@@ -238,16 +238,16 @@ func TestSpareGoesOn(t *testing.T) {
 	first := y.awaitEvent("serving", 1)
 	spare := y.awaitEvent("waiting", 2)
 	if spare.PID == first.PID {
-		t.Fatal("none waits")
+		t.Fatal("no spare worker waits")
 	}
 	y.kill(first.PID, syscall.SIGKILL)
 	if second := y.awaitEvent("serving", 2); second.PID != spare.PID {
-		t.Errorf("another went on: %+v", second)
+		t.Errorf("worker after the first one was killed: got %+v, want the spare worker, PID %d", second, spare.PID)
 	}
 	third := y.awaitEvent("waiting", 3)
-	y.kill(third.PID, syscall.SIGKILL) // it is not missed
+	y.kill(third.PID, syscall.SIGKILL) // the end of a spare worker changes nothing
 	y.ask("unmount")
-	y.until("nobody waits", func() bool {
+	y.until("no spare worker waits", func() bool {
 		return !slices.ContainsFunc(y.of("waiting")[2:], func(h happening) bool { return ours(h.PID, y.dir) })
 	})
 	y.kill(spare.PID, syscall.SIGKILL)
@@ -263,7 +263,7 @@ func TestWorkersThatCannotStartAreRetried(t *testing.T) {
 	y.kill(first.PID, syscall.SIGKILL)
 	second := y.awaitEvent("serving", 2)
 	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 || !strings.Contains(second.Start.Reason, "exited with code 3") {
-		t.Errorf("after %d crashes: %+v", n, second)
+		t.Errorf("after %d crashes: got worker %+v, want 3 crashes, 2 mounts and 4 takeovers", n, second)
 	}
 }
 
@@ -273,11 +273,11 @@ func TestGivingUpDetachesWhatIsKept(t *testing.T) {
 	y.set("crash", 1000)
 	y.kill(first.PID, syscall.SIGKILL)
 	if code := y.code(); code != 1 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code after too many failures: got %d, want 1", code)
 	}
 	h := y.awaitEvent("gave up", 1)
 	if n := len(y.of("crashed")); n != giveUpAfter || !slices.Contains(h.Names, fakeMount) || !strings.Contains(h.Reason, "exited with code 3") {
-		t.Errorf("after %d crashes: %+v", n, h)
+		t.Errorf("after %d crashes: got %+v, want %d crashes and the mount detached", n, h, giveUpAfter)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestRefusalOfTheFirstIsTheEnd(t *testing.T) {
 	t.Cleanup(y.clean)
 	y.launch(exec.Command("/proc/self/exe"))
 	if code := y.code(); code != 4 || len(y.of("gave up")) > 0 || len(y.of("refused")) != 1 {
-		t.Errorf("exit code %d, %+v", code, y.events())
+		t.Errorf("first worker refuses to serve: got exit code %d and events %+v, want exit code 4", code, y.events())
 	}
 }
 
@@ -309,9 +309,9 @@ func TestEndOnPurposeIsTheEnd(t *testing.T) {
 				y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 			}
 			if code := y.code(); code != 0 || len(y.of("stopped")) != 1 || len(y.of("gave up")) > 0 {
-				t.Errorf("exit code %d, %+v", code, y.events())
+				t.Errorf("end on purpose: got exit code %d and events %+v, want exit code 0 and one worker that stopped", code, y.events())
 			}
-			y.until("nobody is left", func() bool { return len(y.processes()) == 0 })
+			y.until("all processes have ended", func() bool { return len(y.processes()) == 0 })
 		})
 	}
 }
@@ -322,7 +322,7 @@ func TestStopThatFailsDetaches(t *testing.T) {
 	y.set("crash at stop", 1000)
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 	if code := y.code(); code != 1 || !slices.Contains(y.awaitEvent("gave up", 1).Names, fakeMount) {
-		t.Errorf("exit code %d, %+v", code, y.events())
+		t.Errorf("workers crash while they stop: got exit code %d and events %+v, want exit code 1 and the mount detached", code, y.events())
 	}
 }
 
@@ -334,13 +334,13 @@ func TestUpgrade(t *testing.T) {
 	y.ask("upgrade " + exe)
 	second := y.awaitEvent("serving", 2)
 	if second.Version != "better" || second.Mounts != 2 || second.Start.UpgradeFailed != "" || !strings.Contains(second.Start.Reason, "upgrade to better") {
-		t.Errorf("second %+v", second)
+		t.Errorf("worker after the upgrade: got %+v, want version better and 2 mounts", second)
 	}
 	again := y.awaitEvent("supervisor", 2)
 	if again.PID != y.cmd.Process.Pid || again.Exe != exe {
-		t.Errorf("the supervisor is %+v", again)
+		t.Errorf("supervisor after the upgrade: got %+v, want the same process with executable %s", again, exe)
 	}
-	os.Remove(exe) // the file is not needed any more
+	os.Remove(exe) // workers are started from the open file
 	for n := 2; n < 5; n++ {
 		y.kill(y.awaitEvent("serving", n).PID, syscall.SIGKILL)
 		if h := y.awaitEvent("serving", n+1); !strings.HasPrefix(h.Version, "better") || h.Mounts != n+1 {
@@ -349,7 +349,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
 	if code := y.code(); code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code: got %d, want 0", code)
 	}
 }
 
@@ -361,26 +361,26 @@ func TestUpgradeThatFailsIsTakenBack(t *testing.T) {
 			first := y.awaitEvent("serving", 1)
 			y.ask("upgrade " + y.copyExe(name))
 			var reason string
-			if crashes == 0 { // it was not even begun
+			if crashes == 0 { // no worker of the new version has received the order to serve
 				reason = y.awaitEvent("upgrade failed", 1).Reason
 				if got := y.ask("pid"); got != strconv.Itoa(first.PID) {
-					t.Errorf("process %s answers, not %d", got, first.PID)
+					t.Errorf("process that answers: got %s, want %d", got, first.PID)
 				}
 			} else {
 				second := y.awaitEvent("serving", 2)
 				reason = second.Start.UpgradeFailed
 				if second.Version != first.Version || second.Mounts != 2 {
-					t.Errorf("second %+v", second)
+					t.Errorf("worker after the failed upgrade: got %+v, want version %s and 2 mounts", second, first.Version)
 				}
 			}
 			if n := len(y.of("crashed")); n != crashes || !strings.Contains(reason, name) {
-				t.Errorf("%d crashes, reason %q", n, reason)
+				t.Errorf("failed upgrade: got %d crashes and reason %q, want %d crashes and a reason with %q", n, reason, crashes, name)
 			}
 			if n := len(y.of("supervisor")); n != 1 {
-				t.Errorf("%d supervisors", n)
+				t.Errorf("supervisors that were started: got %d, want 1", n)
 			}
-			y.ask("upgrade " + y.copyExe("better")) // and the next is made
-			y.until("it is made", func() bool {
+			y.ask("upgrade " + y.copyExe("better")) // the next upgrade succeeds
+			y.until("the next upgrade succeeds", func() bool {
 				return slices.ContainsFunc(y.of("serving"), func(h happening) bool { return h.Version == "better" })
 			})
 		})
@@ -400,9 +400,9 @@ func TestLostSupervisorIsReplaced(t *testing.T) {
 		y.kill(h.PID, 0)
 	}
 	if got := y.ask("pid"); got != strconv.Itoa(y.awaitEvent("serving", 4).PID) {
-		t.Errorf("process %s answers\n%+v", got, y.events())
+		t.Errorf("process that answers: got %s, want the fourth worker; events:\n%+v", got, y.events())
 	}
 	y.kill(y.awaitEvent("supervisor", 4).PID, syscall.SIGTERM)
 	y.awaitEvent("stopped", 1)
-	y.until("nobody is left", func() bool { return len(y.processes()) == 0 })
+	y.until("all processes have ended", func() bool { return len(y.processes()) == 0 })
 }

@@ -26,6 +26,6 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("ledger after the adoption: got %+v, %v", l, err)
 	}
 	if l, err = readLedger(repo, "https://host/y"); err != nil || len(l.refs) != 0 {
-		t.Errorf("of another remote: %+v, %v", l, err)
+		t.Errorf("ledger for another session remote: got %+v, %v, want no refs", l, err)
 	}
 }

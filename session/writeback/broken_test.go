@@ -35,16 +35,16 @@ func TestBrokenRefs(t *testing.T) {
 	err := syncAll(t, q)
 	for _, ref := range []string{segment, pin} {
 		if got := to.ref(ref); got != checkpoint.Commit.String() {
-			t.Errorf("%s is %q on the session remote, want %v (sync: %v)", ref, got, checkpoint.Commit, err)
+			t.Errorf("%s on the session remote: got %q, want %v (sync: %v)", ref, got, checkpoint.Commit, err)
 		}
 	}
-	// Of checkpoints the newest that is here counts, whatever the session remote has.
+	// The ref of a segment gets the newest checkpoint on this host, even if the session remote has an older one.
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
 	newer := p.checkpoint("manual")
 	if newer.ID <= checkpoint.ID {
-		t.Fatalf("checkpoint %s after %s", newer.ID, checkpoint.ID)
+		t.Fatalf("new checkpoint %s does not sort after the previous one, %s", newer.ID, checkpoint.ID)
 	}
 	unknown := session.PinPrefix(sessionName) + "unknown"
 	for _, ref := range []string{segment, pin, unknown} {
@@ -53,24 +53,24 @@ func TestBrokenRefs(t *testing.T) {
 		}
 	}
 	if _, err := session.GC(t.Context(), p.repo, session.GCOptions{Session: sessionName, Now: time.Now()}); !errors.Is(err, session.ErrBroken) {
-		t.Errorf("gc with broken refs: %v", err)
+		t.Errorf("gc with broken refs: got %v, want ErrBroken", err)
 	}
 	url := to.open(transport.Options{}).URL()
 	mended, err := Mend(t.Context(), p.repo, url)
 	if err != nil || len(mended) != 3 {
-		t.Fatalf("mended %v: %v", mended, err)
+		t.Fatalf("Mend: got %v, %v, want 3 repaired refs", mended, err)
 	}
 	for ref, want := range map[string]object.ID{segment: newer.Commit, pin: checkpoint.Commit, unknown: {}} {
 		if got, err := p.repo.Ref(ref); err != nil || got != want {
-			t.Errorf("%s is %v, want %v (%v)", ref, got, want, err)
+			t.Errorf("%s after Mend: got %v, want %v (error %v)", ref, got, want, err)
 		}
 	}
 	if mended, err := Mend(t.Context(), p.repo, url); err != nil || len(mended) != 0 {
-		t.Errorf("nothing is broken, and %v was mended: %v", mended, err)
+		t.Errorf("Mend without broken refs: got %v, %v, want nothing repaired", mended, err)
 	}
 	q = p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	if got := to.ref(segment); got != newer.Commit.String() {
-		t.Errorf("%s is %s on the session remote", segment, got)
+		t.Errorf("%s on the session remote: got %s, want %s", segment, got, newer.Commit)
 	}
 }

@@ -234,20 +234,20 @@ func TestCarrier(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.repo != nil {
-				t.Fatal("a repository was made for nothing")
+				t.Fatal("the session's repository was created although there is no ref to copy")
 			}
 			one := p.commit("d/new.txt", "one")
 			start := time.Now()
 			await.Until(t, "the commit", func() bool { return p.inSession("refs/heads/main") == one.String() })
 			t.Logf("carried within %v", time.Since(start))
 			if p.repo.Owned(p.base) {
-				t.Error("the remote's commit was copied")
+				t.Error("a commit of the mounted remote was copied into the session's repository")
 			}
 			// Rewritten, branched, tagged, noted, removed, and packed.
 			two := p.commit("d/new.txt", "two", "--amend")
 			await.Until(t, "the amended commit", func() bool { return p.inSession("refs/heads/main") == two.String() })
 			if kept := p.kept(); len(kept) != 1 || kept[0] != one.String() {
-				t.Errorf("kept %v, want %v", kept, one)
+				t.Errorf("kept refs after an amended commit: got %v, want %v", kept, one)
 			}
 			run(t, p.work, "", "checkout", "-q", "-b", "feature/x")
 			three := p.commit("three.txt", "three")
@@ -259,11 +259,11 @@ func TestCarrier(t *testing.T) {
 			}
 			for _, name := range []string{"refs/heads/feature/x", "refs/tags/v1", "refs/tags/light", "refs/notes/agent", "refs/heads/main"} {
 				if got, want := p.inSession(name), run(t, p.work, "", "rev-parse", name); got != want {
-					t.Errorf("%s is %q, want %s", name, got, want)
+					t.Errorf("%s in the session's repository: got %q, want %s", name, got, want)
 				}
 			}
 			if head := run(t, p.session, "", "symbolic-ref", "HEAD"); head != "refs/heads/feature/x" {
-				t.Errorf("HEAD is %s", head)
+				t.Errorf("HEAD of the session's repository: got %s, want refs/heads/feature/x", head)
 			}
 			run(t, p.work, "", "pack-refs", "--all", "--prune")
 			if err := c.Flush(t.Context()); err != nil {
@@ -272,17 +272,17 @@ func TestCarrier(t *testing.T) {
 			run(t, p.work, "", "checkout", "-q", "--detach")
 			run(t, p.work, "", "branch", "-q", "-D", "feature/x")
 			run(t, p.work, "", "tag", "-d", "light")
-			// A name that another stood in the way of.
+			// feature could not be created as long as feature/x existed.
 			run(t, p.work, "", "branch", "feature", three.String())
 			await.Until(t, "a branch in place of another", func() bool { return p.inSession("refs/heads/feature") == three.String() })
 			if got := p.inSession("refs/heads/feature/x") + p.inSession("refs/tags/light"); got != "" {
-				t.Errorf("removed refs are there: %s", got)
+				t.Errorf("refs that were removed in the mount still exist: %s", got)
 			}
 			if kept := p.kept(); len(kept) != 2 {
-				t.Errorf("kept %v, want two", kept)
+				t.Errorf("kept refs after the removals: got %v, want 2", kept)
 			}
 			run(t, p.session, "", "fsck", "--connectivity-only")
-			// Somebody else goes on where this one ends; what was removed in between is noticed.
+			// Another RefCopier continues. It notices the refs that were removed before it started.
 			c.Close()
 			run(t, p.work, "", "branch", "-q", "-D", "feature")
 			run(t, p.work, "", "update-ref", "refs/heads/main", p.base.String())
@@ -291,17 +291,16 @@ func TestCarrier(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := p.inSession("refs/heads/feature"); got != "" {
-				t.Errorf("feature is %s", got)
+				t.Errorf("refs/heads/feature after its removal: got %s, want none", got)
 			}
 			if got := p.inSession("refs/heads/main"); got != p.base.String() {
-				t.Errorf("main is %s", got)
+				t.Errorf("refs/heads/main: got %s, want %s", got, p.base)
 			}
 		})
 	}
 }
 
-// A git directory that is not there says nothing about refs.
-// A ref that has lost what it names keeps no other from being carried, and is carried when that is there again.
+// A ref whose object is missing is not copied until the object exists again. The other refs are copied.
 func TestCarrierOfALostObject(t *testing.T) {
 	for _, embedded := range []bool{false, true} {
 		p := newPlace(t, object.SHA1)
@@ -318,25 +317,26 @@ func TestCarrierOfALostObject(t *testing.T) {
 		}
 		c := p.copier(o)
 		if err := c.Flush(t.Context()); !errors.Is(err, odb.ErrNotFound) || !strings.Contains(err.Error(), "v1") {
-			t.Errorf("flush: %v", err)
+			t.Errorf("flush with a missing object: got %v, want an error that names v1", err)
 		}
 		if got := p.inSession("refs/heads/main"); got != one.String() {
-			t.Errorf("main is %q", got)
+			t.Errorf("refs/heads/main: got %q, want %s", got, one)
 		}
 		two := p.commit("a", "two")
 		c.Flush(t.Context())
 		if got := p.inSession("refs/heads/main"); got != two.String() {
-			t.Errorf("main is %q", got)
+			t.Errorf("refs/heads/main: got %q, want %s", got, two)
 		}
 		if err := os.Rename(lost+".away", lost); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.Flush(t.Context()); err != nil || p.inSession("refs/tags/v1") != tag {
-			t.Errorf("%v; v1 is %q", err, p.inSession("refs/tags/v1"))
+			t.Errorf("flush after the object was restored: got error %v and v1 at %q, want %s", err, p.inSession("refs/tags/v1"), tag)
 		}
 	}
 }
 
+// If the git directory cannot be read, no ref counts as removed.
 func TestCarrierWithoutGitDirectory(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	var failure atomic.Pointer[error]
@@ -349,16 +349,16 @@ func TestCarrierWithoutGitDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Flush(t.Context()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a git directory: %v", err)
+		t.Errorf("flush without a git directory: got %v, want os.ErrNotExist", err)
 	}
 	if got := p.inSession("refs/heads/main"); got != one.String() {
-		t.Errorf("main is %q", got)
+		t.Errorf("refs/heads/main: got %q, want %s", got, one)
 	}
 	os.Rename(p.git+".away", p.git)
 	await.Until(t, "recovery", func() bool { return *failure.Load() == nil })
 }
 
-// What is not the session's is not carried: fetched tags and branches that are as the remote has them.
+// Refs that do not belong to the session are not copied: fetched tags, and branches with the values of the remote.
 func TestCarrierLeavesTheRemotes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	c := p.copier(RefCopierOptions{})
@@ -372,12 +372,12 @@ func TestCarrierLeavesTheRemotes(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"refs/tags/theirs": false, "refs/tags/annotated": false, "refs/heads/main": false, "refs/heads/ours": true, "refs/tags/mine": true} {
 		if got := p.inSession(name) != ""; got != want {
-			t.Errorf("%s is there: %v, want %v", name, got, want)
+			t.Errorf("%s exists in the session's repository: got %v, want %v", name, got, want)
 		}
 	}
 }
 
-// The Repo as session remote can be cloned by stock git at any time, and all is well in both.
+// If the Repo is the session remote, stock git can clone it at any time, and git fsck finds no error in the Repo and the clone.
 func TestCloneable(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -388,7 +388,7 @@ func TestCloneable(t *testing.T) {
 				if err := c.Flush(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				// Nothing may come from the origin now.
+				// A clone must not need the mounted remote, so move the remote away.
 				if err := os.Rename(p.origin.Path, p.origin.Path+".away"); err != nil {
 					t.Fatal(err)
 				}
@@ -398,10 +398,10 @@ func TestCloneable(t *testing.T) {
 					t.Fatalf("clone: %v: %s", err, out)
 				}
 				if got := run(t, into, "", "rev-parse", "origin/"+branch); got != want.String() {
-					t.Errorf("%s is %s, want %v", branch, got, want)
+					t.Errorf("branch %s of the clone: got %s, want %v", branch, got, want)
 				}
 				if out := run(t, into, "", "status", "--porcelain"); out != "" {
-					t.Errorf("status of the clone: %s", out)
+					t.Errorf("git status in the clone: got %s, want no changes", out)
 				}
 				for _, dir := range []string{into, p.session} {
 					if out, err := try(t, dir, "", "fsck", "--strict"); err != nil || strings.Contains(out, "missing") {
@@ -409,11 +409,11 @@ func TestCloneable(t *testing.T) {
 					}
 				}
 			}
-			run(t, p.work, "", "branch", "later") // nothing to clone for
+			run(t, p.work, "", "branch", "later") // a branch with the value of the remote is not copied
 			one := p.commit("d0001/new.txt", "one")
 			check("main", one)
 			if p.inSession("refs/heads/later") != "" {
-				t.Error("a branch that is as the remote's made all contents come")
+				t.Error("a branch with the value of the remote was copied")
 			}
 			two := p.commit("two.txt", "two")
 			check("main", two)
@@ -438,7 +438,7 @@ func FuzzFetchedTags(f *testing.F) {
 		}
 		for name := range fetchedTags(dir) {
 			if !strings.HasPrefix(name, "refs/tags/") {
-				t.Errorf("read %q", name)
+				t.Errorf("fetchedTags returned %q, which is not a tag", name)
 			}
 		}
 	})
