@@ -117,7 +117,7 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	if err != nil {
 		return control.SwitchReply{}, err
 	}
-	return m.Switch(ctx, r, progress)
+	return m.Moves().Switch(ctx, r, progress)
 }
 
 // Restore changes files of a mount back to their state at a checkpoint. A dry run only lists the changes.
@@ -126,7 +126,7 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(c
 	if err != nil {
 		return control.RestoreReply{}, err
 	}
-	return m.Restore(ctx, r)
+	return m.Moves().Restore(ctx, r)
 }
 
 // Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the conflicts,
@@ -136,7 +136,7 @@ func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(contr
 	if err != nil {
 		return control.MergeReply{}, err
 	}
-	return m.Merge(ctx, r)
+	return m.Moves().Merge(ctx, r)
 }
 
 // Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows

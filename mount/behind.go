@@ -55,7 +55,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		cancel()
 		return false
 	}
-	m.state, m.cancel = control.StateMounted, cancel
+	m.state, m.cancel, m.moves = control.StateMounted, cancel, m.newMover()
 	m.behind("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.afterOthers(ctx)
@@ -115,7 +115,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
 			// After a switch or a branch update the mount shows another tree, whose contents are prefetched too.
-			if !m.showsOther(ctx) {
+			if !m.shown.changed(ctx) {
 				return
 			}
 			m.handover.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })

@@ -3,18 +3,16 @@ package mount
 import (
 	"context"
 	"fmt"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/mount/staging"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -134,7 +132,7 @@ func committerOf(repo *session.Repo, id object.ID) string {
 // stores the empty blob, because git expects to find it.
 func (m *Mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
 	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {
-		empty, err := emptyBlob(m.store.Format())
+		empty, err := staging.EmptyBlob(m.store.Format())
 		if err == nil {
 			err = m.owned.Keep(ctx, []odb.Outgoing{empty})
 		}
@@ -143,116 +141,8 @@ func (m *Mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, e
 		}
 	}
 	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) { return m.view.Tree(ctx, id) }
-	return stagedAgainst(ctx, read, m.snapshot().Tree, x, m.store.Format(), func(id object.ID) (int64, bool) {
+	return staging.Against(ctx, read, m.snapshot().Tree, x, m.store.Format(), func(id object.ID) (int64, bool) {
 		_, n, err := m.owned.Size(id)
 		return n, err == nil
 	})
-}
-
-// stagedAgainst returns the differences between the index x and a tree. The function size returns the size of a blob in bytes,
-// and false if the size is not known.
-func stagedAgainst(ctx context.Context, read treediff.Reader, tree object.ID, x *session.Index, f object.Format,
-	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
-	s := &gitdir.Staged{}
-	special := map[string]session.IndexEntry{}
-	var conflicts []session.IndexEntry
-	for _, e := range x.Special {
-		if e.Stage == 0 {
-			special[e.Path] = e
-		} else {
-			conflicts = append(conflicts, e)
-		}
-	}
-	for path, e := range special { // these entries are listed even if the tree has the same mode and ID, because of their flags
-		if !e.IntentToAdd {
-			s.Changes = append(s.Changes, index.Change{Entry: special0(e)})
-			continue
-		}
-		empty, err := emptyBlob(f)
-		if err != nil {
-			return nil, err
-		}
-		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true,
-			AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
-	}
-	err := treediff.Trees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
-		if _, isSpecial := special[path]; isSpecial {
-			return nil
-		}
-		c := index.Change{Entry: index.Entry{Path: path, Mode: to.Mode, ID: to.ID}, Gone: to.Mode == 0}
-		if to.Mode.IsBlob() {
-			if n, ok := size(to.ID); ok {
-				c.Entry.Stat.Size = uint32(n)
-			}
-		}
-		s.Changes = append(s.Changes, c)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("compare what was staged: %w", err)
-	}
-	// The index format orders entries by path, then stage.
-	slices.SortFunc(conflicts, func(a, b session.IndexEntry) int {
-		if n := strings.Compare(a.Path, b.Path); n != 0 {
-			return n
-		}
-		return int(a.Stage) - int(b.Stage)
-	})
-	for _, e := range conflicts {
-		// A path with conflicts has no entry of stage 0.
-		s.Changes = slices.DeleteFunc(s.Changes, func(c index.Change) bool { return c.Entry.Path == e.Path })
-		s.Others = append(s.Others, special0(e))
-	}
-	s.Trees = treesOf(ctx, read, x.Tree)
-	return s, nil
-}
-
-// emptyBlob returns the empty blob. Git's index refers to it for a file that was added with git add -N, and git expects the blob
-// in its object store.
-func emptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
-
-// special0 converts an index entry of package session to one of package index.
-func special0(e session.IndexEntry) index.Entry {
-	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
-}
-
-// treesOf returns a function that looks up the tree of a directory below root. That function returns false if the directory does
-// not exist or cannot be read. It caches every tree that it has read, and is not safe for concurrent use.
-func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir string) (object.ID, bool) {
-	trees := map[string]object.ID{"": root}
-	var find func(dir string) object.ID
-	find = func(dir string) object.ID {
-		// The recursion ends at the root, which is in the map from the start.
-		if tree, ok := trees[dir]; ok {
-			return tree
-		}
-		parent := parentOf(dir)
-		above := find(parent)
-		trees[dir] = object.ID{}
-		if above.IsZero() {
-			return above
-		}
-		entries, err := read(ctx, above)
-		if err != nil {
-			return object.ID{}
-		}
-		for _, e := range entries {
-			if e.Mode == object.ModeDir {
-				trees[path.Join(parent, e.Name)] = e.ID
-			}
-		}
-		return trees[dir]
-	}
-	return func(dir string) (object.ID, bool) {
-		tree := find(dir)
-		return tree, !tree.IsZero()
-	}
-}
-
-// parentOf returns the parent directory of a path in a tree; "" is the root.
-func parentOf(p string) string {
-	if parent := path.Dir(p); parent != "." {
-		return parent
-	}
-	return ""
 }

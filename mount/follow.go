@@ -167,7 +167,7 @@ func (m *Mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 		f.Why, err = m.holdsBack(ctx, git, from.Commit, f.Put, tip)
 		if err == nil && f.Why == "" {
 			var moved control.SwitchReply
-			moved, err = m.moveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
+			moved, err = m.moves.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
 			var in fault.RefusalError
 			var busy fault.GitBusyError
 			switch {

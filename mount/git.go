@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/credential"
 	"github.com/artifactfs/artifactfs/fetch"
@@ -42,7 +41,6 @@ type stockGit struct {
 	objects *promisor.Server   // supplies missing objects
 	logins  *credential.Server // credential helper of git commands
 	guests  *control.Guests    // serves requests from inside the mount; nil: .git is a file
-	journal *checkout.Journal  // switches and restores that are not finished
 }
 
 // gitPath returns the path of the mount's git directory. The mount has a file .git in its root that refers to this path.
@@ -138,7 +136,7 @@ func (m *Mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	if err := m.serveGit(dir); err != nil {
 		return err
 	}
-	m.finishCheckouts(ctx, dir)
+	m.moves.Finish(ctx, dir)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gitReady = true
@@ -180,8 +178,7 @@ func hookProgram(program string) string {
 	return small
 }
 
-// serveGit starts the servers of stockGit, and opens the journal of switches and restores. If the predecessor left listening
-// sockets, the servers use them.
+// serveGit starts the servers of stockGit. If the predecessor left listening sockets, the servers use them.
 func (m *Mount) serveGit(dir *gitdir.Dir) error {
 	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes,
 		fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
@@ -207,7 +204,7 @@ func (m *Mount) serveGit(dir *gitdir.Dir) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.git = stockGit{dir, monitor, objects, answers, guests, checkout.OpenJournal(m.home.Dir)}
+	m.git = stockGit{dir, monitor, objects, answers, guests}
 	return nil
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
@@ -109,7 +110,7 @@ type acquired struct {
 	snap          *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
 	view          *fetch.View      // converted contents of the trees
 	filters       *filter.Programs // programs that convert contents
-	shown         chan struct{}    // holds a value if the displayed tree has changed since the last prefetch
+	shown         *shownTree       // tree that prefetch uses
 }
 
 // serving holds the parts of a mount that work while the kernel has it mounted.
@@ -122,13 +123,13 @@ type serving struct {
 	agent      *agent.Agent      // makes and pushes the checkpoints of the session
 	handover   takeover.Handover // state and descriptors for a successor
 
+	moves     *moves.Mover       // switches, restores and merges; set when the mount is served
 	work      sync.WaitGroup     // goroutines of the background work
 	following chan struct{}      // semaphore of one, held by refresh
 	state     control.State      // phase of the mount; guarded by mu
 	cancel    context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
 	failures  map[string]error   // last errors of background work, by the name of the work; guarded by mu
 	retried   chan struct{}      // closed and replaced to repeat failed work at once; guarded by mu
-	restored  *restored          // finished restore whose reply no caller has received yet; nil: none; guarded by mu
 }
 
 // gitSide holds the resources that git commands in a mount use, and the events that git commands wait for.
@@ -192,7 +193,6 @@ func newMount(host *Host, r control.MountRequest, id, dir string, since time.Tim
 		host:      host,
 		requested: requested{ID: id, Dir: dir, Request: r, since: since},
 		starting:  starting{abort: func() {}, started: make(chan struct{})},
-		acquired:  acquired{shown: make(chan struct{}, 1)},
 		serving: serving{
 			state: control.StatePreparing, failures: map[string]error{}, following: make(chan struct{}, 1), retried: make(chan struct{}),
 		},

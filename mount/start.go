@@ -124,7 +124,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
-	m.showAgain()
+	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
 	// The working tree must be open before the kernel can send a request.
 	if err = m.open(); err != nil {
 		return reply, err

@@ -199,7 +199,7 @@ func (m *Mount) takeOver() (err error) {
 	}
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, m.checkout(ctx, h).Settings(), m.filters)
-	m.showAgain()
+	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
 	if err = m.open(); err != nil {
 		return err
 	}

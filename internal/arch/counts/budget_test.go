@@ -16,9 +16,7 @@ const (
 // What is over a budget today, with its figure. A figure falls with the code; only doc comments may let it rise. It goes when its budget
 // is met.
 var (
-	overLines = map[string]int{
-		"mount": 6290,
-	}
+	overLines  = map[string]int{}
 	overFields = map[string]int{
 		"fetch/pipeline.Pipeline": 27,
 		"overlay.Layer":           26,
@@ -28,7 +26,7 @@ var (
 		"daemon.Daemon":           58,
 		"fetch/pipeline.Pipeline": 67,
 		"gitdir.Dir":              41,
-		"mount.Mount":             188,
+		"mount.Mount":             165,
 		"overlay.Layer":           60,
 		"overlay/state.Table":     67,
 		"promisor.question":       45,

@@ -1,4 +1,4 @@
-package mount
+package moves
 
 import (
 	"context"
@@ -23,16 +23,16 @@ import (
 // restoring is a restore in progress, together with the repository of the session that its checkpoints belong to.
 type restoring struct {
 	checkout.Restore
-	m    *Mount
+	m    *Mover
 	repo *session.Repo
 	// capture creates the checkpoint before the restore.
 	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
 }
 
 // newRestoring returns a restore of paths, or of all files if paths is empty. The caller sets Target.
-func (m *Mount) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
-	w := &restoring{m: m, repo: repo, capture: m.agent.Capture}
-	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.view.Tree), Paths: paths}
+func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
+	w := &restoring{m: m, repo: repo, capture: m.Mount.Agent.Capture}
+	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.View.Tree), Paths: paths}
 	return w
 }
 
@@ -51,30 +51,30 @@ func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list
 
 // Restore changes files of the mount back to their state at a checkpoint. A dry run only lists the changes. The errors of restore
 // name the cause and a remedy.
-func (m *Mount) Restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
+func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
 	start := time.Now()
-	reply, err := m.restoreOnly(ctx, r)
+	reply, err := m.restore(ctx, r)
 	if err != nil {
 		of := fault.Subject{
-			Area: fault.Restore, Verb: "restore", Object: m.Dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.gitPath(),
+			Area: fault.Restore, Verb: "restore", Object: m.Mount.Dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.Mount.GitDir,
 		}
 		return control.RestoreReply{}, of.Explain(err)
 	}
 	if !r.DryRun {
-		m.host.Log.Info("restored", zap.String("dir", m.Dir), zap.String("checkpoint", reply.Checkpoint.ID),
+		m.Log.Info("restored", zap.String("dir", m.Mount.Dir), zap.String("checkpoint", reply.Checkpoint.ID),
 			zap.Int("paths", len(reply.Changes)),
 			zap.Duration("took", time.Since(start)))
 	}
 	return reply, nil
 }
 
-// restoreOnly implements restore; its errors carry no hints yet. It holds git's index lock from the comparison until
+// restore implements Restore; its errors carry no hints yet. It holds git's index lock from the comparison until
 // all files are written, so that no git command changes the index in between.
-func (m *Mount) restoreOnly(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
-	if !m.Writable() {
+func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
+	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
 	}
-	git, err := m.readyGit(ctx)
+	git, err := m.Ready(ctx)
 	if err != nil {
 		return reply, err
 	}
@@ -100,13 +100,13 @@ func (m *Mount) restoreOnly(ctx context.Context, r control.RestoreRequest) (repl
 		return reply, err
 	}
 	defer lock.Release() // after a successful Apply it is already released
-	repo, err := m.agent.Open(ctx)
+	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return reply, err
 	}
 	w := m.newRestoring(git, repo, paths)
 	// The id is looked up before Apply creates a checkpoint, because an id may be relative to the newest checkpoint.
-	if w.Target, err = catalog.Find(ctx, repo, m.Listed(), r.ID); err != nil {
+	if w.Target, err = catalog.Find(ctx, repo, m.Mount, r.ID); err != nil {
 		return reply, err
 	}
 	if err := w.Compare(ctx); err != nil {
@@ -137,7 +137,7 @@ func pathsInside(paths []string) (inside []string, err error) {
 
 // reply returns the reply for the changes in list. The parameter dry states that the changes were not applied.
 func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
-	o, err := w.m.host.Catalog.OpenMount(w.m.Listed())
+	o, err := w.m.Catalog.OpenMount(w.m.Mount)
 	if err != nil {
 		return control.RestoreReply{}, err
 	}
@@ -150,7 +150,7 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreRe
 			changes = append(changes, catalog.PathChange(d.Path, old, now))
 		}
 	}
-	reply := control.RestoreReply{Dir: w.m.Dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes, Kept: []string{}}
+	reply := control.RestoreReply{Dir: w.m.Mount.Dir, Checkpoint: o.Shown(w.Target), DryRun: dry, Changes: changes, Kept: []string{}}
 	if dry {
 		return reply, nil
 	}

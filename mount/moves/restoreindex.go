@@ -1,19 +1,18 @@
-package mount
+package moves
 
 import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/mount/staging"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/resume"
-	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
 // stagedIf returns the method stagedThen if staged is true, and nil otherwise.
@@ -36,7 +35,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 		return nil, err
 	}
 	noSize := func(object.ID) (int64, bool) { return 0, false }
-	s, err := stagedAgainst(ctx, w.m.view.Tree, now.Index.Tree, &then.Index, w.m.store.Format(), noSize)
+	s, err := staging.Against(ctx, w.m.View.Tree, now.Index.Tree, &then.Index, w.m.Mount.Store.Format(), noSize)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +53,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 			x.Others = append(x.Others, e)
 		}
 	}
-	entry := entriesOf(ctx, w.m.view.Tree, then.Index.Tree)
+	entry := staging.EntriesOf(ctx, w.m.View.Tree, then.Index.Tree)
 	// The remaining entries have flags in the current index and no flags in the target's index. They are replaced by the plain
 	// entries of the target's tree.
 	for _, e := range now.Index.Special {
@@ -76,7 +75,7 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.State, error) {
 	blobs, err := resume.StateBlobs(w.repo, p)
 	if err == nil {
-		err = w.m.owned.Provide(ctx, blobs, nil)
+		err = w.m.Mount.Owned.Provide(ctx, blobs, nil)
 	}
 	if err != nil {
 		return session.State{}, err
@@ -89,7 +88,7 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {
 		if e.IntentToAdd {
-			if empty, err := emptyBlob(e.ID.Format()); err == nil {
+			if empty, err := staging.EmptyBlob(e.ID.Format()); err == nil {
 				out = append(out, empty)
 			}
 			return
@@ -110,31 +109,8 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	for _, e := range x.Others {
 		add(e)
 	}
-	if err := w.m.local.Keep(ctx, out); err != nil {
+	if err := w.m.Local.Keep(ctx, out); err != nil {
 		return fmt.Errorf("keep what was staged: %w", err)
 	}
 	return nil
-}
-
-// entriesOf returns a function that looks up the entry of a path in the tree root. That function returns the zero entry if the
-// path does not exist in the tree or is a directory.
-func entriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
-	tree := treesOf(ctx, read, root)
-	return func(at string) (object.TreeEntry, error) {
-		dir := parentOf(at)
-		id, ok := tree(dir)
-		if !ok {
-			return object.TreeEntry{}, nil
-		}
-		entries, err := read(ctx, id)
-		name := at
-		if dir != "" {
-			name = at[len(dir)+1:]
-		}
-		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
-		if i < 0 || err != nil || entries[i].Mode == object.ModeDir {
-			return object.TreeEntry{}, err
-		}
-		return entries[i], nil
-	}
 }

@@ -1,4 +1,4 @@
-package mount
+package moves
 
 import (
 	"context"
@@ -39,15 +39,15 @@ type adopted struct {
 //
 // adopt creates the ref after all objects are stored. If the process crashes before that, the copied objects are unreferenced,
 // and the request can be repeated.
-func (m *Mount) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
-	repo, err := m.agent.Open(ctx)
+func (m *Mover) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
+	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return a, err
 	}
 	// A checkpoint of the mount's own session is already in this repository.
-	if of == m.Session && at == "" {
-		if a.checkpoint, err = catalog.Find(ctx, repo, m.Listed(), id); err == nil {
-			a.meta, _, err = session.ReadMeta(repo, m.Session)
+	if of == m.Mount.Session && at == "" {
+		if a.checkpoint, err = catalog.Find(ctx, repo, m.Mount, id); err == nil {
+			a.meta, _, err = session.ReadMeta(repo, m.Mount.Session)
 		}
 		return a, err
 	}
@@ -59,18 +59,18 @@ func (m *Mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	if err != nil {
 		return a, err
 	}
-	adopted := session.AdoptedRef(m.Session, a.checkpoint.ID)
+	adopted := session.AdoptedRef(m.Mount.Session, a.checkpoint.ID)
 	return a, repo.Update(ctx, []session.RefChange{{Name: adopted, New: a.checkpoint.Commit, Force: true}})
 }
 
 // adoptHere adopts the checkpoint with the given id from another session on this host. It hard-links the object files of the
 // other session instead of copying them.
-func (m *Mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
-	h, err := m.host.Registry.HomeOf(of)
+func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
+	h, err := m.HomeOf(of)
 	if err != nil {
 		return a, err
 	}
-	if h.Record.Remote != m.record.Remote {
+	if h.Record.Remote != m.Mount.Record.Remote {
 		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, h.Record.Remote)
 	}
 	if a.checkpoint, err = h.Find(ctx, id); err == nil && a.checkpoint.ID == "" {
@@ -88,7 +88,7 @@ func (m *Mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		return a, err
 	}
 	for try := 1; ; try++ { // a repack may remove a pack while it is linked; its objects are then in a new pack
-		err = resume.LinkOnce(filepath.Join(h.Dir, statedir.SessionRepoName, "objects"), m.SessionObjects())
+		err = resume.LinkOnce(filepath.Join(h.Dir, statedir.SessionRepoName, "objects"), m.sessionObjects())
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
 		}
@@ -113,21 +113,21 @@ func (m *Mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 
 // sawObjects makes the readers of the session's objects rescan the pack directory. The caller has just added objects by a route
 // that bypasses these readers, for example by hard-linking packs.
-func (m *Mount) sawObjects(repo *session.Repo) error {
+func (m *Mover) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
 		err = packs.Refresh()
 	}
 	if err == nil {
-		err = m.owned.Refresh()
+		err = m.Mount.Owned.Refresh()
 	}
 	return err
 }
 
 // adoptFar adopts a checkpoint of a session that is stored on a session remote, whose URL is the parameter at. It fetches the
 // checkpoint's commits and trees, and calls adoptFrom to make the contents available.
-func (m *Mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
-	all := m.host.Catalog
+func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
+	all := m.Catalog
 	far, err := all.MirrorOf(ctx, at, of)
 	if err != nil {
 		return a, err
@@ -137,7 +137,7 @@ func (m *Mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	if err != nil {
 		return a, err
 	}
-	if a.meta, _ = far.Meta(of); a.meta.Remote != m.record.Remote {
+	if a.meta, _ = far.Meta(of); a.meta.Remote != m.Mount.Record.Remote {
 		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, a.meta.Remote)
 	}
 	if a.checkpoint, err = o.Find(ctx, id); err != nil {
@@ -151,7 +151,7 @@ func (m *Mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 			r.Haves = []object.ID{base}
 		}
 	}
-	in, err := m.owned.Fetch(ctx, r)
+	in, err := m.Mount.Owned.Fetch(ctx, r)
 	if err == nil {
 		err = repo.AddShallow(in.Shallow)
 	}
@@ -166,8 +166,8 @@ func (m *Mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 
 // adoptContents opens the session remote whose URL is the parameter at, and calls adoptFrom with it. The parameter of is the id
 // of the session that checkpoint p belongs to. It returns nil if that URL leads to no session remote.
-func (m *Mount) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
-	remote, _, err := m.host.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
+func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
+	remote, _, err := m.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
 		return err
 	}
@@ -179,28 +179,28 @@ func (m *Mount) adoptContents(ctx context.Context, at, of string, p session.Chec
 // base tree and are missing among the session's own objects. If remote is also the session remote of this session, the missing
 // contents are registered and fetched when they are read. Otherwise they are fetched now, because the next checkpoint of this
 // session has to push them to its own session remote. A failed fetch is logged and is not an error.
-func (m *Mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
-	base, err := m.record.Base()
+func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
+	base, err := m.Mount.Record.Base()
 	if err != nil {
 		return err
 	}
 	var ids []object.ID
-	err = treediff.Trees(ctx, m.view.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, m.View.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
 		if to.Mode.IsBlob() {
 			ids = append(ids, to.ID)
 		}
 		return nil
 	})
-	if ids = m.owned.Missing(ids); err != nil || len(ids) == 0 {
+	if ids = m.Mount.Owned.Missing(ids); err != nil || len(ids) == 0 {
 		return err
 	}
-	if m.sessionRemote != nil && m.sessionRemote.URL() == remote.URL() {
-		m.owned.Expect(ids)
+	if m.SessionRemote != nil && m.SessionRemote.URL() == remote.URL() {
+		m.Mount.Owned.Expect(ids)
 		return nil
 	}
 	// A failed fetch is not fatal: contents that also exist on the mounted remote are fetched from there when they are read.
-	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
-		m.host.Log.Info("fetch contents of another session", zap.String("session", m.Session), zap.Error(err))
+	if _, err := m.Mount.Owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
+		m.Log.Info("fetch contents of another session", zap.String("session", m.Mount.Session), zap.Error(err))
 	}
 	return nil
 }

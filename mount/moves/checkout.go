@@ -1,4 +1,4 @@
-package mount
+package moves
 
 import (
 	"context"
@@ -9,34 +9,18 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/checkout"
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// readyGit returns the git directory of the mount. It waits until the mount has tried to create it, and returns
-// fault.ErrNoGitDir if that failed.
-func (m *Mount) readyGit(ctx context.Context) (*gitdir.Dir, error) {
-	if !m.TriedGit(ctx) {
-		return nil, errors.Join(ctx.Err(), fault.ErrNoGitDir)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.gitReady {
-		return nil, fault.ErrNoGitDir
-	}
-	return m.git.dir, nil
-}
-
-// checkouts returns the parts of this mount that package checkout works on during a switch or restore. The caller has called
-// serveGit before, which sets m.git.journal.
-func (m *Mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
+// checkouts returns the parts of this mount that package checkout works on during a switch or restore. Finish, which sets m.journal,
+// was called before.
+func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
-		Tree: m.tree, Kernel: m.server, Mark: staleMark{m}, Mounts: mountsOver(m.Dir), Differ: git, Git: git, Refs: git,
-		Journal: m.git.journal, Trees: m.view.Tree, Log: m.host.Log, Dir: m.Dir, Base: m.snapshot().Tree,
+		Tree: m.Tree, Kernel: m.Server, Mark: staleMark{m}, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
+		Journal: m.journal, Trees: m.View.Tree, Log: m.Log, Dir: m.Mount.Dir, Base: m.Base(),
 		Lock: func(ctx context.Context) (checkout.Index, error) {
 			lock, err := git.LockIndex(ctx)
 			if err != nil {
@@ -44,27 +28,28 @@ func (m *Mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
 			}
 			return lock, nil
 		},
-		Device: func() (uint32, error) { return mountpoint.DeviceOf(m.Dir) },
-		Added:  m.tree.Added, Redirects: m.redirects.Paths, Show: m.show,
-		Reads: m.Request.Prefetch != control.PrefetchNone,
+		Device: func() (uint32, error) { return mountpoint.DeviceOf(m.Mount.Dir) },
+		Added:  m.Tree.Added, Redirects: m.Redirects, Show: m.Show,
+		Reads: m.Reads,
 	}
 }
 
-// finishCheckouts completes the switches and restores that killed processes left unfinished in this mount. It is called before
-// the first git command may run in the mount. A read-only mount that does not follow a branch does nothing, so that a later
+// Finish opens the journal, and completes the switches and restores that killed processes left unfinished in this mount. The mount
+// calls it before the first git command may run and before Ready returns; it may call it again after a failure. A read-only mount that does not follow a branch does nothing, so that a later
 // writable mount of the session completes them.
-func (m *Mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
-	if !m.Writable() && !m.Request.Follow {
+func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
+	m.journal = checkout.OpenJournal(m.Mount.Home)
+	if !m.Mount.Writable && !m.Follow {
 		return
 	}
 	if err := git.BreakLocks(ctx); err != nil {
-		m.host.Log.Warn("break the locks of an interrupted switch", zap.String("dir", m.Dir), zap.Error(err))
+		m.Log.Warn("break the locks of an interrupted switch", zap.String("dir", m.Mount.Dir), zap.Error(err))
 	}
-	for _, p := range m.git.journal.Pending() {
+	for _, p := range m.journal.Pending() {
 		switch {
 		case p.Restore == nil:
 			m.finishSwitch(ctx, git, p)
-		case m.Writable():
+		case m.Mount.Writable:
 			m.finishRestore(ctx, git, p)
 		}
 	}
@@ -73,23 +58,23 @@ func (m *Mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
 // abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err with the message what.
 // The working tree remains as the killed process left it, and git status lists the differences. If ctx has ended,
 // abandonCheckout keeps the entry, so that the next process that serves the mount tries again.
-func (m *Mount) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
+func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
 	if ctx.Err() == nil {
 		err = errors.Join(err, p.End())
 	}
-	m.host.Log.Warn(what, zap.String("dir", m.Dir), zap.Error(err))
+	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Error(err))
 }
 
 // staleMark implements checkout.StaleMark. It stores the mark in the takeover state, where a successor of this process can read
 // it.
-type staleMark struct{ m *Mount }
+type staleMark struct{ m *Mover }
 
 // Stale reports whether a process died between SetStale(true) and SetStale(false).
-func (s staleMark) Stale() bool { return s.m.handover.Stale() }
+func (s staleMark) Stale() bool { return s.m.Handover.Stale() }
 
 // SetStale sets the mark. The mark is set while a checkout changes files whose old contents may be in the kernel's page cache.
 func (s staleMark) SetStale(stale bool) {
-	s.m.handover.Update(func(h *takeover.State) { h.Stale = stale })
+	s.m.Handover.Update(func(h *takeover.State) { h.Stale = stale })
 }
 
 // mountsOver is the path of a mount's directory. Its methods report whether another file system is mounted on a path in that

@@ -1,9 +1,8 @@
-package mount
+package moves
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/mount/staging"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -33,7 +33,7 @@ import (
 
 // merging is the state of one merge while it runs. A single goroutine uses it.
 type merging struct {
-	m      *Mount
+	m      *Mover
 	repo   *session.Repo      // repository of the mount's session
 	theirs adopted            // checkpoint that is merged
 	now    session.Checkpoint // checkpoint of the working tree before the merge
@@ -44,33 +44,33 @@ type merging struct {
 
 // Merge merges a checkpoint of another session into the mount. The reply lists the changed paths and the conflicts, and names the
 // checkpoint that undoes the merge. The errors of merge name the cause and a remedy.
-func (m *Mount) Merge(ctx context.Context, r control.MergeRequest) (control.MergeReply, error) {
-	reply, err := m.mergeOnly(ctx, r)
+func (m *Mover) Merge(ctx context.Context, r control.MergeRequest) (control.MergeReply, error) {
+	reply, err := m.merge(ctx, r)
 	if err != nil {
 		return control.MergeReply{}, fault.ExplainSessionAt("merge", "session "+r.Of, err)
 	}
 	return reply, nil
 }
 
-// mergeOnly implements merge. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still has conflicts
+// merge implements Merge. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still has conflicts
 // of an earlier merge, fault.ErrConflicts. It does not change the working tree before its last step.
-func (m *Mount) mergeOnly(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
-	if !m.Writable() {
+func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
+	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
 	}
-	if !m.TriedGit(ctx) {
-		return reply, errors.Join(ctx.Err(), fault.ErrNoGitDir)
+	if _, err := m.Ready(ctx); err != nil {
+		return reply, err
 	}
 	w := &merging{m: m}
 	if w.theirs, err = m.adopt(ctx, r.Of, r.SessionRemote, r.ID); err != nil {
 		return reply, err
 	}
-	if w.repo, err = m.agent.Open(ctx); err != nil {
+	if w.repo, err = m.Mount.Agent.Open(ctx); err != nil {
 		return reply, err
 	}
 	name := r.Of + "@" + string(w.theirs.checkpoint.ID)
 	// The user can restore this checkpoint to undo the merge.
-	if w.now, _, err = m.agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
+	if w.now, _, err = m.Mount.Agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
 		return reply, err
 	}
 	state, err := w.repo.State(w.now)
@@ -90,19 +90,19 @@ func (m *Mount) mergeOnly(ctx context.Context, r control.MergeRequest) (reply co
 	if err := w.mergeTrees(ctx, name); err != nil {
 		return reply, err
 	}
-	o, err := m.host.Catalog.OpenMount(m.Listed())
+	o, err := m.Catalog.OpenMount(m.Mount)
 	if err != nil {
 		return reply, err
 	}
 	defer o.Close()
-	reply = control.MergeReply{Dir: m.Dir, Theirs: o.Shown(w.theirs.checkpoint), Base: treediff.Name(w.repo.Format(), w.base),
+	reply = control.MergeReply{Dir: m.Mount.Dir, Theirs: o.Shown(w.theirs.checkpoint), Base: treediff.Name(w.repo.Format(), w.base),
 		Changes: []control.PathChange{}, Conflicts: w.Conflicted(), Kept: []string{}, Messages: append([]string{}, w.Messages...)}
 	paths, merged, err := w.record(ctx, state)
 	if err != nil || len(paths) == 0 {
 		return reply, err
 	}
 	// restore writes a journal entry, so that a successor completes the restore if this process dies.
-	done, err := m.restoreOnly(ctx, control.RestoreRequest{Dir: m.Dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
+	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.Mount.Dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
 	if err != nil {
 		return reply, err
 	}
@@ -115,7 +115,7 @@ func (m *Mount) mergeOnly(ctx context.Context, r control.MergeRequest) (reply co
 // the same checkpoint, the merge base is the checkpoint of the fork. Otherwise it is the result of commonCommit.
 func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	m := w.m
-	ours, _, err := session.ReadMeta(w.repo, m.Session)
+	ours, _, err := session.ReadMeta(w.repo, m.Mount.Session)
 	if err != nil {
 		return object.ID{}, err
 	}
@@ -123,12 +123,12 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	parent, id, _ := strings.Cut(w.theirs.meta.From, " ")
 	ourParent, _, _ := strings.Cut(ours.From, " ")
 	switch {
-	case parent == m.Session:
+	case parent == m.Mount.Session:
 		if p, err := w.repo.Find(id); err == nil { // gc may have dropped the checkpoint
 			return p.Tree, nil
 		}
 	case ourParent != "" && (ourParent == w.theirs.checkpoint.Session || ours.From == w.theirs.meta.From):
-		base, err := w.repo.Ref(session.BaseRef(m.Session))
+		base, err := w.repo.Ref(session.BaseRef(m.Mount.Session))
 		if err != nil {
 			return object.ID{}, err
 		}
@@ -142,18 +142,18 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 // commonCommit returns the tree of the base commit, if both sessions have the same one, or of the merge base of their two base
 // commits. It returns the zero id if one of the sessions was started on an unborn branch.
 func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
-	ours, theirs := w.m.record.Commit, w.theirs.meta.Base
+	ours, theirs := w.m.Mount.Record.Commit, w.theirs.meta.Base
 	if ours == "" || theirs == "" {
 		return object.ID{}, nil
 	}
 	if ours != theirs {
-		out, err := w.git(ctx, w.m.gitPath(), nil, nil, "merge-base", ours, theirs)
+		out, err := w.git(ctx, w.m.Mount.GitDir, nil, nil, "merge-base", ours, theirs)
 		if err != nil {
 			return object.ID{}, fmt.Errorf("find the commit that both sessions stand on: %w", err)
 		}
 		ours = strings.TrimSpace(string(out))
 	}
-	out, err := w.git(ctx, w.m.gitPath(), nil, nil, "rev-parse", ours+"^{tree}")
+	out, err := w.git(ctx, w.m.Mount.GitDir, nil, nil, "rev-parse", ours+"^{tree}")
 	if err != nil {
 		return object.ID{}, err
 	}
@@ -162,12 +162,12 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 
 // provide fetches, in one request, the contents that git has to compare for the merge.
 func (w *merging) provide(ctx context.Context) error {
-	ids, _, err := treediff.ContentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
+	ids, _, err := treediff.ContentsToMerge(ctx, w.m.View.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	return w.m.owned.Provide(ctx, ids, nil)
+	return w.m.Mount.Owned.Provide(ctx, ids, nil)
 }
 
 // mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git created to
@@ -181,7 +181,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if err := w.repo.Write(ctx, commits); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(w.m.host.State, "merge-*.tmp")
+	dir, err := os.MkdirTemp(w.m.State, "merge-*.tmp")
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	var edits bytes.Buffer
 	zero := strings.Repeat("0", len(w.Result.String()))
 	there := map[string]bool{}
-	err = treediff.Trees(ctx, w.m.view.Tree, w.now.Tree, w.Result, func(path string, from, to object.TreeEntry) error {
+	err = treediff.Trees(ctx, w.m.View.Tree, w.now.Tree, w.Result, func(path string, from, to object.TreeEntry) error {
 		paths = append(paths, path)
 		there[path] = true
 		switch {
@@ -268,7 +268,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	if err != nil {
 		return nil, p, err
 	}
-	entry := entriesOf(ctx, w.m.view.Tree, w.Result)
+	entry := staging.EntriesOf(ctx, w.m.View.Tree, w.Result)
 	// The tree of the index contains no conflicted path; Special stores the stages instead. A conflicted path is restored even
 	// if its contents are unchanged.
 	for _, path := range conflicted {
@@ -309,7 +309,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	p.Commit = commit.ID
-	err = w.repo.Record(ctx, append(objects, commit), []session.RefChange{{Name: session.AdoptedRef(w.m.Session, p.ID), New: p.Commit}})
+	err = w.repo.Record(ctx, append(objects, commit), []session.RefChange{{Name: session.AdoptedRef(w.m.Mount.Session, p.ID), New: p.Commit}})
 	if err == nil {
 		err = w.m.sawObjects(w.repo) // restore reads the checkpoint state through the mount
 	}
@@ -319,7 +319,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 // editIndex applies edits to tree and returns the resulting tree. The edits have the input format of git update-index -z
 // --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
-	dir, err := os.MkdirTemp(w.m.host.State, "merge-*.tmp")
+	dir, err := os.MkdirTemp(w.m.State, "merge-*.tmp")
 	if err != nil {
 		return tree, err
 	}
@@ -352,7 +352,7 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)
 	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText,
-		gitcmd.Alternates(w.m.SessionObjects(), filepath.Join(w.m.gitPath(), "objects")))
+		gitcmd.Alternates(w.m.sessionObjects(), filepath.Join(w.m.Mount.GitDir, "objects")))
 	if w.objects != "" {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
 	}

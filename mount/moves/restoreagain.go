@@ -1,4 +1,4 @@
-package mount
+package moves
 
 import (
 	"context"
@@ -14,20 +14,20 @@ import (
 
 // finishRestore completes an interrupted restore and adds a note to the status. If the restore cannot be completed,
 // finishRestore removes its journal entry, and the note names the commands that repeat or undo the restore.
-func (m *Mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
+func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
 		err = m.restoreRest(ctx, git, p)
 	}
-	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.Dir, p.Restore.Before)
+	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.Mount.Dir, p.Restore.Before)
 	if err == nil {
-		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
-		m.host.Log.Info("finished a restore that was interrupted", zap.String("dir", m.Dir),
+		m.Mount.Agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
+		m.Log.Info("finished a restore that was interrupted", zap.String("dir", m.Mount.Dir),
 			zap.String("checkpoint", string(p.Restore.Checkpoint)))
 		return
 	}
 	if ctx.Err() == nil {
-		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): "+
+		m.Mount.Agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): "+
 			"run the same command again, or undo it with %s", p.Restore.Checkpoint, err, undo))
 	}
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
@@ -36,22 +36,22 @@ func (m *Mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 // restoreRest completes an interrupted restore, and stores its reply for a caller that repeats the request. It does not touch a
 // path that is neither in its state before the restore nor in its state after the restore, because such a path was changed
 // later.
-func (m *Mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
+func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
 	}
 	defer lock.Release() // after a successful Apply it is already released
-	repo, err := m.agent.Open(ctx)
+	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return err
 	}
 	w := m.newRestoring(git, repo, p.Restore.Paths)
-	w.capture = m.agent.CaptureNow // Capture would wait until the mount is ready for git, which it is only after restoreRest
+	w.capture = m.Mount.Agent.CaptureNow // Capture would wait until the mount is ready for git, which it is only after restoreRest
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err
 	}
-	if w.Target, err = catalog.Find(ctx, repo, m.Listed(), string(p.Restore.Checkpoint)); err != nil {
+	if w.Target, err = catalog.Find(ctx, repo, m.Mount, string(p.Restore.Checkpoint)); err != nil {
 		return err
 	}
 	if err := w.Compare(ctx); err != nil {
@@ -76,7 +76,7 @@ func (m *Mount) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 
 // takeRestored returns the reply of an interrupted restore that this process has completed, if nonce is the nonce of its
 // request. It returns this reply once, and false after that.
-func (m *Mount) takeRestored(nonce string) (control.RestoreReply, bool) {
+func (m *Mover) takeRestored(nonce string) (control.RestoreReply, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.restored == nil || nonce == "" || m.restored.nonce != nonce {

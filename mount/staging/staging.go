@@ -1,0 +1,149 @@
+// Package staging compares the index that a checkpoint records with the tree of a mount, so that the differences can be added to
+// git's index.
+package staging
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// Against returns the differences between the index x and a tree. The function size returns the size of a blob in bytes,
+// and false if the size is not known.
+func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *session.Index, f object.Format,
+	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
+	s := &gitdir.Staged{}
+	special := map[string]session.IndexEntry{}
+	var conflicts []session.IndexEntry
+	for _, e := range x.Special {
+		if e.Stage == 0 {
+			special[e.Path] = e
+		} else {
+			conflicts = append(conflicts, e)
+		}
+	}
+	for path, e := range special { // these entries are listed even if the tree has the same mode and ID, because of their flags
+		if !e.IntentToAdd {
+			s.Changes = append(s.Changes, index.Change{Entry: plainEntry(e)})
+			continue
+		}
+		empty, err := EmptyBlob(f)
+		if err != nil {
+			return nil, err
+		}
+		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true,
+			AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
+	}
+	err := treediff.Trees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
+		if _, isSpecial := special[path]; isSpecial {
+			return nil
+		}
+		c := index.Change{Entry: index.Entry{Path: path, Mode: to.Mode, ID: to.ID}, Gone: to.Mode == 0}
+		if to.Mode.IsBlob() {
+			if n, ok := size(to.ID); ok {
+				c.Entry.Stat.Size = uint32(n)
+			}
+		}
+		s.Changes = append(s.Changes, c)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("compare what was staged: %w", err)
+	}
+	// The index format orders entries by path, then stage.
+	slices.SortFunc(conflicts, func(a, b session.IndexEntry) int {
+		if n := strings.Compare(a.Path, b.Path); n != 0 {
+			return n
+		}
+		return int(a.Stage) - int(b.Stage)
+	})
+	for _, e := range conflicts {
+		// A path with conflicts has no entry of stage 0.
+		s.Changes = slices.DeleteFunc(s.Changes, func(c index.Change) bool { return c.Entry.Path == e.Path })
+		s.Others = append(s.Others, plainEntry(e))
+	}
+	s.Trees = treesOf(ctx, read, x.Tree)
+	return s, nil
+}
+
+// EmptyBlob returns the empty blob. Git's index refers to it for a file that was added with git add -N, and git expects the blob
+// in its object store.
+func EmptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
+
+// plainEntry converts an index entry of package session to one of package index.
+func plainEntry(e session.IndexEntry) index.Entry {
+	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
+}
+
+// treesOf returns a function that looks up the tree of a directory below root. That function returns false if the directory does
+// not exist or cannot be read. It caches every tree that it has read, and is not safe for concurrent use.
+func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir string) (object.ID, bool) {
+	trees := map[string]object.ID{"": root}
+	var find func(dir string) object.ID
+	find = func(dir string) object.ID {
+		// The recursion ends at the root, which is in the map from the start.
+		if tree, ok := trees[dir]; ok {
+			return tree
+		}
+		parent := parentOf(dir)
+		above := find(parent)
+		trees[dir] = object.ID{}
+		if above.IsZero() {
+			return above
+		}
+		entries, err := read(ctx, above)
+		if err != nil {
+			return object.ID{}
+		}
+		for _, e := range entries {
+			if e.Mode == object.ModeDir {
+				trees[path.Join(parent, e.Name)] = e.ID
+			}
+		}
+		return trees[dir]
+	}
+	return func(dir string) (object.ID, bool) {
+		tree := find(dir)
+		return tree, !tree.IsZero()
+	}
+}
+
+// parentOf returns the parent directory of a path in a tree; "" is the root.
+func parentOf(p string) string {
+	if parent := path.Dir(p); parent != "." {
+		return parent
+	}
+	return ""
+}
+
+// EntriesOf returns a function that looks up the entry of a path in the tree root. That function returns the zero entry if the
+// path does not exist in the tree or is a directory.
+func EntriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
+	tree := treesOf(ctx, read, root)
+	return func(at string) (object.TreeEntry, error) {
+		dir := parentOf(at)
+		id, ok := tree(dir)
+		if !ok {
+			return object.TreeEntry{}, nil
+		}
+		entries, err := read(ctx, id)
+		name := at
+		if dir != "" {
+			name = at[len(dir)+1:]
+		}
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		if i < 0 || err != nil || entries[i].Mode == object.ModeDir {
+			return object.TreeEntry{}, err
+		}
+		return entries[i], nil
+	}
+}
