@@ -56,6 +56,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		return false
 	}
 	m.state, m.cancel, m.moves = control.StateMounted, cancel, m.newMover()
+	m.follower = m.newFollower()
 	m.behind("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.afterOthers(ctx)
@@ -130,7 +131,13 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			m.redirects.BindAgain(ctx, m.server)
 		})
 	}
-	m.behind("follow the remote", func() { m.follow(ctx) })
+	if m.Request.Follow {
+		m.behind("follow the remote", func() {
+			if m.TriedGit(ctx) && m.tried(ctx, m.historyTried) {
+				m.following().Run(ctx)
+			}
+		})
+	}
 	m.behind("tend packs", func() {
 		if m.tried(ctx, m.gitTried) { // the directories of packs exist from then on
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}

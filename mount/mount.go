@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/bind"
+	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/mount/origin"
@@ -123,13 +124,13 @@ type serving struct {
 	agent      *agent.Agent      // makes and pushes the checkpoints of the session
 	handover   takeover.Handover // state and descriptors for a successor
 
-	moves     *moves.Mover       // switches, restores and merges; set when the mount is served
-	work      sync.WaitGroup     // goroutines of the background work
-	following chan struct{}      // semaphore of one, held by refresh
-	state     control.State      // phase of the mount; guarded by mu
-	cancel    context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
-	failures  map[string]error   // last errors of background work, by the name of the work; guarded by mu
-	retried   chan struct{}      // closed and replaced to repeat failed work at once; guarded by mu
+	moves    *moves.Mover       // switches, restores and merges; set when the mount is served
+	work     sync.WaitGroup     // goroutines of the background work
+	follower *follow.Follower   // follows the branch; nil: the mount is not served yet; guarded by mu
+	state    control.State      // phase of the mount; guarded by mu
+	cancel   context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
+	failures map[string]error   // last errors of background work, by the name of the work; guarded by mu
+	retried  chan struct{}      // closed and replaced to repeat failed work at once; guarded by mu
 }
 
 // gitSide holds the resources that git commands in a mount use, and the events that git commands wait for.
@@ -194,7 +195,7 @@ func newMount(host *Host, r control.MountRequest, id, dir string, since time.Tim
 		requested: requested{ID: id, Dir: dir, Request: r, since: since},
 		starting:  starting{abort: func() {}, started: make(chan struct{})},
 		serving: serving{
-			state: control.StatePreparing, failures: map[string]error{}, following: make(chan struct{}, 1), retried: make(chan struct{}),
+			state: control.StatePreparing, failures: map[string]error{}, retried: make(chan struct{}),
 		},
 		gitSide: gitSide{
 			gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
@@ -274,8 +275,10 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
-	// If all changes of the mount were made by following the branch, its session is deleted and does not appear in the trash.
-	followed := !r.Discard && m.onlyFollowed(ctx)
+	// If all changes of the mount were made by following the branch, and its session has no checkpoints and no session remote, nothing is
+	// lost: the session is deleted and does not appear in the trash.
+	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.following().Unchanged(ctx, true) &&
+		m.Listed().Status().Checkpoints == 0
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
 		m.agent.SetPatience(-1) // no wait for a push: the session is about to be deleted on the session remote

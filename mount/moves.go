@@ -7,6 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -37,4 +38,32 @@ func (m *Mount) newMover() *moves.Mover {
 		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
 		Ready: m.readyGit, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
 	}
+}
+
+// newFollower returns the part of the mount that follows the branch. The caller has set m.moves, and holds m.mu.
+func (m *Mount) newFollower() *follow.Follower {
+	return follow.New(follow.Follower{
+		Mount: m.moves.Mount, Moves: m.moves, On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
+		Snapshot: m.snapshot, Note: m.note,
+		Git: func() *gitdir.Dir {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if !m.gitReady {
+				return nil
+			}
+			return m.git.dir
+		},
+	})
+}
+
+// following returns the part of the mount that follows the branch; nil if the mount is not served yet.
+func (m *Mount) following() *follow.Follower {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.follower
+}
+
+// Refresh calls Refresh of package follow.
+func (m *Mount) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
+	return m.following().Refresh(ctx, progress)
 }

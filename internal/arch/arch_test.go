@@ -46,6 +46,7 @@ var floors = [][]string{
 	{"session/catalog"},
 	{"mount/origin", "mount/packs", "mount/staging"},
 	{"mount/moves"},
+	{"mount/follow"},
 	{"mount", "mcp"},
 	{"daemon"},
 	{"cmd/artifactfs/cli"},

@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/mount"
+	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 )
 
@@ -137,7 +138,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"and DIR; with --read-only: none)")
 	f.StringVar(&o.follow, "follow", "", "move with `BRANCH` on the remote (no value: the mounted branch), while the\nmount has no changes")
 	f.Lookup("follow").NoOptDefVal = followMounted
-	f.DurationVar(&r.FollowInterval, "follow-interval", mount.DefaultFollowInterval, "`INTERVAL` at which --follow polls the remote")
+	f.DurationVar(&r.FollowInterval, "follow-interval", follow.DefaultInterval, "`INTERVAL` at which --follow polls the remote")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "comma-separated `PATH`s in the mount whose contents are stored outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount the submodules at their paths, recursively")

@@ -1,4 +1,5 @@
-package mount
+// Package follow makes a mount follow its branch on the remote.
+package follow
 
 import (
 	"context"
@@ -15,10 +16,13 @@ import (
 
 	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -26,8 +30,30 @@ import (
 // switch. A writable mount switches only if the user has not worked in it: git status lists nothing, and HEAD is the commit that
 // following set, or an ancestor of the branch on the remote.
 
-// DefaultFollowInterval is the time between two automatic requests to the remote.
-const DefaultFollowInterval = 30 * time.Second
+// Follower makes one mount follow its branch. The mount sets the exported fields before it is served; they are constant after that. The
+// methods are safe for concurrent use. A nil Follower belongs to a mount that is not served: it follows nothing.
+type Follower struct {
+	Mount    *catalog.Mounted
+	Moves    *moves.Mover
+	On       bool          // the mount was requested to follow its branch
+	Interval time.Duration // time between two requests to the remote; 0: DefaultInterval
+	Log      *zap.Logger
+
+	Snapshot func() *fetch.Snapshot       // returns the snapshot of the mounted commit
+	Git      func() *gitdir.Dir           // returns the git directory; nil if git commands do not work yet
+	Note     func(what string, err error) // records the result of the background work what for the status
+
+	turn chan struct{} // semaphore of one, held by refresh
+}
+
+// New returns f, ready for use.
+func New(f Follower) *Follower {
+	f.turn = make(chan struct{}, 1)
+	return &f
+}
+
+// DefaultInterval is the time between two automatic requests to the remote.
+const DefaultInterval = 30 * time.Second
 
 // followFile is the file in the mount's home that stores the state of following (type followed) as JSON. If the process is killed
 // between a switch and the writing of this file, the file describes the state before the switch. The next refresh corrects it.
@@ -47,22 +73,19 @@ type followed struct {
 	Why     string    `json:"why,omitempty"`    // reason for which the mount did not move; "": it moved, or was at Tip
 }
 
-// follow refreshes the mount in regular intervals until ctx ends. It returns at once if the mount was not requested to follow
-// its branch.
-func (m *Mount) follow(ctx context.Context) {
-	if !m.Request.Follow || !m.TriedGit(ctx) || !m.tried(ctx, m.historyTried) {
-		return
-	}
-	interval := m.Request.FollowInterval
+// Run refreshes the mount in regular intervals until ctx ends. The mount calls it after the first attempt to fetch the history, if it
+// was requested to follow its branch.
+func (w *Follower) Run(ctx context.Context) {
+	interval := w.Interval
 	if interval <= 0 {
-		interval = DefaultFollowInterval
+		interval = DefaultInterval
 	}
 	for {
-		_, err := m.refresh(ctx)
+		_, err := w.refresh(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		m.note("follow the remote", err)
+		w.Note("follow the remote", err)
 		select {
 		// The pause is random within 10 %, so that mounts started together do not send requests at the same time.
 		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
@@ -75,41 +98,41 @@ func (m *Mount) follow(ctx context.Context) {
 // Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
 // the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason. The errors of
 // Refresh name the cause and a remedy.
-func (m *Mount) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
+func (w *Follower) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
 	start := time.Now()
 	progress(control.Progress{Phase: "trees"})
-	m.store.Forgive()
-	reply, err := m.refresh(ctx)
-	if m.Request.Follow && ctx.Err() == nil {
-		m.note("follow the remote", err)
+	w.Mount.Store.Forgive()
+	reply, err := w.refresh(ctx)
+	if w.On && ctx.Err() == nil {
+		w.Note("follow the remote", err)
 	}
 	if err != nil {
-		return reply, fault.Explain("refresh", m.Dir, err)
+		return reply, fault.Explain("refresh", w.Mount.Dir, err)
 	}
 	reply.Took = time.Since(start).Milliseconds()
 	return reply, nil
 }
 
 // refresh requests the commit of the mounted branch, fetches the commit if it is missing, updates the remote-tracking branch,
-// and switches the mount if it follows the branch. The channel m.following serializes the calls. refresh returns
+// and switches the mount if it follows the branch. The channel w.turn serializes the calls. refresh returns
 // fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was deleted on the remote.
-func (m *Mount) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
-	ref := m.snapshot().Ref
+func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
+	ref := w.Snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
 	if !ok {
 		return reply, fault.ErrNoBranch
 	}
-	git, err := m.readyGit(ctx)
+	git, err := w.Moves.Ready(ctx)
 	if err != nil {
 		return reply, err
 	}
 	select {
-	case m.following <- struct{}{}:
-		defer func() { <-m.following }()
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
 	case <-ctx.Done():
 		return reply, ctx.Err()
 	}
-	tip, err := m.store.Tip(ctx, ref)
+	tip, err := w.Mount.Store.Tip(ctx, ref)
 	if err == nil && tip.IsZero() {
 		err = errBranchGone
 	}
@@ -121,21 +144,21 @@ func (m *Mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 		return reply, err
 	}
 	// The store fetches the commit before the ref is set, so that git never sees a ref to a missing commit.
-	if !m.store.HasCommit(tip) {
-		if err := m.store.Advance(ctx, ref, tip, from.Commit); err != nil {
+	if !w.Mount.Store.HasCommit(tip) {
+		if err := w.Mount.Store.Advance(ctx, ref, tip, from.Commit); err != nil {
 			return reply, fault.Remote(err)
 		}
 	}
 	known, err := git.Commit(ctx, "refs/remotes/origin/"+branch)
 	if err == nil && known.Commit != tip {
-		err = errors.Join(git.SetShallow(m.store.Boundary()), git.Track(ctx, ref, tip))
+		err = errors.Join(git.SetShallow(w.Mount.Store.Boundary()), git.Track(ctx, ref, tip))
 	}
 	if err != nil {
 		return reply, err
 	}
-	reply = control.RefreshReply{Dir: m.Dir, Branch: branch, From: from.Commit.String(), To: tip.String(), Follows: m.Request.Follow}
-	if m.Request.Follow {
-		err = m.goAlong(ctx, git, branch, from, tip, known.Commit, &reply)
+	reply = control.RefreshReply{Dir: w.Mount.Dir, Branch: branch, From: from.Commit.String(), To: tip.String(), Follows: w.On}
+	if w.On {
+		err = w.goAlong(ctx, git, branch, from, tip, known.Commit, &reply)
 	}
 	if !reply.Moved && reply.From != reply.To && err == nil {
 		if n, countErr := git.Behind(ctx, tip); countErr == nil {
@@ -148,11 +171,11 @@ func (m *Mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 // goAlong switches a mount that follows its branch to tip, the commit of the branch on the remote, unless work of the user
 // prevents that. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. The parameter known is the
 // commit of the remote-tracking branch before the refresh.
-func (m *Mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
+func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
 	reply *control.RefreshReply) error {
-	f := m.readFollowed()
+	f := w.readFollowed()
 	if f.Put == "" { // following has not stored anything yet
-		if f.Put = known.String(); from.Commit == m.snapshot().Commit {
+		if f.Put = known.String(); from.Commit == w.Snapshot().Commit {
 			f.Put = from.Commit.String()
 		}
 	}
@@ -164,10 +187,10 @@ func (m *Mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 	case from.Commit == tip:
 		f.Put = tip.String()
 	default:
-		f.Why, err = m.holdsBack(ctx, git, from.Commit, f.Put, tip)
+		f.Why, err = w.holdsBack(ctx, git, from.Commit, f.Put, tip)
 		if err == nil && f.Why == "" {
 			var moved control.SwitchReply
-			moved, err = m.moves.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
+			moved, err = w.Moves.MoveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
 			var in fault.RefusalError
 			var busy fault.GitBusyError
 			switch {
@@ -176,7 +199,7 @@ func (m *Mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
-				m.host.Log.Info("followed", zap.String("dir", m.Dir), zap.String("branch", branch),
+				w.Log.Info("followed", zap.String("dir", w.Mount.Dir), zap.String("branch", branch),
 					zap.Stringer("commit", tip), zap.Int64("paths", moved.Paths))
 			}
 		}
@@ -185,16 +208,16 @@ func (m *Mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 	if err != nil {
 		return err
 	}
-	return m.noteFollowed(f)
+	return w.noteFollowed(f)
 }
 
 // holdsBack returns a sentence that names the user's work that prevents the switch to tip, or "" if nothing prevents it. The
 // parameter put is the commit that following last set HEAD to.
-func (m *Mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
+func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "the branch has commits of its own", nil
 	}
-	if !m.Writable() {
+	if !w.Mount.Writable {
 		return "", nil
 	}
 	paths, err := git.Changes(ctx, false)
@@ -209,26 +232,17 @@ func (m *Mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, 
 	return "", nil
 }
 
-// onlyFollowed reports whether an unmount can delete the session without loss. That is the case if the session has no
-// checkpoints and no session remote, and if all its changes were made by following.
-func (m *Mount) onlyFollowed(ctx context.Context) bool {
-	return m.asFollowed(ctx, true) && m.Request.SessionOptions.Remote == "" && m.Listed().Status().Checkpoints == 0
-}
-
-// asFollowed reports whether a writable mount is exactly as following left it. If ignored is set, files that git ignores count
+// Unchanged reports whether a writable mount is exactly as following left it. If ignored is set, files that git ignores count
 // as work of the user.
-func (m *Mount) asFollowed(ctx context.Context, ignored bool) bool {
-	if !m.Request.Follow || !m.Writable() {
+func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
+	if w == nil || !w.On || !w.Mount.Writable {
 		return false
 	}
-	m.mu.Lock()
-	git, ready := m.git.dir, m.gitReady
-	m.mu.Unlock()
-	f := m.readFollowed()
-	if !ready || f.Moved.IsZero() {
+	git, f := w.Git(), w.readFollowed()
+	if git == nil || f.Moved.IsZero() {
 		return false
 	}
-	branch := strings.TrimPrefix(m.snapshot().Ref, "refs/heads/")
+	branch := strings.TrimPrefix(w.Snapshot().Ref, "refs/heads/")
 	head, err := git.Head(ctx)
 	if err != nil || head.Branch != branch || head.Commit.String() != f.Put {
 		return false
@@ -241,18 +255,18 @@ func (m *Mount) asFollowed(ctx context.Context, ignored bool) bool {
 }
 
 // readFollowed returns the state of following; the zero state if followFile does not exist or cannot be read.
-func (m *Mount) readFollowed() (f followed) {
-	if text, err := os.ReadFile(filepath.Join(m.home.Dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
+func (w *Follower) readFollowed() (f followed) {
+	if text, err := os.ReadFile(filepath.Join(w.Mount.Home, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
 		return followed{}
 	}
 	return f
 }
 
 // noteFollowed writes the state of following to followFile.
-func (m *Mount) noteFollowed(f followed) error {
+func (w *Follower) noteFollowed(f followed) error {
 	text, err := json.Marshal(f)
 	if err == nil {
-		err = disk.WriteFile(filepath.Join(m.home.Dir, followFile), append(text, '\n'), 0o600)
+		err = disk.WriteFile(filepath.Join(w.Mount.Home, followFile), append(text, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("note where the mount is: %w", err)
@@ -260,13 +274,13 @@ func (m *Mount) noteFollowed(f followed) error {
 	return nil
 }
 
-// followStatus returns the state of following for the mount's status; nil if the mount does not follow.
-func (m *Mount) followStatus() *control.FollowStatus {
-	if !m.Request.Follow {
+// Status returns the state of following for the mount's status; nil if the mount does not follow.
+func (w *Follower) Status() *control.FollowStatus {
+	if w == nil || !w.On {
 		return nil
 	}
-	f := m.readFollowed()
-	s := &control.FollowStatus{Branch: statedir.ShortRef(m.snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
+	f := w.readFollowed()
+	s := &control.FollowStatus{Branch: statedir.ShortRef(w.Snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
 	s.Commit = f.Tip
 	return s
 }
