@@ -4,7 +4,8 @@
 // One process holds any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk
 // and the memory budget.
 //
-// The mounts themselves are in package mount. Lock order: Daemon.mu, then the lock of a mount. Neither is held across waits for the network, the disk or the kernel.
+// The mounts themselves are in package mount. Lock order: Daemon.mu, then the lock of a mount. Neither is held across waits for the
+// network, the disk or the kernel.
 package daemon
 
 import (

@@ -146,7 +146,7 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	if err != nil {
 		return control.RefreshReply{}, err
 	}
-	return m.Refresh(ctx, progress)
+	return m.Following().Refresh(ctx, progress)
 }
 
 // Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.

@@ -134,7 +134,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	if m.Request.Follow {
 		m.behind("follow the remote", func() {
 			if m.TriedGit(ctx) && m.tried(ctx, m.historyTried) {
-				m.following().Run(ctx)
+				m.Following().Run(ctx)
 			}
 		})
 	}

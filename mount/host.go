@@ -3,7 +3,6 @@ package mount
 import (
 	"context"
 	"os"
-	"sync"
 
 	"go.uber.org/zap"
 
@@ -19,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Host holds what all mounts of a process share. The daemon sets the exported fields before it creates the first mount; they are
-// constant after that. Exported fields without a comment are safe for concurrent use.
+// Host holds what all mounts of a process share. The daemon sets the fields before it creates the first mount; they are constant after
+// that, and safe for concurrent use.
 type Host struct {
 	State    string            // path of the state directory
 	Log      *zap.Logger       // log of the whole daemon
@@ -36,7 +35,6 @@ type Host struct {
 	Registry Registry          // table of all mounts
 	Served   chan struct{}     // closed when the takeover of all mounts has ended; those that killed earlier workers come last, after it
 	Times    fuse.Latencies    // durations of the kernel requests of all mounts
-	creating sync.Mutex        // held while the command of a request creates a session remote
 }
 
 // Registry is the table of the mounts of a process, as one mount uses it. Its methods are safe for concurrent use. The caller

@@ -277,7 +277,7 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	}
 	// If all changes of the mount were made by following the branch, and its session has no checkpoints and no session remote, nothing is
 	// lost: the session is deleted and does not appear in the trash.
-	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.following().Unchanged(ctx, true) &&
+	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
 	if m.agent.SetPatience(r.Timeout); r.Discard {

@@ -86,7 +86,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
 	}
 	s.Redirects = m.redirects.Status()
-	s.Follow = m.following().Status()
+	s.Follow = m.Following().Status()
 	if m.server != nil {
 		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}
 		for _, n := range m.server.Stats() {

@@ -56,14 +56,9 @@ func (m *Mount) newFollower() *follow.Follower {
 	})
 }
 
-// following returns the part of the mount that follows the branch; nil if the mount is not served yet.
-func (m *Mount) following() *follow.Follower {
+// Following returns the part of the mount that follows the branch; nil if the mount is not served yet.
+func (m *Mount) Following() *follow.Follower {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.follower
-}
-
-// Refresh calls Refresh of package follow.
-func (m *Mount) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
-	return m.following().Refresh(ctx, progress)
 }

@@ -45,7 +45,7 @@ func (m *Mount) newAgent() *agent.Agent {
 	return agent.New(agent.Config{
 		Session: m.Session, Dir: m.Dir, Writable: m.Writable(), Log: log,
 		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
-		Writer: m.host.Writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.following().Unchanged(ctx, false) },
+		Writer: m.host.Writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) },
 		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.host.Watch.Add(dir, wake) },
 	})
 }

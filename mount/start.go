@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -108,7 +109,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.configureAgent(); err != nil {
 		return reply, err
 	}
-	if err = m.makeSessionRemote(ctx, progress); err != nil {
+	create := remotes.Creation{Remotes: m.host.Remotes, Store: m.store, Request: m.Request, Now: m.requestNow, Format: m.record.Format}
+	if err = create.Run(ctx, progress); err != nil {
 		return reply, err
 	}
 	// Objects of the session must be readable before the checkpoint is acquired.

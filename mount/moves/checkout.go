@@ -35,8 +35,8 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 }
 
 // Finish opens the journal, and completes the switches and restores that killed processes left unfinished in this mount. The mount
-// calls it before the first git command may run and before Ready returns; it may call it again after a failure. A read-only mount that does not follow a branch does nothing, so that a later
-// writable mount of the session completes them.
+// calls it before the first git command may run and before Ready returns; it may call it again after a failure. For a read-only mount
+// that does not follow a branch it completes nothing, so that a later writable mount of the session does.
 func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 	m.journal = checkout.OpenJournal(m.Mount.Home)
 	if !m.Mount.Writable && !m.Follow {

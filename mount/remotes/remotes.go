@@ -35,6 +35,8 @@ type Remotes struct {
 	readers fetch.Readers   // readers that wait for contents in any store; prefetches hold back for them
 	ahead   transport.Ahead // servers that refuse a command sent ahead of the capabilities
 
+	creating sync.Mutex // held while the command of a request creates a session remote
+
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
 	stores map[storeKey]*sharedStore // open stores

@@ -1,4 +1,4 @@
-package mount
+package remotes
 
 import (
 	"context"
@@ -9,28 +9,37 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// makeSessionRemote creates the session remote of the request if it is missing. A path that does not exist is created as a bare
+// Creation creates the session remote of a mount if it does not exist. One goroutine uses it.
+type Creation struct {
+	Remotes *Remotes
+	Store   *fetch.Store                // store of the mounted remote
+	Request control.MountRequest        // original request of the mount
+	Now     func() control.MountRequest // returns the request with the current credentials
+	Format  string                      // object format in the record of the session; "": not known
+}
+
+// Run creates the session remote of the request if it is missing. A path that does not exist is created as a bare
 // repository; for a URL, the command of --session-remote-create is run, if the request has one. A path that was read from the
 // session's record is not created, because it may be on a disk that is not mounted at present.
-func (m *Mount) makeSessionRemote(ctx context.Context, progress func(control.Progress)) error {
-	at, kind := remotes.SessionURL(m.Request)
-	if kind == "" && !filepath.IsAbs(at) && len(m.Request.CreateRemote) > 0 && !m.Request.ReadOnly {
-		return m.createByHook(ctx, progress)
+func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) error {
+	at, kind := SessionURL(c.Request)
+	if kind == "" && !filepath.IsAbs(at) && len(c.Request.CreateRemote) > 0 && !c.Request.ReadOnly {
+		return c.createByHook(ctx, progress)
 	}
-	if kind != "" || !filepath.IsAbs(at) || m.Request.ReadOnly {
+	if kind != "" || !filepath.IsAbs(at) || c.Request.ReadOnly {
 		return nil
 	}
 	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
 		return nil // opening it reports what is wrong with it
 	}
-	format, err := m.formatOfRemote(ctx)
+	format, err := c.formatOfRemote(ctx)
 	if err != nil {
 		return fault.Remote(err)
 	}
@@ -47,11 +56,11 @@ func (m *Mount) makeSessionRemote(ctx context.Context, progress func(control.Pro
 
 // formatOfRemote returns the object format of the mounted remote. It sends a request to the remote if the session's record does
 // not store the format.
-func (m *Mount) formatOfRemote(ctx context.Context) (object.Format, error) {
-	if m.record.Format != "" {
-		return object.ParseFormat(m.record.Format)
+func (c *Creation) formatOfRemote(ctx context.Context) (object.Format, error) {
+	if c.Format != "" {
+		return object.ParseFormat(c.Format)
 	}
-	caps, err := m.store.Remote().Capabilities(ctx)
+	caps, err := c.Store.Remote().Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) { // servers without protocol v2 only have SHA-1 repositories
 		return object.SHA1, nil
 	}

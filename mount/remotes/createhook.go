@@ -1,4 +1,4 @@
-package mount
+package remotes
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
-	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -33,12 +32,12 @@ const (
 
 // createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of the
 // session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push reports
-// that error. The mutex Host.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
+// that error. The mutex Remotes.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
 // the first one runs the command and the others find the repository.
-func (m *Mount) createByHook(ctx context.Context, progress func(control.Progress)) error {
-	m.host.creating.Lock()
-	defer m.host.creating.Unlock()
-	url, err := m.lacksRemote(ctx)
+func (c *Creation) createByHook(ctx context.Context, progress func(control.Progress)) error {
+	c.Remotes.creating.Lock()
+	defer c.Remotes.creating.Unlock()
+	url, err := c.lacksRemote(ctx)
 	if err != nil || url == "" {
 		return err
 	}
@@ -46,32 +45,32 @@ func (m *Mount) createByHook(ctx context.Context, progress func(control.Progress
 		return &control.Error{Code: control.ExitRemote, Kind: control.CodeNotFound, Verb: "create session remote",
 			Object: url, Cause: cause, Hint: hint}
 	}
-	format, err := m.formatOfRemote(ctx)
+	format, err := c.formatOfRemote(ctx)
 	if err != nil {
 		return fault.Remote(err)
 	}
-	m.host.Log.Info("creating session remote", zap.String("url", url), zap.String("session", m.Request.Session))
-	if out, err := m.runHook(ctx, url, format.String()); err != nil {
+	c.Remotes.log.Info("creating session remote", zap.String("url", url), zap.String("session", c.Request.Session))
+	if out, err := c.runHook(ctx, url, format.String()); err != nil {
 		cause := err.Error()
 		if out != "" {
 			cause += ": " + out
 		}
 		return failed("the command of --session-remote-create failed: "+cause, "run the command by hand, or create the repository yourself")
 	}
-	if url, err = m.lacksRemote(ctx); err != nil {
+	if url, err = c.lacksRemote(ctx); err != nil {
 		return err
 	} else if url != "" {
 		return failed("the command of --session-remote-create ended without an error, and there is still no repository",
 			"git ls-remote URL shows what the server says")
 	}
-	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(m.Request.SessionOptions.Remote)})
+	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(c.Request.SessionOptions.Remote)})
 	return nil
 }
 
 // lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does not
 // exist. Otherwise it returns "". A server that cannot be reached is not an error.
-func (m *Mount) lacksRemote(ctx context.Context) (url string, err error) {
-	remote, _, err := m.host.Remotes.Session(m.Request)
+func (c *Creation) lacksRemote(ctx context.Context) (url string, err error) {
+	remote, _, err := c.Remotes.Session(c.Request)
 	if err != nil || remote == nil {
 		return "", err
 	}
@@ -85,19 +84,19 @@ func (m *Mount) lacksRemote(ctx context.Context) (url string, err error) {
 // runHook runs the command of --session-remote-create. It passes the parameters of the repository in environment variables named
 // ARTIFACTFS_*. It returns the last createOutput bytes of the command's output as one line, with the secrets of the request
 // replaced by "***". After createTime it kills the command and its children.
-func (m *Mount) runHook(ctx context.Context, url, format string) (out string, err error) {
+func (c *Creation) runHook(ctx context.Context, url, format string) (out string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
 	defer cancel()
-	r := m.requestNow()
+	r := c.Now()
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
 	cmd.Dir, cmd.WaitDelay = "/", time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// The command runs in a new process group. The negative pid sends the signal to the whole group, and so to the command's
 	// children.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Env = append(append(os.Environ(), remotes.Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
-		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
-	given := remotes.GivenForSession(r, r.SessionOptions.Remote)
+	cmd.Env = append(append(os.Environ(), Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
+		"ARTIFACTFS_REMOTE="+c.Store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
+	given := GivenForSession(r, r.SessionOptions.Remote)
 	if token := given.Token(); token != "" {
 		cmd.Env = append(cmd.Env, "ARTIFACTFS_SESSION_TOKEN="+token)
 	}
