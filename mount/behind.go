@@ -3,19 +3,12 @@ package mount
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
-	"syscall"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/mount/packs"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
@@ -23,20 +16,8 @@ import (
 // DefaultBudget is how many bytes of contents prefetch auto fetches for one mount if its request names no other number.
 const DefaultBudget = 256 << 20
 
-// Failed background work of a mount is repeated after a pause. The first pause is retryFirst; each following pause is twice as
-// long as the previous one, up to retryMost.
-const (
-	retryFirst = time.Second
-	retryMost  = 30 * time.Second
-
-	// Work that failed because the disk was full is repeated when more disk space is free. The free space is checked every
-	// roomPoll, and the work is repeated after roomMost even if no space was freed.
-	roomPoll = 2 * time.Second
-	roomMost = 10 * time.Minute
-	roomStep = 16 << 20 // least number of bytes that must have become free
-
-	behindWait = time.Second // longest wait for the takeover of other mounts; git commands wait as long
-)
+// behindWait is the longest wait for the takeover of other mounts; git commands wait as long.
+const behindWait = time.Second
 
 // goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each
 // kind of work runs in a goroutine:
@@ -57,10 +38,11 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	}
 	m.state, m.cancel, m.moves = control.StateMounted, cancel, m.newMover()
 	m.follower = m.newFollower()
-	m.behind("finish mounting in the background", func() {
+	m.work.Store = m.store
+	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.afterOthers(ctx)
-		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
+		m.work.Repeat(ctx, "make git directory", m.gitTried, func() (err error) {
 			if before.GitReady {
 				git, err = m.reopenGitDir(ctx)
 			} else {
@@ -72,9 +54,9 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			return
 		}
 		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
-		m.behind("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
+		m.work.Go("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
 		if !m.snapshot().Whole() { // the predecessor died while it fetched the trees
-			m.persist(ctx, "fetch trees", nil, func() error {
+			m.work.Repeat(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
 				return err
 			})
@@ -87,12 +69,12 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			close(m.historyTried)
 			return
 		}
-		m.persist(ctx, "complete history", m.historyTried, func() error { return m.deepen(ctx, git) })
+		m.work.Repeat(ctx, "complete history", m.historyTried, func() error { return m.deepen(ctx, git) })
 		if ctx.Err() == nil {
 			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
-	m.behind("hydrate", func() {
+	m.work.Go("hydrate", func() {
 		m.afterOthers(ctx)
 		budget := m.Request.PrefetchBudget
 		if budget == 0 {
@@ -109,7 +91,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			if m.snapshot().Local && m.Request.Wait != control.WaitAll {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
-			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
+			m.work.Repeat(ctx, "prefetch", m.hydrateTried, hydrate)
 		}
 		for {
 			if ctx.Err() == nil {
@@ -120,33 +102,33 @@ func (m *Mount) goBehind(before takeover.State) bool {
 				return
 			}
 			m.handover.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })
-			m.persist(ctx, "prefetch", nil, hydrate)
+			m.work.Repeat(ctx, "prefetch", nil, hydrate)
 		}
 	})
 	if m.takeoverDone != nil {
 		// Creating bind mounts looks up paths in the mount, which may block while a program holds a lock. A separate goroutine
 		// keeps that from delaying the takeover.
-		m.behind("mount redirected directories", func() {
-			m.note("mount the git directory", m.inside.Bind())
+		m.work.Go("mount redirected directories", func() {
+			m.work.Note("mount the git directory", m.inside.Bind())
 			m.redirects.BindAgain(ctx, m.server)
 		})
 	}
 	if m.Request.Follow {
-		m.behind("follow the remote", func() {
+		m.work.Go("follow the remote", func() {
 			if m.TriedGit(ctx) && m.tried(ctx, m.historyTried) {
 				m.Following().Run(ctx)
 			}
 		})
 	}
-	m.behind("tend packs", func() {
+	m.work.Go("tend packs", func() {
 		if m.tried(ctx, m.gitTried) { // the directories of packs exist from then on
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
 			t.Run(ctx, packs.NewDirectory(filepath.Join(m.gitPath(), "objects"), m.local.Join),
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
-	m.behind("learn what only the session remote has", func() { m.expect(ctx) })
-	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })
+	m.work.Go("learn what only the session remote has", func() { m.expect(ctx) })
+	m.work.Go("fill the index", func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process
 		m.server.Wait()
 		m.unregisterUnmounted()
@@ -167,97 +149,6 @@ func (m *Mount) afterOthers(ctx context.Context) {
 	case <-time.After(behindWait):
 	case <-ctx.Done():
 	}
-}
-
-// persist calls work until it succeeds or ctx ends. Between a failure and the next success, the mount's status shows the error
-// under the name what. After the first call, persist closes the channel tried, if it is not nil, so that other goroutines can
-// wait for the first attempt without waiting for success. If ctx ends during the first call, tried remains open; goroutines that
-// wait for it therefore wait for m.gone too.
-func (m *Mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		// Both channels are read before the call, so that an event during the call is not missed.
-		recovered := m.store.Recovered()
-		m.mu.Lock()
-		retried := m.retried
-		m.mu.Unlock()
-		err := m.guarded(what, work)
-		if ctx.Err() != nil {
-			return
-		}
-		m.note(what, err)
-		if tried != nil {
-			close(tried)
-			tried = nil
-		}
-		if err == nil {
-			return
-		}
-		if errors.Is(err, syscall.ENOSPC) {
-			m.awaitRoom(ctx)
-			continue
-		}
-		select {
-		case <-time.After(pause):
-		case <-recovered: // the remote answers requests again
-		case <-retried: // for example, the mount has a new token
-			pause = retryFirst
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// awaitRoom waits until the file system of the state directory has more free space than when awaitRoom was called: a quarter
-// more, and at least roomStep bytes more. It returns after roomMost in any case. Without this wait, each retry would transfer a
-// pack again that still does not fit.
-func (m *Mount) awaitRoom(ctx context.Context) {
-	before, _ := disk.Free(m.host.State)
-	need := before + max(before/4, roomStep)
-	latest := time.NewTimer(roomMost)
-	defer latest.Stop()
-	for {
-		select {
-		case <-time.After(roomPoll):
-		case <-latest.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-		if free, err := disk.Free(m.host.State); err == nil && free >= need {
-			return
-		}
-	}
-}
-
-// note records the result of background work for the status and the log, under the name what. If err is nil, it clears the error
-// of an earlier failure.
-func (m *Mount) note(what string, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, failed := m.failures[what]
-	switch {
-	case err != nil:
-		m.host.Log.Warn(what, zap.String("dir", m.Dir), zap.Error(err))
-		m.failures[what] = err
-	case failed:
-		m.host.Log.Info("succeeded after all: "+what, zap.String("dir", m.Dir))
-		delete(m.failures, what)
-	}
-}
-
-// failure returns an error of background work that has not succeeded since, or nil if there is none. Of several errors it
-// returns the first by the name of the work. It skips "remote unreachable" errors if the remote has answered a request since
-// then.
-func (m *Mount) failure() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
-		if fetch.IsUnreachable(m.failures[what]) && m.store.Reachable() {
-			continue // persist repeats the work
-		}
-		return fmt.Errorf("%s: %w", what, m.failures[what])
-	}
-	return nil
 }
 
 // wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If the trees could not be fetched, it

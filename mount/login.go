@@ -69,7 +69,8 @@ func (m *Mount) UseNewLogin(ctx context.Context) {
 	if err := m.writeLogins(ctx); err != nil {
 		m.host.Log.Warn("set up logins of git", zap.String("dir", m.Dir), zap.Error(err))
 	}
-	m.retry() // work that failed with the old token
+	m.work.Retry() // work that failed with the old token
+	m.agent.Retry()
 }
 
 // writeLogins rewrites the part of the git configuration that lists the URLs for which git commands request a login from this
@@ -86,15 +87,6 @@ func (m *Mount) writeLogins(ctx context.Context) error {
 		return err
 	}
 	return gitdir.Options{Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
-}
-
-// retry repeats failed background work of the mount immediately, without waiting for the end of its pause.
-func (m *Mount) retry() {
-	m.mu.Lock()
-	close(m.retried)
-	m.retried = make(chan struct{})
-	m.mu.Unlock()
-	m.agent.Retry()
 }
 
 // logins answers git commands in a mount that request a login. It implements credential.Source.

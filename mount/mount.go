@@ -24,6 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/background"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
@@ -125,12 +126,10 @@ type serving struct {
 	handover   takeover.Handover // state and descriptors for a successor
 
 	moves    *moves.Mover       // switches, restores and merges; set when the mount is served
-	work     sync.WaitGroup     // goroutines of the background work
+	work     *background.Work   // background work, and its failures
 	follower *follow.Follower   // follows the branch; nil: the mount is not served yet; guarded by mu
 	state    control.State      // phase of the mount; guarded by mu
 	cancel   context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
-	failures map[string]error   // last errors of background work, by the name of the work; guarded by mu
-	retried  chan struct{}      // closed and replaced to repeat failed work at once; guarded by mu
 }
 
 // gitSide holds the resources that git commands in a mount use, and the events that git commands wait for.
@@ -195,7 +194,7 @@ func newMount(host *Host, r control.MountRequest, id, dir string, since time.Tim
 		requested: requested{ID: id, Dir: dir, Request: r, since: since},
 		starting:  starting{abort: func() {}, started: make(chan struct{})},
 		serving: serving{
-			state: control.StatePreparing, failures: map[string]error{}, retried: make(chan struct{}),
+			state: control.StatePreparing, work: background.New(dir, host.State, host.Log),
 		},
 		gitSide: gitSide{
 			gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),

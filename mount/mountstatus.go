@@ -31,7 +31,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if s.GitReady = gitReady; gitReady {
 		s.Head = git.HeadName()
 	}
-	if err := m.failure(); err != nil {
+	if err := m.work.Failure(); err != nil {
 		s.Error = err.Error()
 	}
 	stats := m.store.Stats()

@@ -44,7 +44,7 @@ func (m *Mount) newMover() *moves.Mover {
 func (m *Mount) newFollower() *follow.Follower {
 	return follow.New(follow.Follower{
 		Mount: m.moves.Mount, Moves: m.moves, On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
-		Snapshot: m.snapshot, Note: m.note,
+		Snapshot: m.snapshot, Note: m.work.Note,
 		Git: func() *gitdir.Dir {
 			m.mu.Lock()
 			defer m.mu.Unlock()

@@ -45,7 +45,7 @@ func (m *Mount) newAgent() *agent.Agent {
 	return agent.New(agent.Config{
 		Session: m.Session, Dir: m.Dir, Writable: m.Writable(), Log: log,
 		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
-		Writer: m.host.Writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) },
+		Writer: m.host.Writer, Background: m.work.Go, Followed: func(ctx context.Context) bool { return m.Following().Unchanged(ctx, false) },
 		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.host.Watch.Add(dir, wake) },
 	})
 }
@@ -117,7 +117,7 @@ type guardedCapturer struct {
 // Checkpoint creates a checkpoint, like Capturer.Checkpoint.
 func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 	message string) (p session.Checkpoint, report capture.Report, err error) {
-	err = g.mount.guarded("make a checkpoint", func() (err error) {
+	err = g.mount.work.Guard("make a checkpoint", func() (err error) {
 		p, report, err = g.Capturer.Checkpoint(ctx, reason, message)
 		return err
 	})

@@ -159,7 +159,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		case !mountpoint.MayBind():
 		case m.Request.Through != "":
 			// BindExisting would wait until the caller has received its reply, so it runs in the background.
-			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
+			m.work.Go("mount redirected directories", func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
 		default:
 			m.redirects.BindExisting(ctx)
 		}
@@ -281,7 +281,7 @@ func (m *Mount) await(ctx context.Context, progress func(control.Progress)) erro
 		}
 	}
 	if len(waitFor) > 0 {
-		return m.failure()
+		return m.work.Failure()
 	}
 	return nil
 }

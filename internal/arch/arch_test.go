@@ -40,7 +40,7 @@ var floors = [][]string{
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint"},
 	{"internal/fault", "statedir/statedirtest", "statedir/space"},
-	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "session/agent", "checkout", "mount/remotes"},
+	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/remotes"},
 	{"mount/watch"},
 	{"session/resume", "session/treediff"},
 	{"session/catalog"},

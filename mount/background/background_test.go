@@ -1,4 +1,4 @@
-package mount
+package background
 
 import (
 	"context"
@@ -22,25 +22,26 @@ func TestFaultBehindAMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	m := &Mount{host: &Host{Log: zap.NewNop()}, acquired: acquired{store: store}, serving: serving{failures: map[string]error{}}}
-	m.behind("tidy", func() { panic("a bug") })
-	m.work.Wait()
-	if err := m.failure(); !errors.Is(err, errFault) {
+	w := New("mount", t.TempDir(), zap.NewNop())
+	w.Store = store
+	w.Go("tidy", func() { panic("a bug") })
+	w.Wait()
+	if err := w.Failure(); !errors.Is(err, errFault) {
 		t.Errorf("failure is %v", err)
 	}
-	m.behind("tidy", func() {})
-	m.work.Wait()
-	if err := m.failure(); err != nil {
+	w.Go("tidy", func() {})
+	w.Wait()
+	if err := w.Failure(); err != nil {
 		t.Errorf("failure is %v when it went well again", err)
 	}
 	tries := 0
-	m.persist(context.Background(), "prefetch", nil, func() error {
+	w.Repeat(context.Background(), "prefetch", nil, func() error {
 		if tries++; tries == 1 {
 			panic("a bug")
 		}
 		return nil
 	})
-	if tries != 2 || m.failure() != nil {
-		t.Errorf("%d tries, failure is %v", tries, m.failure())
+	if tries != 2 || w.Failure() != nil {
+		t.Errorf("%d tries, failure is %v", tries, w.Failure())
 	}
 }
