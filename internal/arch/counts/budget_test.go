@@ -26,7 +26,7 @@ var (
 		"daemon.Daemon":           58,
 		"fetch/pipeline.Pipeline": 67,
 		"gitdir.Dir":              41,
-		"mount.Mount":             152,
+		"mount.Mount":             145,
 		"overlay.Layer":           60,
 		"overlay/state.Table":     67,
 		"promisor.question":       45,
