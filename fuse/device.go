@@ -34,8 +34,8 @@ var ErrUnfit = errors.New("mount was started by an incompatible version of artif
 var errHello = errors.New("first request of the kernel is not INIT")
 
 const (
-	opcodeInit   = 26      // FUSE_INIT, uapi/linux/fuse.h
-	notifyResend = 7       // FUSE_NOTIFY_RESEND
+	opcodeInit   = 26      // FUSE_INIT in the kernel's uapi/linux/fuse.h
+	notifyResend = 7       // FUSE_NOTIFY_RESEND in the same file
 	maxHello     = 1 << 13 // size in bytes of the buffer for INIT; the kernel refuses reads with a smaller one (FUSE_MIN_READ_BUFFER)
 
 	// resent is the bit in the id of a request that was sent before (FUSE_UNIQUE_RESEND). The previous process may
@@ -186,7 +186,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 
 // resend makes the kernel send all requests again that were read from the device and not answered.
 func (d *Device) resend() error {
-	var header [16]byte // struct fuse_out_header
+	var header [16]byte // a struct fuse_out_header of the kernel
 	binary.NativeEndian.PutUint32(header[0:], uint32(len(header)))
 	binary.NativeEndian.PutUint32(header[4:], notifyResend)
 	if _, err := unix.Write(int(d.file.Fd()), header[:]); err != nil {

@@ -27,7 +27,7 @@ const forever = 10 * 365 * 24 * time.Hour
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
-	statFS string // path of Options.StatFS
+	statFS string // a copy of Options.StatFS
 	git    gitGate
 	log    *zap.Logger
 	ops    counters

@@ -23,7 +23,7 @@ import (
 // entry, so the next use of the path sends a LOOKUP, and that LOOKUP waits until the other directory is mounted. A
 // LOOKUP by the thread that mounts does not wait, because mount(2) itself looks up the path.
 type redirects struct {
-	hook func(path string) (bind func() error, ok bool) // Options.Redirect
+	hook func(path string) (bind func() error, ok bool) // a copy of Options.Redirect; nil: no directory is redirected
 	dir  string                                         // the directory at which the tree is mounted
 	log  *zap.Logger
 
@@ -44,7 +44,7 @@ type place struct {
 
 // redirect is one directory over which another one is being mounted.
 type redirect struct {
-	node     worktree.Node // the directory, once it is created; guarded by redirects.mu
+	node     worktree.Node // the directory; set when it was created; guarded by redirects.mu
 	once     sync.Once
 	lookedUp chan struct{} // closed by once when another process looks the name up
 	done     chan struct{} // closed when bind has returned

@@ -24,7 +24,7 @@ type resized struct {
 
 	any atomic.Bool // true once any size was wrong, which is rare; saves taking mu
 
-	mu     sync.Mutex             // guards hidden
+	mu     sync.Mutex             // guards the field hidden
 	hidden map[worktree.Node]bool // files whose new generation the kernel has not looked up yet
 }
 

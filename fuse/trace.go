@@ -46,7 +46,7 @@ type event struct {
 // tracer reports requests to listeners. Without listeners it costs each request one or two atomic loads.
 type tracer struct {
 	tree     *worktree.Tree
-	listened atomic.Bool // whether there are listeners
+	listened atomic.Bool // true while Trace has listeners
 	open     sync.Map    // unique id of a request -> *event
 
 	mu        sync.RWMutex
