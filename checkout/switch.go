@@ -46,7 +46,9 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 // replaced by the branch or commit that they stand for now.
 func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	switch {
-	case s.Forward != "", s.Create != "": // if the branch exists when the switch is repeated, Retry is used
+	// These names keep their meaning. If the branch to create exists when the switch is repeated, Retry returns the
+	// switch to use instead.
+	case s.Forward != "", s.Create != "":
 	case to.Branch != "":
 		s.Ref = to.Branch
 	default:
@@ -109,8 +111,9 @@ func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Des
 	return c.Refs.Move(ctx, from, to)
 }
 
-// Retry returns the switch that completes an interrupted one after err, and reports whether err requires it. That is the case
-// if the killed process had created the branch, but had not moved HEAD to it.
+// Retry returns the switch that completes s, if s was interrupted and its repetition has failed with err. It returns false
+// if no other switch completes s. Another switch is needed if the killed process had created the branch, but had not moved
+// HEAD to it: s would create the branch once more.
 func (s SwitchIntent) Retry(err error) (SwitchIntent, bool) {
 	return SwitchIntent{Ref: s.Create}, errors.Is(err, gitdir.ErrBranchExists)
 }

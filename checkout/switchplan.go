@@ -94,7 +94,7 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	switch {
 	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] already removed from the index
 		return nil
-	case have == nil && d.OldMode != 0: // the removal is staged, but the target has another version
+	case have == nil && d.OldMode != 0: // the removal of the entry is staged, but the target has another version of the file
 		p.staged = append(p.staged, d.Path)
 		return nil
 	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry already equals the target's
