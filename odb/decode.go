@@ -65,7 +65,7 @@ type decoder struct {
 	hash *object.Hasher
 	// delta is reused for each delta that fits into it, so that a pack of small deltas allocates little.
 	delta []byte // scratch for deltas that fit into it
-	buf   []byte // created by copying
+	buf   []byte // buffer for streamed contents; created by the method copying
 
 	// late is a temporary file with the inflated data of the deltas in byID and byRecord, one after the other.
 	late     *os.File

@@ -90,7 +90,8 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if tidying(filepath.Dir(s.dir), time.Now()) {
 		return res, nil
 	}
-	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // joined by another process in the meantime
+	// Another process may have joined the packs before this process has acquired the lock.
+	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above {
 		return res, err
 	}
 	if err := removeOrphans(s.dir, time.Now()); err != nil {

@@ -224,7 +224,7 @@ func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (u
 type joinWriter struct {
 	plan *joinPlan
 	file *os.File
-	pace func() error // see JoinOptions.Pace
+	pace func() error // called between pieces of work, as JoinOptions.Pace
 }
 
 // joinPiece is the number of bytes that are processed between two calls of pace.

@@ -11,7 +11,7 @@ import (
 type live struct {
 	tail
 	table  *table // the entries received so far
-	number uint64 // see source.serial
+	number uint64 // serial number of the pack; see source.serial
 }
 
 // A live pack is always open. Its file is closed when the last view that contains the pack is released.

@@ -10,7 +10,7 @@ import (
 // lru caches contents that are likely to be bases of deltas. It drops the least recently used items first. The contents
 // are shared and must not be modified.
 type lru[K comparable] struct {
-	max int64 // upper bound of used
+	max int64 // maximum value of used, in bytes
 
 	// mu guards the fields below.
 	mu    sync.Mutex

@@ -31,11 +31,11 @@ type source interface {
 // pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread, because a failing disk
 // then causes an error and not a signal.
 type pack struct {
-	path   string // without .pack or .idx
+	path   string // path of the pack without .pack or .idx
 	format object.Format
-	number uint64 // see source.serial
+	number uint64 // serial number of the pack; see source.serial
 
-	files atomic.Pointer[packFiles] // nil until open
+	files atomic.Pointer[packFiles] // the open files; nil before the first call of open
 	mu    sync.Mutex                // held while the files are opened; readers of an open pack do not acquire it
 }
 

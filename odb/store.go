@@ -30,7 +30,7 @@ type Store struct {
 	unsettled atomic.Int64 // number of packs whose directory entries may not be on disk yet
 
 	refreshing sync.Mutex // held by the goroutine that reads the directory; other goroutines wait for its result
-	scanned    scan       // guarded by refreshing
+	scanned    scan       // state of the directory at the last Refresh; guarded by refreshing
 
 	// mu guards the fields below. It is not held during disk operations.
 	mu         sync.Mutex

@@ -31,7 +31,7 @@ const writeLevel = zlib.BestSpeed
 type Outgoing struct {
 	ID   object.ID
 	Type object.Type
-	Size int64 // bytes
+	Size int64 // size of the contents in bytes
 	Open func() (io.ReadCloser, error)
 }
 
