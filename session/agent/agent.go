@@ -65,7 +65,7 @@ type Agent struct {
 	// mu guards the fields below.
 	mu          sync.Mutex
 	options     control.SessionOptions // options in force; the URL of the session remote may contain a secret
-	schedule    schedule               // policy of options
+	schedule    schedule               // the policy in options, which decides when checkpoints are made
 	work        work                   // the repository and connections that Open has opened; empty before Open
 	meta        session.Meta           // metadata of the session, as of the last claim or take-over
 	lane        session.Lane           // lane in which this mount makes checkpoints

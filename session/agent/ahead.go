@@ -88,7 +88,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	defer push.Close()
 	l.setClaimed(true)
 	err = writeback.Ahead(ctx, repo, push, c.ref, c.old, now)
-	if errors.Is(err, writeback.ErrMoved) { // Agent.Claim pushes the claim again, and processes the other writer's change
+	// The claim is undone here. Agent.Claim pushes it again later, and the other writer's change is processed then.
+	if errors.Is(err, writeback.ErrMoved) {
 		l.setClaimed(false)
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
 	}

@@ -29,7 +29,7 @@ const (
 type ending struct {
 	patience time.Duration         // timeout for waiting for the session remote; 0: SyncTime; negative: do not wait
 	tried    bool                  // BeforeUnmount has run
-	why      error                 // reason why the session remote lacks something; nil: unknown or nothing is lacking
+	why      error                 // reason why refs are missing on the session remote; nil: unknown, or none is missing
 	unsaved  error                 // reason why the latest changes are in no checkpoint; nil: they are in a checkpoint
 	pending  int64                 // number of refs that are not pushed
 	diverged []control.DivergedRef // refs that were pushed under another name

@@ -27,7 +27,7 @@ const (
 // schedule is the policy that decides when checkpoints are made, with its interval.
 type schedule struct {
 	kind  control.Policy
-	every time.Duration // interval of PolicyInterval
+	every time.Duration // interval between checkpoints with PolicyInterval
 }
 
 // due returns the time at which a checkpoint of changed files has to be made. first and last are the times of the first and the last
