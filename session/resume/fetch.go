@@ -118,8 +118,9 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
-	// In there, branches and tags have their names in the mount. Notes are shared by all sessions: in the mount, they start
-	// with the value in the checkpoint, and they are merged with the notes on the session remote when they are pushed.
+	// The keys of there are the names that branches and tags have in the mount. Notes are shared by all sessions: in
+	// the mount, they start with the value in the checkpoint, and they are merged with the notes on the session remote
+	// when they are pushed.
 	there := layout.Mapped(all)
 	for ref, id := range all {
 		if strings.HasPrefix(ref, session.Prefix) {

@@ -128,7 +128,7 @@ func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	}
 	to := t.Remote
 	if to.URL() == p.Remote.URL() {
-		to = p.Remote // reuse the open connection
+		to = p.Remote // this connection to the same session remote is already open
 	}
 	refs, err := to.Remote.Refs(ctx, []string{session.MetaRef(t.Session), thin.Ref(t.Session)})
 	return err == nil && len(refs.List) == 0

@@ -23,7 +23,7 @@ type Known struct {
 	Format  object.Format // object format of the session remote
 	Listing *thin.Listing // refs of the session, as the session remote lists them
 	MetaID  object.ID     // commit of the session's metadata; zero if the session remote has no such session
-	Meta    session.Meta  // valid after ReadMeta
+	Meta    session.Meta  // metadata of the session; valid after ReadMeta
 	// objects are the objects of the metadata; nil if one of them was too large to be kept in memory.
 	objects []odb.Outgoing
 }
