@@ -73,7 +73,7 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 // carriedStatus returns the push status of the session that is stored in the home t. The caller has locked t.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	o := &opened{Session: r.Session, record: r, home: t.Dir}
-	if !statedir.HasSessionRepo(t.Dir) { // no checkpoint was made
+	if !statedir.HasSessionRepo(t.Dir) { // the session has no checkpoint
 		return control.SessionStatus{Name: r.Session}
 	}
 	repo, err := t.Homes.OpenSessionRepo(t.Dir, r, false)

@@ -92,7 +92,7 @@ func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.I
 		if err == nil {
 			return before.Tree, nil
 		}
-		if !errors.Is(err, session.ErrNoCheckpoint) { // it was dropped
+		if !errors.Is(err, session.ErrNoCheckpoint) { // gc has dropped the previous checkpoint
 			return object.ID{}, err
 		}
 	}
