@@ -62,7 +62,7 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 		newest[segmentOf(l)] = l.Time
 	}
 	old := func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
-	stays := map[string]Line{} // tombstones, by id
+	stays := map[string]Line{} // records that are replaced by tombstones, by id
 	// last is the id of the tombstone in the current run of consecutive dropped records. Each run needs a tombstone only for
 	// its last record that began a turn, because later turns are counted from that one.
 	last := ""

@@ -30,7 +30,7 @@ var (
 
 // Fact is a short text for the users and agents that resume a session.
 type Fact struct {
-	ID   string    `json:"id"`   // a ULID
+	ID   string    `json:"id"`   // id of the fact, a ULID
 	Time time.Time `json:"time"` // time at which the fact was added
 	// By is the name of the author.
 	By   string `json:"by"`

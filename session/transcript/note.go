@@ -39,9 +39,9 @@ type NoteRequest struct {
 
 // Noted describes a note that was written.
 type Noted struct {
-	Commit string // full id
-	Ref    string // full name
-	Note   string // id of the blob
+	Commit string // full id of the commit
+	Ref    string // full name of the notes ref
+	Note   string // id of the blob that contains the note
 	// Redacted is the number of secrets that were removed from the note.
 	Redacted int64
 }

@@ -33,7 +33,7 @@ type Line struct {
 type Tombstone struct {
 	Time time.Time `json:"time"`          // time of the erasure
 	By   string    `json:"by"`            // user or program that erased the record
-	Why  string    `json:"why,omitempty"` // reason
+	Why  string    `json:"why,omitempty"` // reason for the erasure; "": none was recorded
 }
 
 // turnMarkers holds those members of a record that decide whether the record begins a turn.

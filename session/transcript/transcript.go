@@ -45,7 +45,7 @@ type Batch struct {
 	Checkpoint session.CheckpointID // newest checkpoint; "": there is none yet
 	Actor      string               // user or program whose actions the records describe
 	Time       time.Time            // time of all records of the batch
-	Lines      []string             // one JSON object each
+	Lines      []string             // the records, each of which is a JSON object
 	// Provide fetches the missing contents with the given ids; nil: all contents are on this host.
 	Provide func(ids []object.ID) error
 }
@@ -59,7 +59,7 @@ type Recorded struct {
 
 // envelope is the stored form of one line of a file.
 type envelope struct {
-	ID         string               `json:"id,omitempty"` // a ULID
+	ID         string               `json:"id,omitempty"` // id of the record, a ULID
 	Time       time.Time            `json:"time"`
 	Checkpoint session.CheckpointID `json:"point"`
 	Session    string               `json:"session"`
