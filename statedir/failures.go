@@ -22,7 +22,7 @@ import (
 type Failure struct {
 	Dir     string    `json:"dir"`     // directory where it was mounted
 	ID      string    `json:"id"`      // name of the mount's home
-	Remote  string    `json:"remote"`  // URL without secrets
+	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
 	Session string    `json:"session"` // session of the mount; "" if it had none
 	Ref     string    `json:"ref"`     // ref that was mounted
 	Commit  string    `json:"commit"`  // base commit of the mount

@@ -68,7 +68,7 @@ type Home struct {
 	id       string   // name of the home in mounts/
 	Dir      string   // path of the home
 	Created  bool     // whether this call of Lock has created the home
-	LockFile *os.File // open and locked
+	LockFile *os.File // the file "lock" of the home, which is open and locked
 	// Unlock releases the lock of the home.
 	Unlock func()
 }

@@ -44,7 +44,7 @@ type Record struct {
 	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "": the remote's HEAD
 	Ref     string    `json:"ref"`     // full name of the ref; "": the user requested a commit by its ID
 	Commit  string    `json:"commit"`  // base commit; "" for an unborn branch, where Tree is "" too
-	Tree    string    `json:"tree"`    // base tree
+	Tree    string    `json:"tree"`    // base tree of the session
 	Format  string    `json:"format"`  // object format of the IDs (sha1 or sha256)
 	Time    time.Time `json:"time"`    // modification time of files that were not changed
 	UID     uint32    `json:"uid"`     // owner of files that were not changed
