@@ -7,8 +7,8 @@ import (
 
 // git ignores lines and files of these lengths or more, with a warning.
 const (
-	maxLine = 2048      // in bytes, without the line end
-	maxFile = 100 << 20 // in bytes
+	maxLine = 2048      // length of a line in bytes, without the line end
+	maxFile = 100 << 20 // length of a file in bytes
 )
 
 // attr identifies an attribute. Numbers from macroBase on are macros that the file in the root directory defines.
@@ -65,10 +65,10 @@ type state uint8
 
 const (
 	undecided   state = iota // no line has mentioned the attribute
-	unspecified              // "!text": as if no line had mentioned the attribute
-	set                      // "text"
-	unset                    // "-text"
-	valued                   // "text=auto"
+	unspecified              // written "!text": as if no line had mentioned the attribute
+	set                      // written "text"
+	unset                    // written "-text"
+	valued                   // written "text=auto": the attribute has a value
 )
 
 // value is an attribute's state and, if it is valued, its text.

@@ -25,7 +25,7 @@ import (
 type Settings struct {
 	AutoCRLF   string // core.autocrlf: "" (not configured), "input" or a boolean
 	EOL        string // core.eol: "" (not configured), "lf", "crlf", or "native", which means lf here
-	IgnoreCase bool   // core.ignoreCase
+	IgnoreCase bool   // the value of core.ignoreCase
 
 	Drivers map[string]Driver // filter drivers by name
 	Outside *Outside          // attributes from files outside the tree; nil: none

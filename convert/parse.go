@@ -14,7 +14,7 @@ const macroPrefix = "[attr]"
 // parser collects the rules and macros of one attributes file.
 type parser struct {
 	macrosMay bool // the file may define macros
-	fold      bool // patterns ignore case
+	fold      bool // patterns do not distinguish upper and lower case
 	rules     []rule
 	macros    map[string][]assignment // the last definition of a name wins
 }
@@ -48,7 +48,7 @@ func (p *parser) line(raw []byte) {
 	if !quoted {
 		end := strings.IndexAny(line, blank)
 		if end < 0 {
-			return // no attributes
+			return // the line has a pattern but no attributes
 		}
 		name, rest = line[:end], line[end:]
 	}
