@@ -29,7 +29,7 @@ type Queue struct {
 type slot struct {
 	want   Want
 	rank   uint8
-	at     int32  // position in heap
+	at     int32  // position of the slot in Queue.heap
 	pushed uint64 // value of Queue.pushes when the want was pushed
 }
 
