@@ -13,7 +13,7 @@ import (
 // Options configures a Builder.
 type Options struct {
 	Format  object.Format // object format of the ids
-	Version uint32        // 2 or 4
+	Version uint32        // version of the index file: 2 or 4
 	Token   string        // position in the file system monitor, as git stores it; "": no monitor
 	// Untracked contains the fields of the untracked cache, except Root, which the Builder sets. If it is nil, the index
 	// has no untracked cache, and git searches the whole working tree for untracked files.
@@ -30,7 +30,7 @@ type Builder struct {
 	o     Options
 	x     Index
 	stack []*level // the directory of the current path and its parents, the root first
-	err   error    // first error
+	err   error    // first error of Dir or Add
 }
 
 // level is one of the directories that contain the current path of the walk.

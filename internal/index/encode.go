@@ -24,9 +24,9 @@ const (
 )
 
 const (
-	headerSize = 12           // bytes
-	statSize   = 36           // bytes
-	fixedSize  = statSize + 4 // bytes; stat data and mode
+	headerSize = 12           // length of the file header in bytes
+	statSize   = 36           // length of the stat data of an entry in bytes
+	fixedSize  = statSize + 4 // length of stat data and mode in bytes
 	// blockSize is the number of entries that one thread of git reads (IEOT).
 	blockSize = 10_000
 )

@@ -6,14 +6,14 @@ import (
 
 // Stat contains the fields of lstat(2) that git compares to determine whether a file may have changed.
 type Stat struct {
-	Ctime, Mtime             int64  // nanoseconds since 1970
+	Ctime, Mtime             int64  // times in nanoseconds since 1970
 	Dev, Ino, UID, GID, Size uint32 // truncated to 32 bits, as in git; Size is in bytes
 }
 
 // Entry is one entry of the index: a path, or one stage of a path that has a conflict.
 type Entry struct {
 	Path string      // relative to the root of the working tree, without a leading slash
-	Mode object.Mode // type and permissions
+	Mode object.Mode // type and permissions of the file
 	ID   object.ID   // a blob, the commit of a submodule, or a tree in a sparse index
 	// Stat is the stat data of the file. If its size is 0 and the file is not empty, git compares the contents of the
 	// file whenever it checks the file.
@@ -56,8 +56,8 @@ type Tree struct {
 type Untracked struct {
 	Ident        string     // working tree for which the cache is valid; see Ident
 	Flags        uint32     // how git lists untracked files: ShowAll or ShowNormal
-	InfoExclude  Exclude    // .git/info/exclude
-	ExcludesFile Exclude    // the file of core.excludesFile
+	InfoExclude  Exclude    // state of the file .git/info/exclude
+	ExcludesFile Exclude    // state of the file that core.excludesFile names
 	PerDirectory string     // name of the ignore files in directories, such as .gitignore
 	Root         *Directory // root of the working tree; nil if the cache is empty
 }
