@@ -43,7 +43,7 @@ import (
 
 // Limits of messages and of the time to send them.
 const (
-	maxMessage = 32 << 10 // maximum length in bytes
+	maxMessage = 32 << 10 // maximum length of a message in bytes
 	maxName    = 255      // maximum length of a descriptor's name in bytes; see sd_pid_notify_with_fds(3)
 	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but their names must
 	// fit into the message too.
@@ -64,11 +64,11 @@ const (
 	Stopping      = "STOPPING"         // "1": the worker has unmounted everything and ends
 	Upgrade       = "X_UPGRADE"        // absolute path of the executable of a successor
 	StartServing  = "START"            // "1": the worker must serve; see Start
-	Reason        = "X_REASON"         // Start.Reason
-	Count         = "X_COUNT"          // Start.Count
-	Managed       = "X_MANAGED"        // Start.Managed, "1"
-	Supervisor    = "X_SUPERVISOR"     // Start.Supervisor
-	UpgradeFailed = "X_UPGRADE_FAILED" // Start.UpgradeFailed
+	Reason        = "X_REASON"         // value of Start.Reason
+	Count         = "X_COUNT"          // value of Start.Count
+	Managed       = "X_MANAGED"        // "1" if Start.Managed is true
+	Supervisor    = "X_SUPERVISOR"     // value of Start.Supervisor
+	UpgradeFailed = "X_UPGRADE_FAILED" // value of Start.UpgradeFailed
 	Stop          = "STOP"             // "1": the worker must unmount everything and end
 	Adopted       = "X_ADOPTED"        // "1": the supervisor has taken the descriptors of HandOver
 )
@@ -122,7 +122,7 @@ func ValidName(name string) error {
 // and the methods that call Receive: AwaitStart, and HandOver for its argument.
 type Conn struct {
 	c           *net.UnixConn
-	buf, rights []byte // buffers of Receive
+	buf, rights []byte // buffers of Receive for the message and its control messages
 
 	mu sync.Mutex
 	// held has copies of the descriptors that were passed to Keep or received by AwaitStart, by name; guarded by mu.
