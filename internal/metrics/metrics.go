@@ -39,7 +39,7 @@ var firstBound = func() (first [65]uint8) {
 // Histogram counts durations in buckets. The zero value is ready to use.
 type Histogram struct {
 	buckets [len(bounds) + 1]atomic.Uint64
-	sum     atomic.Int64 // nanoseconds
+	sum     atomic.Int64 // sum of all durations in nanoseconds
 }
 
 // Observe counts one duration.
@@ -65,10 +65,10 @@ func (h *Histogram) Add(other *Histogram) {
 type Source uint32
 
 const (
-	Fetched   Source = 1 << iota // contents from the remote
-	Listed                       // directory listings from the remote
-	Sized                        // sizes from the remote
-	Converted                    // contents converted by a filter
+	Fetched   Source = 1 << iota // contents were fetched from the remote
+	Listed                       // directory listings were fetched from the remote
+	Sized                        // sizes were fetched from the remote
+	Converted                    // contents were converted by a filter
 )
 
 // Cost records which missing data one request needed. The zero value is ready to use. The methods may be called from
