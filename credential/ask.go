@@ -66,7 +66,7 @@ func exchange(ctx context.Context, gitDir string, q message) (message, error) {
 		return message{}, err
 	}
 	answer, whole, err := readMessage(conn)
-	if err == nil && !whole { // the daemon died
+	if err == nil && !whole { // the daemon died before it had sent the whole answer
 		err = io.ErrUnexpectedEOF
 	}
 	return answer, err

@@ -15,7 +15,7 @@ const MaxCommitSize = 64 << 20
 type CommitInfo struct {
 	Tree      ID
 	Parents   []ID
-	Committed time.Time // committer date
+	Committed time.Time // time in the committer header
 }
 
 // ParseCommit parses the headers of a commit: tree, parents, author and committer, in git's order. It returns an

@@ -29,7 +29,7 @@ func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(pa
 // comparison holds the parameters of a comparison of two trees.
 type comparison struct {
 	read Reader
-	each func(path string, from, to object.TreeEntry) error // called for each difference
+	each func(path string, from, to object.TreeEntry) error // called for each difference between the trees
 	dirs bool                                               // report empty directories as well as files
 }
 
