@@ -86,7 +86,7 @@ type place struct {
 
 // work contains everything that Open opens and End closes.
 type work struct {
-	repo     *session.Repo        // nil if not opened yet
+	repo     *session.Repo        // the session's repository; nil if not opened yet
 	capturer Capturer             // makes checkpoints; nil if not opened yet
 	copier   *writeback.RefCopier // nil until Start watches the refs of the git directory
 	queue    *writeback.Queue     // pushes the repository; nil if not opened yet
@@ -256,7 +256,7 @@ type problems struct {
 	log *zap.Logger
 
 	mu     sync.Mutex
-	failed map[string]error // by operation; guarded by mu
+	failed map[string]error // by operation: the error of its last attempt; guarded by mu
 }
 
 // note records the result of an operation. A nil error removes the recorded failure of the operation. The result of a canceled

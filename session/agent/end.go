@@ -190,7 +190,7 @@ func (a *Agent) Empty() bool {
 // Left describes the refs that are missing on the session remote after End.
 type Left struct {
 	Pending  int64                 // number of refs that are not pushed; 0 if everything was pushed
-	Why      string                // reason; "" if Pending is 0
+	Why      string                // reason why refs are not pushed; "" if Pending is 0
 	Diverged []control.DivergedRef // refs that were pushed under another name
 }
 

@@ -26,7 +26,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	if t.Remote == nil {
 		return nil, nil
 	}
-	t.Store.Connect() // concurrently with the requests to the session remote
+	t.Store.Connect() // this runs concurrently with the requests to the session remote
 	k := known
 	if k == nil {
 		var err error
