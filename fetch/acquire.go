@@ -176,7 +176,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	started := a.tasks.start(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
-		err := a.fetcher.pipe.RequestObject(streamCtx, t.want, func() error { return a.receive(streamCtx, req, snap) })
+		err := a.fetcher.pipe.Refusals().Request(streamCtx, t.want, func() error { return a.receive(streamCtx, req, snap) })
 		a.trees.streamEnds()
 		if err != nil {
 			a.log.Warn("acquisition ended early", zap.Stringer("commit", snap.Commit), zap.Error(err))

@@ -50,7 +50,7 @@ func (f *fetcher) count(id object.ID, content []byte) {
 func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*transport.FetchResponse, error) {
 	resp, err := f.remote.Fetch(ctx, r)
 	if err == nil {
-		f.pipe.ReportAnswer()
+		f.pipe.Health().ReportAnswer()
 	}
 	return resp, err
 }
@@ -101,7 +101,7 @@ func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 // answers again.
 func (f *fetcher) probe() {
 	f.tasks.start(func(ctx context.Context) {
-		f.pipe.Probe(ctx, func() error {
+		f.pipe.Health().Probe(ctx, func() error {
 			_, err := f.remote.Refs(ctx, []string{"HEAD"})
 			return err
 		})
@@ -111,16 +111,16 @@ func (f *fetcher) probe() {
 // retry runs work, which sends requests to the remote, and repeats it while the remote is
 // unreachable, at most for Config.Deadline.
 func (f *fetcher) retry(ctx context.Context, work func() error) error {
-	return f.pipe.Retry(ctx, nil, work)
+	return f.pipe.Health().Retry(ctx, nil, work)
 }
 
 // requestFailure returns why something was not fetched: the last failure of the remote, else a
 // refusal, else ErrNotFound.
 func (f *fetcher) requestFailure() error {
-	if _, err := f.pipe.Failure(); err != nil {
+	if _, err := f.pipe.Health().Failure(); err != nil {
 		return err
 	}
-	if refused := f.pipe.Refusals(); len(refused) > 0 {
+	if refused := f.pipe.Refusals().List(); len(refused) > 0 {
 		return refused[0]
 	}
 	return ErrNotFound
@@ -128,7 +128,7 @@ func (f *fetcher) requestFailure() error {
 
 // contentsFailure returns why the contents of blob id were not fetched.
 func (f *fetcher) contentsFailure(id object.ID) error {
-	if err := f.pipe.Refused(id); err != nil {
+	if err := f.pipe.Refusals().Refused(id); err != nil {
 		return err
 	}
 	return f.requestFailure()

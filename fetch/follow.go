@@ -37,7 +37,7 @@ func (a *acquirer) advance(ctx context.Context, ref string, tip, have object.ID)
 		if caps, err = a.fetcher.remote.Capabilities(ctx); err != nil {
 			return err
 		}
-		return a.fetcher.pipe.RequestObject(ctx, tip, func() error { return a.requestSince(ctx, caps, tip, have) })
+		return a.fetcher.pipe.Refusals().Request(ctx, tip, func() error { return a.requestSince(ctx, caps, tip, have) })
 	})
 	if errors.Is(err, transport.ErrNoV2) {
 		return a.acquireWhole(ctx, ref)

@@ -50,8 +50,8 @@ func (h *history) fetch(ctx context.Context, urgent func() bool) error {
 	busy := func() bool { return !urgent() && h.fetcher.pipe.Busy() }
 	err := pipeline.WaitWhile(ctx, maxHistoryWait, busy)
 	if err == nil {
-		err = h.fetcher.pipe.Retry(ctx, nil, func() error {
-			return h.fetcher.pipe.RequestObject(ctx, object.ID{}, func() error { return h.fetchLocked(ctx, busy) })
+		err = h.fetcher.pipe.Health().Retry(ctx, nil, func() error {
+			return h.fetcher.pipe.Refusals().Request(ctx, object.ID{}, func() error { return h.fetchLocked(ctx, busy) })
 		})
 	}
 	if err != nil {

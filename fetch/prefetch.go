@@ -99,7 +99,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 			return err
 		}
 		// While the remote fails, the wants of the next classes would be given up as well.
-		if _, err := v.store.fetcher.pipe.Failure(); err != nil && v.store.fetcher.pipe.Lost() > lost {
+		if _, err := v.store.fetcher.pipe.Health().Failure(); err != nil && v.store.fetcher.pipe.Lost() > lost {
 			return v.lostSince(lost)
 		}
 		if spent() {
@@ -168,7 +168,7 @@ func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 	for {
 		_, queued := v.store.fetcher.pipe.Queued()
 		wait, recovered := prefetchPoll, v.store.Recovered()
-		if _, err := v.store.fetcher.pipe.Failure(); err != nil {
+		if _, err := v.store.fetcher.pipe.Health().Failure(); err != nil {
 			wait = offlineWait
 		} else if queued <= room {
 			return nil
@@ -205,7 +205,7 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 	p := v.store.fetcher.pipe
 	reached := time.Now() // when the remote last answered
 	for asked := false; ; asked = true {
-		if p.Reachable() {
+		if p.Health().Reachable() {
 			reached = time.Now()
 		}
 		var wants []prioritize.Want
@@ -222,9 +222,9 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.fetcher.contentsFailure(wants[0].ID))
 			}
-			if len(wants) > 0 && wait && time.Since(reached) > p.Deadline() { // as long as a read would wait
-				_, cause := p.Failure()
-				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.DeadlineError(cause))
+			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // as long as a read would wait
+				_, cause := p.Health().Failure()
+				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.Health().DeadlineError(cause))
 			}
 		} else {
 			p.Queue(wants)

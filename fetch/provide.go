@@ -228,7 +228,7 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 // remote as a reader does.
 func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	if len(p.wanted) > 0 {
-		return p.s.fetcher.pipe.Retry(ctx, nil, request)
+		return p.s.fetcher.pipe.Health().Retry(ctx, nil, request)
 	}
 	if !p.s.Reachable() {
 		return p.s.fetcher.requestFailure()

@@ -90,7 +90,7 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	if entries, ok := v.store.storage.memory.Tree(id); ok {
 		return entries, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Deadline(), ErrDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Health().Deadline(), ErrDeadline)
 	defer cancel()
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -98,7 +98,7 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	// The wait returns the context's error, which does not show that the read deadline ended it.
 	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
-		v.store.fetcher.pipe.ReportFailure(err, func() { v.store.trees.fetchLater(id) })
+		v.store.fetcher.pipe.Health().ReportFailure(err, func() { v.store.trees.fetchLater(id) })
 	}
 	return entries, err
 }

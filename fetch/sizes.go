@@ -27,10 +27,10 @@ type sizeRequest struct {
 // askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path. ok is false
 // if the remote does not support object-info, or does not know the blob.
 func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Deadline(), ErrDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Health().Deadline(), ErrDeadline)
 	defer cancel()
 	var caps transport.Capabilities
-	err = v.store.fetcher.pipe.Retry(ctx, nil, func() (err error) {
+	err = v.store.fetcher.pipe.Health().Retry(ctx, nil, func() (err error) {
 		caps, err = v.store.fetcher.remote.Capabilities(ctx)
 		return err
 	})
@@ -104,12 +104,12 @@ func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) err
 	p := v.store.fetcher.pipe
 	again := p.RetryOf(prioritize.Want{ID: id, Path: path})
 	var sizes []int64
-	err := p.Retry(ctx, again, func() (err error) {
+	err := p.Health().Retry(ctx, again, func() (err error) {
 		sizes, err = v.store.fetcher.remote.ObjectInfo(ctx, ids)
 		return err
 	})
 	if err != nil {
-		p.ReportFailure(err, again)
+		p.Health().ReportFailure(err, again)
 		return err
 	}
 	for i, n := range sizes {

@@ -153,7 +153,7 @@ func (s *Store) Stats() Stats {
 	t := s.fetcher.remote.Stats()
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.fetcher.blobsIn.Load()}
 	st.Foreground, st.Background = s.fetcher.pipe.Queued()
-	st.FailedAt, st.Failure = s.fetcher.pipe.Failure()
+	st.FailedAt, st.Failure = s.fetcher.pipe.Health().Failure()
 	// The request has not failed yet, but a user who looks at the status must learn why reads
 	// block.
 	if st.Failure == nil && t.Quiet >= quietMost {
@@ -267,13 +267,13 @@ func (s *Store) Retry(ctx context.Context, work func() error) error {
 }
 
 // Forgive makes refused objects eligible for requests again.
-func (s *Store) Forgive() { s.fetcher.pipe.Forgive() }
+func (s *Store) Forgive() { s.fetcher.pipe.Refusals().Forgive() }
 
 // Refusals returns the refused objects in the order of their paths.
-func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals() }
+func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals().List() }
 
 // Recovered returns a channel that is closed when the remote next answers after a failure.
-func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Recovered() }
+func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Health().Recovered() }
 
 // Reachable reports whether the remote answered the last request.
-func (s *Store) Reachable() bool { return s.fetcher.pipe.Reachable() }
+func (s *Store) Reachable() bool { return s.fetcher.pipe.Health().Reachable() }

@@ -105,11 +105,11 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		return ctx.Err()
 	}
 	again := func() { t.fetchLater(id) }
-	err := t.fetcher.pipe.Retry(ctx, again, func() error { return t.fetch(ctx, id) })
+	err := t.fetcher.pipe.Health().Retry(ctx, again, func() error { return t.fetch(ctx, id) })
 	// That a reader was interrupted shows nothing about the state of the remote. That a reader waited until its deadline shows
 	// that the remote is slow or fails.
 	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
-		t.fetcher.pipe.ReportFailure(err, again)
+		t.fetcher.pipe.Health().ReportFailure(err, again)
 	}
 	return err
 }
@@ -147,11 +147,11 @@ func (t *trees) fetchLater(id object.ID) {
 			if pipeline.IsRefused(err) {
 				err = nil // the next reader requests it again
 			} else {
-				t.fetcher.pipe.ReportFailure(err, func() { t.fetchLater(id) })
+				t.fetcher.pipe.Health().ReportFailure(err, func() { t.fetchLater(id) })
 				return
 			}
 		}
-		t.fetcher.pipe.ReportSuccess()
+		t.fetcher.pipe.Health().ReportSuccess()
 	})
 }
 
@@ -213,7 +213,7 @@ func (t *trees) streamEnds() {
 
 // fetch requests one tree and everything below it, without blobs.
 func (t *trees) fetch(ctx context.Context, id object.ID) error {
-	return t.fetcher.pipe.RequestObject(ctx, id, func() error { return t.request(ctx, id) })
+	return t.fetcher.pipe.Refusals().Request(ctx, id, func() error { return t.request(ctx, id) })
 }
 
 // request sends the request for one tree. A remote without support for filters sends the blobs of the tree as well.

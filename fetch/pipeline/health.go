@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -20,12 +19,25 @@ const (
 	maxRetry       = 8 * time.Second
 )
 
-// health is the state of the remote: the last failure since the last success, and when to try again. Pipeline.mu
-// guards it.
+// Health is the state of the remote as the requests of a pipeline find it: whether it answers, and when to try again if it does not.
+// Callers report the results of requests that they send themselves. shared.mu guards its fields.
 //
 // While the remote is unreachable, requests wait, and only one at a time is sent as a probe. When a probe is
 // answered, all waiting requests are sent.
-type health struct {
+type Health struct {
+	shared    *shared
+	table     *table
+	deadline  time.Duration // how long a reader waits for contents
+	sendProbe func()        // sends a small request, to find out whether the remote answers again; may be nil
+
+	outage
+	recovered      chan struct{} // closed and replaced when a failure ends
+	readersWaiting int           // readers that wait for the remote
+	admitting      int           // number of calls of admit that wait because the remote is unreachable
+}
+
+// outage is the last failure since the last success, and when to try again. A success resets it to the zero value.
+type outage struct {
 	err   error
 	at    time.Time
 	retry func()      // repeats the request that failed
@@ -64,34 +76,34 @@ func IsUnreachable(err error) bool {
 
 // Failure returns the last failure since the last success, and its time; a nil err means that there
 // is none.
-func (p *Pipeline) Failure() (at time.Time, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.state.at, p.state.err
+func (h *Health) Failure() (at time.Time, err error) {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	return h.at, h.err
 }
 
 // ReportFailure records a failure of the remote. retry repeats the request in the background.
-func (p *Pipeline) ReportFailure(err error, retry func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.failedLocked(err, retry, false)
+func (h *Health) ReportFailure(err error, retry func()) {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	h.failed(err, retry, false)
 }
 
-// failedLocked is ReportFailure for a caller that holds mu. probe is true if the failed request was the probe.
-func (p *Pipeline) failedLocked(err error, retry func(), probe bool) {
+// failed is ReportFailure for a caller that holds shared.mu. probe is true if the failed request was the probe.
+func (h *Health) failed(err error, retry func(), probe bool) {
 	if probe {
-		p.state.probing = false
+		h.probing = false
 	}
-	if p.closed || errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) {
-		p.wakeAll()
+	if h.shared.closed || errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) {
+		h.wakeAll()
 		return
 	}
-	h, now, unreachable := &p.state, time.Now(), IsUnreachable(err)
+	now, unreachable := time.Now(), IsUnreachable(err)
 	var limited transport.RateLimited
 	if errors.As(err, &limited) && now.Add(limited.After).After(h.notBefore) {
 		h.notBefore = now.Add(limited.After)
 		if h.unreachable && !h.probing {
-			h.schedule(p)
+			h.schedule()
 		}
 	}
 	if h.unreachable && !probe { // the failure of an older request, or a reader's deadline, changes nothing
@@ -107,85 +119,70 @@ func (p *Pipeline) failedLocked(err error, retry func(), probe bool) {
 		first = firstProbe
 	}
 	h.pause = min(max(2*h.pause, first), maxRetry)
-	h.schedule(p)
+	h.schedule()
 }
 
-// schedule sets the time of the next probe or retry, and starts the timer for it. The caller holds mu.
-func (h *health) schedule(p *Pipeline) {
+// schedule sets the time of the next probe or retry, and starts the timer for it. The caller holds shared.mu.
+func (h *Health) schedule() {
 	pause := h.pause
-	if h.unreachable && p.readersWaiting > 0 {
+	if h.unreachable && h.readersWaiting > 0 {
 		pause = min(pause, maxReaderProbe)
 	}
 	h.next = h.at.Add(pause)
-	if h.notBefore.After(h.next) && (p.readersWaiting == 0 || time.Until(h.notBefore) <= p.deadline) {
+	if h.notBefore.After(h.next) && (h.readersWaiting == 0 || time.Until(h.notBefore) <= h.deadline) {
 		h.next = h.notBefore // not if a reader waits whose deadline is earlier: then a request is sent anyway
 	}
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	h.timer = time.AfterFunc(time.Until(h.next), p.retryNow)
-}
-
-// RetryOf returns a function that queues w for a background request, or reports success if its contents are on this
-// host.
-func (p *Pipeline) RetryOf(w prioritize.Want) func() {
-	w.Class = prioritize.Readahead
-	return func() {
-		if p.cached(w.ID) {
-			p.ReportSuccess()
-			return
-		}
-		p.Queue([]prioritize.Want{w})
-	}
+	h.timer = time.AfterFunc(time.Until(h.next), h.retryNow)
 }
 
 // retryNow wakes the requests that wait for the remote, one of which becomes the probe. If none waits, it repeats the
 // request that has failed.
-func (p *Pipeline) retryNow() {
-	p.mu.Lock()
-	h := &p.state
-	retry, failing, unreachable := h.retry, h.err != nil && !p.closed, h.unreachable
+func (h *Health) retryNow() {
+	h.shared.mu.Lock()
+	retry, failing, unreachable := h.retry, h.err != nil && !h.shared.closed, h.unreachable
 	if retry == nil {
-		retry = p.probe
+		retry = h.sendProbe
 	}
 	h.timer = nil
 	if failing && unreachable { // in case no waiting request becomes the probe
-		h.timer = time.AfterFunc(maxRetry, p.retryNow)
+		h.timer = time.AfterFunc(maxRetry, h.retryNow)
 	}
-	idle := p.admitting == 0 && p.queue.Len() == 0 && !h.probing
-	p.wakeAll()
-	p.mu.Unlock()
+	idle := h.admitting == 0 && h.table.queue.Len() == 0 && !h.probing
+	h.wakeAll()
+	h.shared.mu.Unlock()
 	if failing && retry != nil && (idle || !unreachable) {
 		retry()
 	}
 }
 
-// wakeAll wakes all senders and all requests that wait for the remote. The caller holds mu.
-func (p *Pipeline) wakeAll() {
-	if p.state.changed != nil {
-		close(p.state.changed)
-		p.state.changed = nil
+// wakeAll wakes all senders and all requests that wait for the remote. The caller holds shared.mu.
+func (h *Health) wakeAll() {
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
 	}
-	p.wake.Broadcast()
+	h.shared.wake.Broadcast()
 }
 
 // addReader counts a reader that begins to wait for the remote, and shortens the pause before the next probe. The
-// caller must call removeReader afterwards, and holds mu.
-func (p *Pipeline) addReader() {
-	p.readersWaiting++
-	if h := &p.state; h.unreachable && !h.probing {
-		h.schedule(p)
+// caller must call removeReader afterwards, and holds shared.mu.
+func (h *Health) addReader() {
+	h.readersWaiting++
+	if h.unreachable && !h.probing {
+		h.schedule()
 	}
 }
 
-// removeReader records that a reader has stopped waiting. The caller holds mu.
-func (p *Pipeline) removeReader() { p.readersWaiting-- }
+// removeReader records that a reader has stopped waiting. The caller holds shared.mu.
+func (h *Health) removeReader() { h.readersWaiting-- }
 
 // mayRequest reports whether a request may be sent now. While the remote is unreachable, only one request at a time
-// may be sent, the probe. If probe is true, the caller must report the result of the request by failedLocked or
-// answeredLocked. The caller holds mu.
-func (p *Pipeline) mayRequest() (may, probe bool) {
-	h := &p.state
+// may be sent, the probe. If probe is true, the caller must report the result of the request by failed or
+// answered. The caller holds shared.mu.
+func (h *Health) mayRequest() (may, probe bool) {
 	switch {
 	case !h.unreachable:
 		return true, false
@@ -196,80 +193,79 @@ func (p *Pipeline) mayRequest() (may, probe bool) {
 	return true, true
 }
 
-// answeredLocked is ReportAnswer for a caller that holds mu.
-func (p *Pipeline) answeredLocked() {
-	if p.state.unreachable && !p.state.mustWait() {
-		p.state.unreachable, p.state.probing = false, false
-		p.wakeAll()
+// answered is ReportAnswer for a caller that holds shared.mu.
+func (h *Health) answered() {
+	if h.unreachable && !h.mustWait() {
+		h.unreachable, h.probing = false, false
+		h.wakeAll()
 	}
 }
 
 // mustWait reports whether the remote has asked for a pause (Retry-After) that has not ended, and no probe is in
 // flight. An answer that arrives in this time belongs to an older request.
-func (h *health) mustWait() bool {
+func (h *Health) mustWait() bool {
 	return h.unreachable && !h.probing && time.Now().Before(h.notBefore)
 }
 
 // ReportAnswer records that an answer has begun, so the remote is reachable, even if the answer turns out to be
 // invalid. The recorded failure ends only when an object arrives.
-func (p *Pipeline) ReportAnswer() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.answeredLocked()
+func (h *Health) ReportAnswer() {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	h.answered()
 }
 
 // ReportSuccess records that the remote has answered a request, which ends a failure.
-func (p *Pipeline) ReportSuccess() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.succeededLocked()
+func (h *Health) ReportSuccess() {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	h.succeeded()
 }
 
-// succeededLocked is ReportSuccess for a caller that holds mu.
-func (p *Pipeline) succeededLocked() {
-	h := p.state
+// succeeded is ReportSuccess for a caller that holds shared.mu.
+func (h *Health) succeeded() {
 	if h.err == nil && !h.unreachable || h.mustWait() {
 		return
 	}
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	p.wakeAll()
-	p.state = health{}
-	close(p.recovered)
-	p.recovered = make(chan struct{})
+	h.wakeAll()
+	h.outage = outage{}
+	close(h.recovered)
+	h.recovered = make(chan struct{})
 }
 
 // Retry calls request for a reader, and calls it again as long as the remote is unreachable, until ctx ends or the
 // deadline passes. While the remote is unreachable, only one request of the pipeline is sent at a time. retry, which
 // may be nil, repeats the request in the background after Retry has returned.
-func (p *Pipeline) Retry(ctx context.Context, retry func(), request func() error) error {
-	p.mu.Lock()
-	p.addReader()
-	p.mu.Unlock()
+func (h *Health) Retry(ctx context.Context, retry func(), request func() error) error {
+	h.shared.mu.Lock()
+	h.addReader()
+	h.shared.mu.Unlock()
 	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.removeReader()
+		h.shared.mu.Lock()
+		defer h.shared.mu.Unlock()
+		h.removeReader()
 	}()
-	deadline, cancel := context.WithTimeoutCause(ctx, p.deadline, ErrDeadline)
+	deadline, cancel := context.WithTimeoutCause(ctx, h.deadline, ErrDeadline)
 	defer cancel()
 	for {
-		probe, err := p.admit(deadline)
+		probe, err := h.admit(deadline)
 		if err != nil {
 			return err
 		}
 		err = request()
-		p.mu.Lock()
+		h.shared.mu.Lock()
 		switch {
 		case err == nil:
-			p.succeededLocked()
+			h.succeeded()
 		case !IsUnreachable(err) && ctx.Err() == nil:
-			p.answeredLocked()
+			h.answered()
 		default:
-			p.failedLocked(err, retry, probe)
+			h.failed(err, retry, probe)
 		}
-		p.mu.Unlock()
+		h.shared.mu.Unlock()
 		if err == nil || !IsUnreachable(err) || ctx.Err() != nil {
 			return err
 		}
@@ -277,79 +273,82 @@ func (p *Pipeline) Retry(ctx context.Context, retry func(), request func() error
 }
 
 // admit waits until a request may be sent (mayRequest). probe is true if that request is the probe.
-func (p *Pipeline) admit(ctx context.Context) (probe bool, err error) {
+func (h *Health) admit(ctx context.Context) (probe bool, err error) {
 	for {
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
+		h.shared.mu.Lock()
+		if h.shared.closed {
+			h.shared.mu.Unlock()
 			return false, ErrClosed
 		}
-		may, probe := p.mayRequest()
-		cause := p.state.err
-		if !may && p.state.changed == nil {
-			p.state.changed = make(chan struct{})
+		may, probe := h.mayRequest()
+		cause := h.err
+		if !may && h.changed == nil {
+			h.changed = make(chan struct{})
 		}
-		changed := p.state.changed
+		changed := h.changed
 		if !may {
-			p.admitting++
+			h.admitting++
 		}
-		p.mu.Unlock()
+		h.shared.mu.Unlock()
 		if may {
 			return probe, nil
 		}
 		select {
 		case <-changed:
-		case <-p.stop:
+		case <-h.shared.stop:
 		case <-ctx.Done():
 		}
-		p.mu.Lock()
-		p.admitting--
-		p.mu.Unlock()
+		h.shared.mu.Lock()
+		h.admitting--
+		h.shared.mu.Unlock()
 		if ctx.Err() != nil {
 			if errors.Is(context.Cause(ctx), ErrDeadline) {
-				return false, p.DeadlineError(cause)
+				return false, h.DeadlineError(cause)
 			}
 			return false, ctx.Err()
 		}
 	}
 }
 
+// Deadline returns how long a reader waits for contents.
+func (h *Health) Deadline() time.Duration { return h.deadline }
+
 // DeadlineError returns the error for a reader whose deadline has passed. cause is the reason why the remote is
 // unreachable, or nil if it is reachable.
-func (p *Pipeline) DeadlineError(cause error) error {
+func (h *Health) DeadlineError(cause error) error {
 	if cause == nil {
-		return fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
+		return fmt.Errorf("%w after %s", ErrDeadline, h.deadline)
 	}
-	return fmt.Errorf("%w after %s: %w", ErrDeadline, p.deadline, cause)
+	return fmt.Errorf("%w after %s: %w", ErrDeadline, h.deadline, cause)
 }
 
 // Reachable reports whether the remote counts as reachable.
-func (p *Pipeline) Reachable() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.state.unreachable
+func (h *Health) Reachable() bool {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	return !h.unreachable
 }
 
 // Recovered returns a channel that is closed when the remote next answers after a failure.
-func (p *Pipeline) Recovered() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.recovered
+func (h *Health) Recovered() <-chan struct{} {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	return h.recovered
 }
 
 // Probe calls request as soon as a request may be sent, and records the result as the state of the remote. If ctx
 // ends first, it does nothing.
-func (p *Pipeline) Probe(ctx context.Context, request func() error) {
-	probe, err := p.admit(ctx)
+func (h *Health) Probe(ctx context.Context, request func() error) {
+	probe, err := h.admit(ctx)
 	if err != nil {
 		return
 	}
 	err = request()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
 	if err == nil {
-		p.succeededLocked()
+		h.succeeded()
 	} else {
-		p.failedLocked(err, nil, probe)
+		h.failed(err, nil, probe)
 	}
 }

@@ -17,7 +17,7 @@ import (
 func awaitHealth(t *testing.T, p *Pipeline, failing bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := p.Failure(); (err != nil) == failing {
+		if _, err := p.health.Failure(); (err != nil) == failing {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -48,22 +48,22 @@ func TestFailureMendsItself(t *testing.T) {
 func TestServerThatWantsToBeLeftAloneIs(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	asked := make(chan struct{}, 1)
-	p.ReportFailure(transport.RateLimited{After: time.Hour}, func() { asked <- struct{}{} })
-	p.mu.Lock()
-	timer := p.state.timer
-	p.mu.Unlock()
+	p.health.ReportFailure(transport.RateLimited{After: time.Hour}, func() { asked <- struct{}{} })
+	p.shared.mu.Lock()
+	timer := p.health.timer
+	p.shared.mu.Unlock()
 	if timer == nil || !timer.Stop() {
 		t.Error("it is not asked again at all, or was at once")
 	}
-	p.ReportSuccess() // a request that was sent before
-	if _, err := p.Failure(); err == nil {
+	p.health.ReportSuccess() // a request that was sent before
+	if _, err := p.health.Failure(); err == nil {
 		t.Error("the answer to an earlier request ended the pause that the server asked for")
 	}
-	p.mu.Lock()
-	p.state.probing = true
-	p.mu.Unlock()
-	p.ReportSuccess()
-	if _, err := p.Failure(); err != nil || len(asked) > 0 {
+	p.shared.mu.Lock()
+	p.health.probing = true
+	p.shared.mu.Unlock()
+	p.health.ReportSuccess()
+	if _, err := p.health.Failure(); err != nil || len(asked) > 0 {
 		t.Errorf("after the probe succeeded: failure %v, asked %d times; want none, 0", err, len(asked))
 	}
 }
@@ -105,12 +105,12 @@ func TestServerThatWantsToBeLeftAloneIsByLanesThatLinger(t *testing.T) {
 func TestLongestPauseAskedForCounts(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	start := time.Now()
-	p.ReportFailure(transport.ErrUnreachable, nil)
-	p.ReportFailure(transport.RateLimited{After: time.Hour}, nil)
-	p.ReportFailure(transport.RateLimited{After: time.Minute}, nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if pause := p.state.next.Sub(start); pause < time.Hour {
+	p.health.ReportFailure(transport.ErrUnreachable, nil)
+	p.health.ReportFailure(transport.RateLimited{After: time.Hour}, nil)
+	p.health.ReportFailure(transport.RateLimited{After: time.Minute}, nil)
+	p.shared.mu.Lock()
+	defer p.shared.mu.Unlock()
+	if pause := p.health.next.Sub(start); pause < time.Hour {
 		t.Errorf("the server is asked again after %v, want an hour", pause)
 	}
 }
@@ -127,7 +127,7 @@ func TestLossesAreCounted(t *testing.T) {
 	if n := p.Prefetching(); n > 0 {
 		t.Errorf("%d still under way", n)
 	}
-	if _, err := p.Failure(); !errors.Is(err, ErrNotFound) {
+	if _, err := p.health.Failure(); !errors.Is(err, ErrNotFound) {
 		t.Errorf("health is %v", err)
 	}
 }

@@ -91,9 +91,9 @@ func TestWaitersShareOneFlight(t *testing.T) {
 		}()
 	}
 	await.Until(t, "all readers wait for one request", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		f := p.pending[blobID(1)]
+		p.shared.mu.Lock()
+		defer p.shared.mu.Unlock()
+		f := p.table.pending[blobID(1)]
 		return f != nil && f.waiters == readers
 	})
 	close(hold)
@@ -132,9 +132,9 @@ func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 		stayed <- err
 	}()
 	await.Until(t, "both readers wait for one request", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		f := p.pending[blobID(1)]
+		p.shared.mu.Lock()
+		defer p.shared.mu.Unlock()
+		f := p.table.pending[blobID(1)]
 		return f != nil && f.waiters == 2
 	})
 	cancel()
@@ -238,7 +238,7 @@ func TestFailureIsFinalAfterSomeAttempts(t *testing.T) {
 	if n := len(r.sent()); n != maxAttempts {
 		t.Errorf("%d attempts, want %d", n, maxAttempts)
 	}
-	if _, err := p.Failure(); !errors.Is(err, down) {
+	if _, err := p.health.Failure(); !errors.Is(err, down) {
 		t.Errorf("health is %v", err)
 	}
 }
@@ -282,10 +282,10 @@ func TestHydrationStaysBackForReadersOfOtherStores(t *testing.T) {
 	b := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute, Readers: shared, Log: zaptest.NewLogger(t)})
 	defer b.Close()
 	may := func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.lastPrefetch = time.Now() // a batch has just been sent
-		return b.mayPrefetch()
+		b.shared.mu.Lock()
+		defer b.shared.mu.Unlock()
+		b.pacer.lastPrefetch = time.Now() // a batch has just been sent
+		return b.pacer.mayPrefetch()
 	}
 	if !may() {
 		t.Error("nobody reads, and it stays back")

@@ -10,22 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
-)
-
-// An invalid answer (a broken pack, an object over the size limit, or one for which the disk has no room) is the
-// fault of one of the objects that were requested. To find this object, halves of the batch are requested one after
-// the other, then halves of an invalid half, and so on until the object is alone. Then the object is refused: reads
-// of it fail at once with the cause. It is requested again after refusedFirst, then after twice as long each time, up
-// to refusedTries times.
-const (
-	singleTries  = 2 // requests for a single object before it is refused
-	refusedFirst = time.Second
-	refusedTries = 6
 )
 
 // Refusal is an object whose answers were invalid, and the error that its readers see.
@@ -58,19 +45,13 @@ func (r *refusal) Error() string {
 // Unwrap returns the cause of the refusal.
 func (r *refusal) Unwrap() error { return r.Err }
 
-// refusals is the state of refused objects and of the search for them. Pipeline.mu guards it.
-type refusals struct {
+// Refusals are the objects whose answers were invalid. shared.mu guards byID.
+type Refusals struct {
+	shared     *shared
+	table      *table
 	byID       map[object.ID]*refusal
-	parts      []part        // parts that are to be requested, one after the other
-	examining  bool          // the goroutine examine is running
 	token      chan struct{} // capacity 1: requests whose answers may be invalid are sent one at a time
 	firstRetry time.Duration // refusedFirst; shorter in tests
-}
-
-// part is a half, quarter and so on of the objects of an invalid answer.
-type part struct {
-	wants []prioritize.Want
-	tries int // number of requests so far, if the part is a single object
 }
 
 // isInvalidAnswer reports whether err means that an answer arrived but was invalid.
@@ -94,78 +75,6 @@ func isLocal(err error) bool {
 	return errors.As(err, &path) || errors.Is(err, syscall.ENOSPC)
 }
 
-// bisect schedules the wants of an invalid answer for requests in smaller parts, and starts examine if needed. The
-// caller holds mu.
-func (p *Pipeline) bisect(wants []prioritize.Want, err error) {
-	if len(wants) == 0 {
-		return
-	}
-	p.split(part{wants: wants}, err)
-	if !p.refusals.examining {
-		p.refusals.examining = true
-		p.wg.Go(p.examine)
-	}
-}
-
-// split appends the halves of a part to the list of parts. Objects that readers wait for become the first half. A
-// single object is requested alone, or refused after singleTries. The caller holds mu.
-func (p *Pipeline) split(of part, err error) {
-	r := &p.refusals
-	if len(of.wants) == 1 {
-		w := of.wants[0]
-		if of.tries++; of.tries <= singleTries {
-			r.parts = append(r.parts, part{p.holdSuspects(of.wants), of.tries})
-			return
-		}
-		p.refuse(w, err)
-		return
-	}
-	var waited, rest []prioritize.Want
-	for _, w := range of.wants {
-		// Wants that readers wait for are separated from the rest, so that an invalid object in the rest does not
-		// delay them.
-		if f := p.pending[w.ID]; f != nil && f.waiters > 0 {
-			waited = append(waited, w)
-		} else {
-			rest = append(rest, w)
-		}
-	}
-	if len(waited) == 0 || len(rest) == 0 {
-		all := of.wants
-		waited, rest = all[:len(all)/2], all[len(all)/2:]
-	}
-	r.parts = append([]part{{wants: p.holdSuspects(waited)}}, append(r.parts, part{wants: p.holdSuspects(rest)})...)
-}
-
-// holdSuspects removes wants from the queue and marks them as part of a batch, so that no sender sends them. It
-// returns wants. The caller holds mu.
-func (p *Pipeline) holdSuspects(wants []prioritize.Want) []prioritize.Want {
-	held := &Batch{suspect: true, background: true}
-	for _, w := range wants {
-		if f := p.pending[w.ID]; f != nil {
-			p.queue.Drop(w.ID)
-			f.inBatch = held
-		}
-	}
-	return wants
-}
-
-// refuse records that an object is refused, and finishes its want with the refusal. The caller holds mu.
-func (p *Pipeline) refuse(w prioritize.Want, err error) {
-	r := p.refusals.byID[w.ID]
-	if r == nil {
-		r = &refusal{Refusal: Refusal{Object: w.ID, Path: w.Path}, class: w.Class, blob: true}
-	}
-	r.recordFailure(err, p.refusals.firstRetry)
-	p.refusals.byID[w.ID] = r
-	p.log.Warn("reject answer of the remote", zap.Stringer("object", w.ID), zap.String("path", w.Path), zap.Time("again", r.Next),
-		zap.Error(err))
-	if f := p.pending[w.ID]; f != nil {
-		f.inBatch = nil
-		p.finish(w.ID, f, nil, r)
-	}
-}
-
 // recordFailure counts one more invalid answer and sets the time of the next request. Errors of this host, such as a
 // full disk, never stop the automatic requests.
 func (r *refusal) recordFailure(err error, first time.Duration) {
@@ -177,163 +86,30 @@ func (r *refusal) recordFailure(err error, first time.Duration) {
 	}
 }
 
-// examine requests the parts one after the other, and refused objects when they are due, until none of either is
-// left. It runs in a goroutine of its own.
-func (p *Pipeline) examine() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-p.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	for pause := p.refusals.firstRetry / 10; ; {
-		b, tries, until := p.nextSuspect()
-		switch {
-		case b == nil && until.IsZero():
-			return
-		case b == nil:
-			select {
-			case <-time.After(min(time.Until(until), maxReaderProbe)):
-			case <-ctx.Done():
-				return
-			}
-			continue
-		}
-		probe, err := p.admit(ctx)
-		if err != nil {
-			p.mu.Lock()
-			p.refusals.examining = false
-			p.mu.Unlock()
-			return
-		}
-		b.probe = probe
-		err = p.inTurn(ctx, func() error { return p.send(ctx, b, p.Arrived) })
-		if p.examined(b, tries, err) {
-			pause = p.refusals.firstRetry / 10
-			continue
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, p.refusals.firstRetry)
-	}
-}
-
 // inTurn waits until no other request whose answer may be invalid is in flight, and then calls request.
-func (p *Pipeline) inTurn(ctx context.Context, request func() error) error {
+func (rs *Refusals) inTurn(ctx context.Context, request func() error) error {
 	select {
-	case p.refusals.token <- struct{}{}:
-		defer func() { <-p.refusals.token }()
+	case rs.token <- struct{}{}:
+		defer func() { <-rs.token }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	return request()
 }
 
-// nextSuspect returns the next batch to request. tries is the number of requests for the part so far. If b is nil, no
-// batch is due before until, or, if until is zero, none is left and examine must end.
-func (p *Pipeline) nextSuspect() (b *Batch, tries int, until time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := &p.refusals
-	for len(r.parts) > 0 && !p.closed {
-		next := r.parts[0]
-		r.parts = r.parts[1:]
-		b := &Batch{suspect: true, background: true}
-		for _, w := range next.wants {
-			f := p.pending[w.ID]
-			switch {
-			case f == nil || f.inBatch != nil && !f.inBatch.suspect:
-			case f.waiters == 0 && !f.prefetch:
-				p.finish(w.ID, f, nil, context.Canceled)
-			default:
-				f.inBatch = b
-				b.Wants = append(b.Wants, w)
-			}
-		}
-		if len(b.Wants) > 0 {
-			return b, next.tries, time.Time{}
-		}
-	}
-	var due *refusal
-	for _, of := range r.byID {
-		if of.blob && !of.Next.IsZero() && (due == nil || of.Next.Before(due.Next)) {
-			due = of
-		}
-	}
-	switch {
-	case due == nil || p.closed:
-		r.examining = false
-		return nil, 0, time.Time{}
-	case time.Now().Before(due.Next):
-		return nil, 0, due.Next
-	case p.cached(due.Object):
-		// The object arrived with another request.
-		p.forgive(due.Object)
-		return nil, 0, due.Next
-	}
-	w := prioritize.Want{ID: due.Object, Path: due.Path, Class: due.class}
-	return &Batch{suspect: true, background: true, Wants: []prioritize.Want{w}}, singleTries, time.Time{}
-}
-
-// examined records the result of a batch of suspects. It returns false if the answer was invalid.
-func (p *Pipeline) examined(b *Batch, tries int, err error) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var notOurs transport.NotOurRef
-	invalid := (isInvalidAnswer(err) || isTruncated(err)) && !errors.As(err, &notOurs)
-	switch {
-	case err == nil:
-		p.succeededLocked()
-	case invalid, !IsUnreachable(err):
-		p.answeredLocked()
-	default:
-		p.failedLocked(err, p.RetryOf(b.Wants[0]), b.probe)
-	}
-	var left []prioritize.Want
-	for _, w := range b.Wants {
-		r, f := p.refusals.byID[w.ID], p.pending[w.ID]
-		switch {
-		case f != nil && f.inBatch == b: // one of a part
-			f.inBatch = nil
-			if invalid {
-				left = append(left, w)
-			} else {
-				p.queue.Push(w) // senders handle any other failure
-			}
-		case r == nil:
-		case invalid:
-			p.refuse(w, err)
-		case IsUnreachable(err):
-			r.Next = time.Now().Add(refusedFirst)
-		default: // the remote was repaired: the object arrived, or was removed there; so all others are tried again
-			p.forgive(object.ID{})
-		}
-	}
-	if len(left) > 0 {
-		p.split(part{left, tries}, err)
-	}
-	p.wake.Broadcast()
-	return !invalid
-}
-
 // Forgive makes refused objects eligible for requests again.
-func (p *Pipeline) Forgive() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.forgive(object.ID{})
+func (rs *Refusals) Forgive() {
+	rs.shared.mu.Lock()
+	defer rs.shared.mu.Unlock()
+	rs.forgive(object.ID{})
 }
 
-// Refusals returns the refused objects in the order of their paths.
-func (p *Pipeline) Refusals() []Refusal {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// List returns the refused objects in the order of their paths.
+func (rs *Refusals) List() []Refusal {
+	rs.shared.mu.Lock()
+	defer rs.shared.mu.Unlock()
 	var all []Refusal
-	for _, r := range p.refusals.byID {
+	for _, r := range rs.byID {
 		all = append(all, r.Refusal)
 	}
 	slices.SortFunc(all, func(a, b Refusal) int {
@@ -353,70 +129,70 @@ func IsRefused(err error) bool {
 }
 
 // Refused returns the refusal of an object, or nil if the object may be requested.
-func (p *Pipeline) Refused(id object.ID) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if r := p.refusedLocked(id); r != nil {
+func (rs *Refusals) Refused(id object.ID) error {
+	rs.shared.mu.Lock()
+	defer rs.shared.mu.Unlock()
+	if r := rs.refused(id); r != nil {
 		return r
 	}
 	return nil
 }
 
-// RequestObject runs request, which fetches something other than contents: a tree, a commit with its trees, or, with
+// Request runs request, which fetches something other than contents: a tree, a commit with its trees, or, with
 // the zero id, history. After an invalid answer it returns the refusal without a request until the time of the next
 // attempt.
-func (p *Pipeline) RequestObject(ctx context.Context, id object.ID, request func() error) error {
-	p.mu.Lock()
-	r, others := p.refusedLocked(id), len(p.refusals.byID) > 0
-	p.mu.Unlock()
+func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() error) error {
+	rs.shared.mu.Lock()
+	r, others := rs.refused(id), len(rs.byID) > 0
+	rs.shared.mu.Unlock()
 	if r != nil {
 		return r
 	}
 	var err error
 	if others { // this answer may be invalid too
-		err = p.inTurn(ctx, request)
+		err = rs.inTurn(ctx, request)
 	} else {
 		err = request()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	rs.shared.mu.Lock()
+	defer rs.shared.mu.Unlock()
 	switch {
 	case err == nil:
-		delete(p.refusals.byID, id)
+		delete(rs.byID, id)
 	case isInvalidAnswer(err) && !(id.IsZero() && isLocal(err)): // history waits until the disk has room again
-		return p.recordRefusal(id, "", err)
+		return rs.record(id, "", err)
 	}
 	return err
 }
 
-// forgive removes the refusal of an object, or of all objects if id is zero. The caller holds mu.
-func (p *Pipeline) forgive(id object.ID) {
+// forgive removes the refusal of an object, or of all objects if id is zero. The caller holds shared.mu.
+func (rs *Refusals) forgive(id object.ID) {
 	if id.IsZero() {
-		clear(p.refusals.byID)
+		clear(rs.byID)
 		return
 	}
-	delete(p.refusals.byID, id)
+	delete(rs.byID, id)
 }
 
 // Error returns the text of the error that readers of the object get.
 func (r Refusal) Error() string { return (&refusal{Refusal: r}).Error() }
 
-// recordRefusal counts one more invalid answer for an object that may not be a blob, and returns its refusal. The
-// caller holds mu.
-func (p *Pipeline) recordRefusal(id object.ID, path string, err error) *refusal {
-	r := p.refusals.byID[id]
+// record counts one more invalid answer for an object that may not be a blob, and returns its refusal. The
+// caller holds shared.mu.
+func (rs *Refusals) record(id object.ID, path string, err error) *refusal {
+	r := rs.byID[id]
 	if r == nil {
 		r = &refusal{Refusal: Refusal{Object: id, Path: path}}
-		p.refusals.byID[id] = r
+		rs.byID[id] = r
 	}
-	r.recordFailure(err, p.refusals.firstRetry)
+	r.recordFailure(err, rs.firstRetry)
 	return r
 }
 
-// refusedLocked returns the refusal of an object, or nil if the object may be requested now. The caller holds mu.
-func (p *Pipeline) refusedLocked(id object.ID) *refusal {
-	r := p.refusals.byID[id]
-	if r == nil || p.cached(id) || !r.blob && !r.Next.IsZero() && !time.Now().Before(r.Next) {
+// refused returns the refusal of an object, or nil if the object may be requested now. The caller holds shared.mu.
+func (rs *Refusals) refused(id object.ID) *refusal {
+	r := rs.byID[id]
+	if r == nil || rs.table.cached(id) || !r.blob && !r.Next.IsZero() && !time.Now().Before(r.Next) {
 		return nil
 	}
 	return r

@@ -38,15 +38,15 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 	p, r := spoiling(t, bad, &mended)
 	p.Queue(wants(0, 64, prioritize.Source))
 	refused := func() *refusal {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		p.shared.mu.Lock()
+		defer p.shared.mu.Unlock()
 		return p.refusals.byID[bad]
 	}
 	await.Until(t, "the refusal is final", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		p.shared.mu.Lock()
+		defer p.shared.mu.Unlock()
 		of := p.refusals.byID[bad]
-		return of != nil && of.Next.IsZero() && !p.refusals.examining
+		return of != nil && of.Next.IsZero() && !p.examiner.examining
 	})
 	asked := 0
 	for _, b := range r.sent() {
@@ -69,9 +69,9 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 		t.Errorf("requests for a refused object: got %d, want none", n)
 	}
 	mended.Store(true)
-	p.mu.Lock()
-	p.forgive(object.ID{})
-	p.mu.Unlock()
+	p.shared.mu.Lock()
+	p.refusals.forgive(object.ID{})
+	p.shared.mu.Unlock()
 	if _, err := p.Wait(context.Background(), want(7), Neighbours{Patience: HedgeAfter}); err != nil || refused() != nil {
 		t.Errorf("wait after the refusal was forgiven: %v", err)
 	}
@@ -102,9 +102,9 @@ func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 		}()
 	}
 	await.Until(t, "all callers wait and the pipeline pauses for a second", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.readersWaiting == cap(got) && p.state.pause >= time.Second
+		p.shared.mu.Lock()
+		defer p.shared.mu.Unlock()
+		return p.health.readersWaiting == cap(got) && p.health.pause >= time.Second
 	})
 	sent := r.sent()
 	if n := len(sent); n > ForegroundSenders+backgroundSenders+8 || len(sent[n-1]) != 1 || most.Load() != 1 {
@@ -125,7 +125,7 @@ func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
 	p.refusals.firstRetry = time.Millisecond
 	asked := 0
 	ask := func() error {
-		return p.RequestObject(context.Background(), object.ID{}, func() error {
+		return p.refusals.Request(context.Background(), object.ID{}, func() error {
 			asked++
 			return AnswerError{Err: errors.New("larger than it says")}
 		})
@@ -142,9 +142,9 @@ func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
 	if asked != refusedTries+1 {
 		t.Errorf("requests for history: got %d, want %d", asked, refusedTries+1)
 	}
-	p.mu.Lock()
-	p.forgive(object.ID{})
-	p.mu.Unlock()
+	p.shared.mu.Lock()
+	p.refusals.forgive(object.ID{})
+	p.shared.mu.Unlock()
 	if ask(); asked != refusedTries+2 {
 		t.Errorf("requests after the refusal was forgiven: got %d, want one more", asked-refusedTries-1)
 	}

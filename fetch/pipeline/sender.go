@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -49,26 +48,19 @@ const (
 // runSender sends batches until the pipeline closes. Every sender sends foreground wants (those
 // that readers wait for, and their neighbours) first. Only background senders send the rest.
 func (p *Pipeline) runSender(background bool) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := p.shared.context()
 	defer cancel()
-	go func() {
-		select {
-		case <-p.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	for {
 		b := p.nextBatch(background)
 		if b == nil {
 			return
 		}
 		if !b.background {
-			p.foreground.Add(1)
+			p.pacer.foreground.Add(1)
 		}
 		p.sendBatch(ctx, b)
 		if !b.background {
-			p.foreground.Add(-1)
+			p.pacer.foreground.Add(-1)
 		}
 	}
 }
@@ -76,132 +68,71 @@ func (p *Pipeline) runSender(background bool) {
 // nextBatch waits for wants that a sender may send, and returns them as a batch. background states whether it is a
 // background sender. nextBatch returns nil when the pipeline is closed.
 func (p *Pipeline) nextBatch(background bool) *Batch {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.shared.mu.Lock()
+	defer p.shared.mu.Unlock()
 	for {
-		if p.closed {
+		if p.shared.closed {
 			return nil
 		}
-		best, ok := p.queue.Best()
-		if p.state.unreachable {
+		best, ok := p.table.queue.Best()
+		if p.health.unreachable {
 			if b := p.takeProbe(best, ok, background); b != nil {
 				return b
 			}
-			p.wake.Wait()
+			p.shared.wake.Wait()
 			continue
 		}
 		switch {
 		case ok && best <= prioritize.Sibling:
-			p.mu.Unlock()
+			p.shared.mu.Unlock()
 			time.Sleep(gatherTime)
-			p.mu.Lock()
-			if p.state.unreachable { // a request has failed during the sleep
+			p.shared.mu.Lock()
+			if p.health.unreachable { // a request has failed during the sleep
 				continue
 			}
-			if b := p.takeBatch(prioritize.Sibling, foregroundBatch); b != nil {
+			if b := p.table.take(prioritize.Sibling, foregroundBatch); b != nil {
 				return b
 			}
-		case ok && background && (best <= prioritize.Readahead || p.mayPrefetch()):
+		case ok && background && (best <= prioritize.Readahead || p.pacer.mayPrefetch()):
 			if b := p.takeBackground(best); b != nil {
 				return b
 			}
 		default:
-			p.wake.Wait()
+			p.shared.wake.Wait()
 		}
 	}
 }
 
-// Readers records when a reader of any store of the process last began to wait. All stores share the host's
-// connection to the network, so prefetches of any store are delayed for readers of every store. Only the beginning of
-// a wait counts: otherwise a reader that waits for a hanging remote would delay the prefetches of all other stores.
-type Readers struct{ last atomic.Int64 } // nanoseconds since 1970
-
-// active reports whether a reader of any store has begun to wait within activeTime.
-func (r *Readers) active(now time.Time) bool {
-	return now.Sub(time.Unix(0, r.last.Load())) < activeTime
-}
-
-// NoteReader records that a reader begins to wait, or is about to.
-func (p *Pipeline) NoteReader() {
-	now := time.Now().UnixNano()
-	p.lastReader.Store(now)
-	p.readers.last.Store(now)
-}
-
-// mayPrefetch reports whether a prefetch batch may be sent now. If not, it wakes the senders after activeTime, so
-// that they check again. The caller holds mu.
-func (p *Pipeline) mayPrefetch() bool {
-	now := time.Now()
-	active := p.foreground.Load() > 0 || p.readers.active(now)
-	if !active || now.Sub(p.lastPrefetch) > prefetchInterval {
-		return true
-	}
-	time.AfterFunc(activeTime, p.wake.Broadcast)
-	return false
-}
-
 // takeBackground returns the next batch for a background sender, or nil if there are no wants. best is the most
-// urgent class in the queue. The caller holds mu.
+// urgent class in the queue. The caller holds shared.mu.
 func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
-	size, now := p.prefetchSize, time.Now()
-	if best == prioritize.Readahead && now.Before(p.crawlingUntil) {
-		size = p.crawlSize
-		p.crawlSize = min(4*p.crawlSize, MaxCrawlBatch)
-		p.crawlingUntil = now.Add(crawlTime)
-	}
-	b := p.takeBatch(prioritize.Last, size)
+	now := time.Now()
+	size := p.pacer.batchSize(best, now)
+	b := p.table.take(prioritize.Last, size)
 	if b == nil {
 		return nil
 	}
 	b.background = true
-	if best > prioritize.Readahead {
-		p.lastPrefetch = now
-		if len(b.Wants) == size {
-			p.prefetchSize = min(2*size, MaxPrefetchBatch)
-		}
-	}
+	p.pacer.noteBatch(best, len(b.Wants) == size, now)
 	return b
 }
 
 // takeProbe returns a batch with only the most urgent want, whose result shows whether the remote answers again. It
-// returns nil if no probe may be sent now. The caller holds mu.
+// returns nil if no probe may be sent now. The caller holds shared.mu.
 func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch {
 	if !ok || !background && best > prioritize.Sibling {
 		return nil
 	}
-	if may, _ := p.mayRequest(); !may {
+	if may, _ := p.health.mayRequest(); !may {
 		return nil
 	}
-	b := p.takeBatch(prioritize.Last, 1)
+	b := p.table.take(prioritize.Last, 1)
 	if b == nil { // the contents are on this host already
-		p.state.probing = false
-		p.wakeAll()
+		p.health.probing = false
+		p.health.wakeAll()
 		return nil
 	}
 	b.probe, b.background = true, best > prioritize.Sibling
-	return b
-}
-
-// takeBatch returns a batch of up to n of the most urgent wants, none less urgent than worst; nil if there are none.
-// Wants whose contents are on this host are finished instead. The caller holds mu.
-func (p *Pipeline) takeBatch(worst prioritize.Class, n int) *Batch {
-	b := &Batch{}
-	for _, w := range p.queue.Take(worst, n) {
-		f := p.pending[w.ID]
-		if p.cached(w.ID) {
-			p.finish(w.ID, f, nil, nil)
-			continue
-		}
-		b.Wants = append(b.Wants, w)
-		f.inBatch = b
-		f.attempts++
-		if f.waiters > 0 {
-			b.urgent.Add(1)
-		}
-	}
-	if len(b.Wants) == 0 {
-		return nil
-	}
 	return b
 }
 
@@ -217,73 +148,63 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	isRefused := errors.As(err, &refused)
 	invalid := !isRefused && isInvalidAnswer(err)
 	var retry, suspects []prioritize.Want
-	p.mu.Lock()
+	p.shared.mu.Lock()
 	switch {
 	case err == nil && b.probe:
-		p.succeededLocked()
+		p.health.succeeded()
 	case err != nil:
 		if !IsUnreachable(err) {
-			p.answeredLocked()
+			p.health.answered()
 		}
 		if !invalid {
-			p.failedLocked(err, p.RetryOf(b.Wants[0]), b.probe)
+			p.health.failed(err, p.RetryOf(b.Wants[0]), b.probe)
 		}
 	}
 	for _, w := range b.Wants {
-		f := p.pending[w.ID]
+		f := p.table.pending[w.ID]
 		if f == nil || f.inBatch != b {
 			continue // finished by Arrived
 		}
 		f.inBatch = nil
 		switch {
 		case isRefused && refused.ID == w.ID:
-			p.finish(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w", w.ID, ErrNotFound))
-		case p.closed:
-			p.finish(w.ID, f, nil, ErrClosed)
+			p.table.finish(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w", w.ID, ErrNotFound))
+		case p.shared.closed:
+			p.table.finish(w.ID, f, nil, ErrClosed)
 		case f.waiters == 0 && !f.prefetch:
-			p.finish(w.ID, f, nil, context.Canceled)
+			p.table.finish(w.ID, f, nil, context.Canceled)
 		case isRefused:
 			f.attempts-- // one unknown id makes its whole batch fail, so this attempt does not count for the others
-			p.queue.Push(w)
+			p.table.queue.Push(w)
 		case err == nil && f.attempts >= 2:
 			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
-			p.failedLocked(lost, p.RetryOf(w), false)
-			p.finish(w.ID, f, nil, lost)
+			p.health.failed(lost, p.RetryOf(w), false)
+			p.table.finish(w.ID, f, nil, lost)
 		case invalid || isTruncated(err) && f.attempts >= maxAttempts && f.waiters == 0:
 			suspects = append(suspects, w)
-		case err != nil && (IsFinal(err) || f.attempts >= maxAttempts && p.givesUp(f, err)):
-			p.finish(w.ID, f, nil, fmt.Errorf("fetch %d blobs: %w", len(b.Wants), err))
+		case err != nil && (IsFinal(err) || f.attempts >= maxAttempts && givesUp(f, err)):
+			p.table.finish(w.ID, f, nil, fmt.Errorf("fetch %d blobs: %w", len(b.Wants), err))
 		default:
 			retry = append(retry, w)
 		}
 	}
-	p.bisect(suspects, err)
+	p.examiner.bisect(suspects, err)
 	if IsUnreachable(err) || err == nil {
-		p.requeue(retry)
+		p.table.requeue(retry)
 	} else if len(retry) > 0 {
-		time.AfterFunc(min(firstProbe<<p.pending[retry[0].ID].attempts, maxReaderProbe), func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.requeue(retry)
+		time.AfterFunc(min(firstProbe<<p.table.pending[retry[0].ID].attempts, maxReaderProbe), func() {
+			p.shared.mu.Lock()
+			defer p.shared.mu.Unlock()
+			p.table.requeue(retry)
 		})
 	}
-	p.wake.Broadcast()
-	p.mu.Unlock()
-}
-
-// requeue queues those of wants again that are still pending and not in a batch. The caller holds mu.
-func (p *Pipeline) requeue(wants []prioritize.Want) {
-	for _, w := range wants {
-		if f := p.pending[w.ID]; f != nil && f.inBatch == nil && !p.closed {
-			p.queue.Push(w)
-		}
-	}
-	p.wake.Broadcast()
+	p.shared.wake.Broadcast()
+	p.shared.mu.Unlock()
 }
 
 // givesUp reports whether the pipeline gives a want up after maxAttempts, given the last error. It does not while the
-// remote is unreachable. The caller holds mu.
-func (p *Pipeline) givesUp(f *Pending, err error) bool {
+// remote is unreachable. The caller holds shared.mu.
+func givesUp(f *Pending, err error) bool {
 	var second SessionRemoteError
 	if errors.As(err, &second) && IsUnreachable(second.Err) {
 		return f.waiters == 0
@@ -301,45 +222,14 @@ func IsFinal(err error) bool {
 // Arrived finishes the want for a verified blob. The caller has stored its contents where later
 // reads find them; data is nil if they are large.
 func (p *Pipeline) Arrived(id object.ID, data []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.succeededLocked()
-	if f := p.pending[id]; f != nil {
+	p.shared.mu.Lock()
+	defer p.shared.mu.Unlock()
+	p.health.succeeded()
+	if f := p.table.pending[id]; f != nil {
 		if f.inBatch == nil {
-			p.queue.Drop(id) // another request has fetched the blob
+			p.table.queue.Drop(id) // another request has fetched the blob
 		}
-		p.finish(id, f, data, nil)
+		p.table.finish(id, f, data, nil)
 	}
 	delete(p.refusals.byID, id)
-}
-
-// Pause blocks while the reading of the answer to batch b must be paused: b is a background batch, foreground batches
-// are in flight, and no reader waits for a part of b. It blocks for at most MaxPause. The error is that of ctx.
-func (p *Pipeline) Pause(ctx context.Context, b *Batch) error {
-	return WaitWhile(ctx, MaxPause, func() bool { return b.background && p.foreground.Load() > 0 && b.urgent.Load() == 0 })
-}
-
-// Busy reports whether foreground requests are in flight, a reader has begun to wait within idleTime, or a process
-// reads the whole tree.
-func (p *Pipeline) Busy() bool {
-	if p.foreground.Load() > 0 || time.Since(time.Unix(0, p.lastReader.Load())) < idleTime {
-		return true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Now().Before(p.crawlingUntil)
-}
-
-// WaitWhile blocks while cond returns true, but for at most limit. It returns the error of ctx.
-func WaitWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
-	for start := time.Now(); cond() && time.Since(start) < limit; {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return ctx.Err()
 }

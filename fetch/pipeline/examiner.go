@@ -1,0 +1,228 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// An invalid answer (a broken pack, an object over the size limit, or one for which the disk has no room) is the
+// fault of one of the objects that were requested. To find this object, halves of the batch are requested one after
+// the other, then halves of an invalid half, and so on until the object is alone. Then the object is refused: reads
+// of it fail at once with the cause. It is requested again after refusedFirst, then after twice as long each time, up
+// to refusedTries times.
+const (
+	singleTries  = 2 // requests for a single object before it is refused
+	refusedFirst = time.Second
+	refusedTries = 6
+)
+
+// part is a half, quarter and so on of the objects of an invalid answer.
+type part struct {
+	wants []prioritize.Want
+	tries int // number of requests so far, if the part is a single object
+}
+
+// examiner searches the objects that made answers invalid, and requests refused blobs again when they are due. shared.mu guards parts
+// and examining.
+type examiner struct {
+	shared   *shared
+	table    *table
+	health   *Health
+	refusals *Refusals
+	send     func(ctx context.Context, b *Batch) error // sends a batch and reports the blobs that arrive to the pipeline
+	retryOf  func(w prioritize.Want) func()            // Pipeline.RetryOf
+	log      *zap.Logger
+
+	parts     []part // parts that are to be requested, one after the other
+	examining bool   // the goroutine examine is running
+}
+
+// bisect schedules the wants of an invalid answer for requests in smaller parts, and starts examine if needed. The
+// caller holds shared.mu.
+func (e *examiner) bisect(wants []prioritize.Want, err error) {
+	if len(wants) == 0 {
+		return
+	}
+	e.split(part{wants: wants}, err)
+	if !e.examining {
+		e.examining = true
+		e.shared.wg.Go(e.examine)
+	}
+}
+
+// split appends the halves of a part to the list of parts. Objects that readers wait for become the first half. A
+// single object is requested alone, or refused after singleTries. The caller holds shared.mu.
+func (e *examiner) split(of part, err error) {
+	if len(of.wants) == 1 {
+		w := of.wants[0]
+		if of.tries++; of.tries <= singleTries {
+			e.parts = append(e.parts, part{e.table.hold(of.wants), of.tries})
+			return
+		}
+		e.refuse(w, err)
+		return
+	}
+	var waited, rest []prioritize.Want
+	for _, w := range of.wants {
+		// Wants that readers wait for are separated from the rest, so that an invalid object in the rest does not
+		// delay them.
+		if f := e.table.pending[w.ID]; f != nil && f.waiters > 0 {
+			waited = append(waited, w)
+		} else {
+			rest = append(rest, w)
+		}
+	}
+	if len(waited) == 0 || len(rest) == 0 {
+		all := of.wants
+		waited, rest = all[:len(all)/2], all[len(all)/2:]
+	}
+	e.parts = append([]part{{wants: e.table.hold(waited)}}, append(e.parts, part{wants: e.table.hold(rest)})...)
+}
+
+// refuse records that an object is refused, and finishes its want with the refusal. The caller holds shared.mu.
+func (e *examiner) refuse(w prioritize.Want, err error) {
+	r := e.refusals.byID[w.ID]
+	if r == nil {
+		r = &refusal{Refusal: Refusal{Object: w.ID, Path: w.Path}, class: w.Class, blob: true}
+	}
+	r.recordFailure(err, e.refusals.firstRetry)
+	e.refusals.byID[w.ID] = r
+	e.log.Warn("reject answer of the remote", zap.Stringer("object", w.ID), zap.String("path", w.Path), zap.Time("again", r.Next),
+		zap.Error(err))
+	if f := e.table.pending[w.ID]; f != nil {
+		f.inBatch = nil
+		e.table.finish(w.ID, f, nil, r)
+	}
+}
+
+// examine requests the parts one after the other, and refused objects when they are due, until none of either is
+// left. It runs in a goroutine of its own.
+func (e *examiner) examine() {
+	ctx, cancel := e.shared.context()
+	defer cancel()
+	for pause := e.refusals.firstRetry / 10; ; {
+		b, tries, until := e.nextSuspect()
+		switch {
+		case b == nil && until.IsZero():
+			return
+		case b == nil:
+			select {
+			case <-time.After(min(time.Until(until), maxReaderProbe)):
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		probe, err := e.health.admit(ctx)
+		if err != nil {
+			e.shared.mu.Lock()
+			e.examining = false
+			e.shared.mu.Unlock()
+			return
+		}
+		b.probe = probe
+		err = e.refusals.inTurn(ctx, func() error { return e.send(ctx, b) })
+		if e.examined(b, tries, err) {
+			pause = e.refusals.firstRetry / 10
+			continue
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, e.refusals.firstRetry)
+	}
+}
+
+// nextSuspect returns the next batch to request. tries is the number of requests for the part so far. If b is nil, no
+// batch is due before until, or, if until is zero, none is left and examine must end.
+func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
+	e.shared.mu.Lock()
+	defer e.shared.mu.Unlock()
+	for len(e.parts) > 0 && !e.shared.closed {
+		next := e.parts[0]
+		e.parts = e.parts[1:]
+		b := &Batch{suspect: true, background: true}
+		for _, w := range next.wants {
+			f := e.table.pending[w.ID]
+			switch {
+			case f == nil || f.inBatch != nil && !f.inBatch.suspect:
+			case f.waiters == 0 && !f.prefetch:
+				e.table.finish(w.ID, f, nil, context.Canceled)
+			default:
+				f.inBatch = b
+				b.Wants = append(b.Wants, w)
+			}
+		}
+		if len(b.Wants) > 0 {
+			return b, next.tries, time.Time{}
+		}
+	}
+	var due *refusal
+	for _, of := range e.refusals.byID {
+		if of.blob && !of.Next.IsZero() && (due == nil || of.Next.Before(due.Next)) {
+			due = of
+		}
+	}
+	switch {
+	case due == nil || e.shared.closed:
+		e.examining = false
+		return nil, 0, time.Time{}
+	case time.Now().Before(due.Next):
+		return nil, 0, due.Next
+	case e.table.cached(due.Object):
+		// The object arrived with another request.
+		e.refusals.forgive(due.Object)
+		return nil, 0, due.Next
+	}
+	w := prioritize.Want{ID: due.Object, Path: due.Path, Class: due.class}
+	return &Batch{suspect: true, background: true, Wants: []prioritize.Want{w}}, singleTries, time.Time{}
+}
+
+// examined records the result of a batch of suspects. It returns false if the answer was invalid.
+func (e *examiner) examined(b *Batch, tries int, err error) bool {
+	e.shared.mu.Lock()
+	defer e.shared.mu.Unlock()
+	var notOurs transport.NotOurRef
+	invalid := (isInvalidAnswer(err) || isTruncated(err)) && !errors.As(err, &notOurs)
+	switch {
+	case err == nil:
+		e.health.succeeded()
+	case invalid, !IsUnreachable(err):
+		e.health.answered()
+	default:
+		e.health.failed(err, e.retryOf(b.Wants[0]), b.probe)
+	}
+	var left []prioritize.Want
+	for _, w := range b.Wants {
+		r, f := e.refusals.byID[w.ID], e.table.pending[w.ID]
+		switch {
+		case f != nil && f.inBatch == b: // one of a part
+			f.inBatch = nil
+			if invalid {
+				left = append(left, w)
+			} else {
+				e.table.queue.Push(w) // senders handle any other failure
+			}
+		case r == nil:
+		case invalid:
+			e.refuse(w, err)
+		case IsUnreachable(err):
+			r.Next = time.Now().Add(refusedFirst)
+		default: // the remote was repaired: the object arrived, or was removed there; so all others are tried again
+			e.refusals.forgive(object.ID{})
+		}
+	}
+	if len(left) > 0 {
+		e.split(part{left, tries}, err)
+	}
+	e.shared.wake.Broadcast()
+	return !invalid
+}
