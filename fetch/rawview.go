@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -18,7 +19,7 @@ import (
 type RawView struct {
 	store *Store
 	tree  atomic.Pointer[object.ID] // the tree that the mount shows
-	ahead readahead
+	ahead readahead.Tracker
 
 	gone chan struct{} // closed by Close
 
@@ -105,7 +106,7 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 
 // NoteLookup records that a reader looked at a file. Readers that look at what was read ahead are
 // crawlers.
-func (v *RawView) NoteLookup(b Blob) { v.ahead.looked(b.ID) }
+func (v *RawView) NoteLookup(b Blob) { v.ahead.Looked(b.ID) }
 
 // openStored returns a blob's contents as they are stored. If they have to be fetched, the wants of
 // along are sent in the same request.

@@ -125,7 +125,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 // Open returns a file's contents as checkout would write them. It fetches them, and their
 // neighbours, if they are not on this host.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
-	v.ahead.looked(b.ID)
+	v.ahead.Looked(b.ID)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 
