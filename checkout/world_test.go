@@ -250,7 +250,7 @@ func (w *world) checkout(j *Journal) *Checkout {
 			return lock, nil
 		},
 		Device: func() (uint32, error) { return 1, nil },
-		Added:  w.tree.Added, Redirects: func() []string { return nil }, Show: func(object.ID) {},
+		Added:  w.tree.Overlay().Added, Redirects: func() []string { return nil }, Show: func(object.ID) {},
 	}
 }
 

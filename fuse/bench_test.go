@@ -35,8 +35,8 @@ func TestMemoryPerPath(t *testing.T) {
 	m.src.KnowsSizes.Store(true)
 	before := residentBytes(t)
 	requests, cold := m.timed(m.dir, "find", ".", "-size", "+100k")
-	perPath := float64(residentBytes(t)-before) / float64(m.tree.Counts().Nodes)
-	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Counts().Nodes, perPath, cold, requests)
+	perPath := float64(residentBytes(t)-before) / float64(m.tree.Base().Counts().Nodes)
+	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Base().Counts().Nodes, perPath, cold, requests)
 	if perPath > 300 && !raceEnabled {
 		t.Errorf("resident memory per path: got %.0f bytes, want at most 300", perPath)
 	}

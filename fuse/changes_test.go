@@ -39,7 +39,7 @@ type asker struct {
 
 func (a *asker) ask() []string {
 	a.Helper()
-	c, err := a.tree.Changes(a.token)
+	c, err := a.tree.Monitor().Changes(a.token)
 	if err != nil || c.All {
 		a.Fatalf("changes since %s: got %+v, %v", a.token, c, err)
 	}
@@ -53,7 +53,7 @@ func (a *asker) ask() []string {
 func TestWritesIntoTheCacheAreTold(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: pattern(10_000)}, "dir/other": {Data: "other"}}, Options{})
 	m.src.KnowsSizes.Store(true)
-	a := &asker{m, m.tree.StartToken()}
+	a := &asker{m, m.tree.Monitor().StartToken()}
 	for _, name := range []string{"dir/known", "new"} {
 		f, err := os.OpenFile(m.path(name), os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {
@@ -90,7 +90,7 @@ func TestWritesIntoTheCacheAreTold(t *testing.T) {
 // A file that is open but not written any more is eventually not reported as changed.
 func TestWritesEnd(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{"f": {Data: "data"}}, Options{})
-	a := &asker{m, m.tree.StartToken()}
+	a := &asker{m, m.tree.Monitor().StartToken()}
 	f, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestWritesEnd(t *testing.T) {
 // Reading the capabilities of a file is not reported as a change.
 func TestCapabilitiesAreNoWrite(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{"f": {Data: "data"}}, Options{})
-	a := &asker{m, m.tree.StartToken()}
+	a := &asker{m, m.tree.Monitor().StartToken()}
 	var value [20]byte
 	if _, err := unix.Getxattr(m.path("f"), capability, value[:]); !errors.Is(err, unix.ENODATA) {
 		t.Errorf("read the file's capabilities: got %v, want ENODATA", err)
@@ -128,7 +128,7 @@ func TestCapabilitiesAreNoWrite(t *testing.T) {
 // Invalidating the kernel's attributes does not deadlock with writes that are in progress.
 func TestRefreshWhileWriting(t *testing.T) {
 	m := tracked(t, map[string]worktreetest.File{}, Options{})
-	a := &asker{m, m.tree.StartToken()}
+	a := &asker{m, m.tree.Monitor().StartToken()}
 	cmd := exec.Command("sh", "-c", `i=0; while [ $i -lt 300 ]; do echo line >>log; echo $i >f$((i%10)); i=$((i+1)); done`)
 	cmd.Dir = m.dir
 	if err := cmd.Start(); err != nil {

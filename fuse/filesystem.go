@@ -108,7 +108,7 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsO
 	st.Bsize = max(st.Bsize, 4096)
 	*out = raw.StatfsOut{
 		Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail, Bsize: uint32(st.Bsize), Frsize: uint32(st.Bsize),
-		Files: uint64(f.tree.Counts().Nodes) + st.Ffree, Ffree: st.Ffree, NameLen: object.MaxNameLen,
+		Files: uint64(f.tree.Base().Counts().Nodes) + st.Ffree, Ffree: st.Ffree, NameLen: object.MaxNameLen,
 	}
 	return raw.OK
 }

@@ -122,7 +122,7 @@ func TestTmpfile(t *testing.T) {
 		}
 		unix.Write(fd, []byte("lost"))
 		unix.Close(fd)
-		m.until("the unnamed file is removed", func() bool { return m.tree.Stats().Contents == 1 })
+		m.until("the unnamed file is removed", func() bool { return m.tree.Overlay().Stats().Contents == 1 })
 	}
 }
 

@@ -134,8 +134,8 @@ func TestStatFS(t *testing.T) {
 	if here.Namelen != object.MaxNameLen || here.Blocks != root.Blocks || here.Bsize != root.Bsize || here.Flags&unix.ST_RDONLY == 0 {
 		t.Errorf("statfs of the mount: got %+v, want that of /, %+v", here, root)
 	}
-	if here.Files-here.Ffree != uint64(m.tree.Counts().Nodes) {
-		t.Errorf("statfs reports %d used files, but there are %d nodes", here.Files-here.Ffree, m.tree.Counts().Nodes)
+	if here.Files-here.Ffree != uint64(m.tree.Base().Counts().Nodes) {
+		t.Errorf("statfs reports %d used files, but there are %d nodes", here.Files-here.Ffree, m.tree.Base().Counts().Nodes)
 	}
 }
 

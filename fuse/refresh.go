@@ -9,5 +9,5 @@ func (s *Server) Refresh(nodes []worktree.Node) {
 	for _, n := range nodes {
 		s.raw.InodeNotify(uint64(n), -1, 0) // an error means that the kernel does not know the node, so no program writes to it
 	}
-	s.fs.tree.Refreshed(nodes)
+	s.fs.tree.Monitor().Refreshed(nodes)
 }

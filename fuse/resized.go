@@ -39,7 +39,7 @@ func (r *resized) generation(n worktree.Node) uint64 {
 		delete(r.hidden, n)
 		r.mu.Unlock()
 	}
-	w, shift := r.tree.Shown(n)
+	w, shift := r.tree.Kernel().Shown(n)
 	return uint64(w.Load() >> shift & generationBits >> generationShift)
 }
 
@@ -63,7 +63,7 @@ func (r *resized) add(n worktree.Node) {
 	}
 	r.hidden[n] = true
 	r.any.Store(true)
-	w, shift := r.tree.Shown(n)
+	w, shift := r.tree.Kernel().Shown(n)
 	for {
 		have := w.Load()
 		next := (have>>shift + 1<<generationShift) & generationBits

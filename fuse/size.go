@@ -37,7 +37,7 @@ import (
 // the first GETATTR still returns its reply.
 //
 // The state survives a takeover, because it is stored in four bits that a Tree keeps for each node
-// (worktree.Tree.Shown): the lower two are a sizeState, the upper two the generation (see the type resized).
+// (worktree.Kernel.Shown): the lower two are a sizeState, the upper two the generation (see the type resized).
 type sizes struct {
 	tree    *worktree.Tree
 	sending [64]sync.Mutex // by node id modulo 64: held while a size is stored in the kernel
@@ -65,14 +65,14 @@ func (s *sizes) state(n worktree.Node) sizeState {
 	if n.Own() {
 		return sizeKnown // the size of an overlay file is always known
 	}
-	w, shift := s.tree.Shown(n)
+	w, shift := s.tree.Kernel().Shown(n)
 	return sizeState(w.Load() >> shift & sizeBits)
 }
 
 // set changes the state of a node to the state to, if the state is from. It returns false, and changes nothing, if the
 // node is in another state.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
-	w, shift := s.tree.Shown(n)
+	w, shift := s.tree.Kernel().Shown(n)
 	for {
 		have := w.Load()
 		if sizeState(have>>shift&sizeBits) != from {

@@ -259,7 +259,7 @@ func TestTakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tree.Close()
-	if n := tree.Changed(); n != 0 {
+	if n := tree.Overlay().Changed(); n != 0 {
 		t.Errorf("changes after the test: got %d, want 0", n)
 	}
 }

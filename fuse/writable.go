@@ -28,7 +28,7 @@ var (
 // fillEntry sets a reply that contains an entry, for which the kernel counts a look-up of the node. The tree's lookup
 // count is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply.
 func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
-	f.tree.Remember(a.Node)
+	f.tree.Kernel().Remember(a.Node)
 	a, until := f.shown(a)
 	fillEntry(out, a)
 	out.Generation = f.resized.generation(a.Node)
@@ -65,7 +65,7 @@ func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
 
 // Forget decreases the lookup count of a node by lookups.
 func (f *writable) Forget(node, lookups uint64) {
-	f.tree.Forget(worktree.Node(node), lookups)
+	f.tree.Kernel().Forget(worktree.Node(node), lookups)
 }
 
 // OnUnmount ends the waits of all requests and returns when every notice to the kernel has been sent.

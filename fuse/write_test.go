@@ -393,5 +393,5 @@ func TestOpenUnlinked(t *testing.T) {
 		}
 		f.Close()
 	}
-	m.until("the contents of removed files are deleted", func() bool { return m.tree.Stats().Contents == 0 })
+	m.until("the contents of removed files are deleted", func() bool { return m.tree.Overlay().Stats().Contents == 0 })
 }

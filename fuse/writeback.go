@@ -33,7 +33,7 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	if s.redirects == nil {
 		return nil // a read-only mount has no writes
 	}
-	if nodes := s.fs.tree.Writers(); len(nodes) <= maxRefreshNow {
+	if nodes := s.fs.tree.Monitor().Writers(); len(nodes) <= maxRefreshNow {
 		s.Refresh(nodes)
 	} else {
 		defer s.refreshInBackground(nodes)

@@ -311,7 +311,7 @@ func BenchmarkWriteBackAndFreeze(b *testing.B) {
 					}
 				})
 			}
-			token := m.tree.StartToken()
+			token := m.tree.Monitor().StartToken()
 			var paused, back, with, without time.Duration
 			var spent []time.Duration
 			for round := 0; b.Loop(); round++ {

@@ -26,10 +26,10 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	n := worktree.Node(h.NodeId)
 	// OnRecord is checked first, because it is cheap and saves reading /proc. OnRecord is true for most of the files
 	// that this request is about, since they were just created; Written then has no effect.
-	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
-		f.tree.Written(n)
+	if name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !asksForAttribute(h.Pid)) {
+		f.tree.Monitor().Written(n)
 	}
-	value, err := f.tree.GetXattr(n, name)
+	value, err := f.tree.Xattrs().Get(n, name)
 	if err != nil {
 		return 0, f.fail(opGetXattr, h, err)
 	}
@@ -39,7 +39,7 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 // ListXAttr returns the names of the extended attributes, each followed by a zero byte. It leaves out access control
 // lists if the mount does not support them.
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
-	names, err := f.tree.ListXattr(worktree.Node(h.NodeId))
+	names, err := f.tree.Xattrs().List(worktree.Node(h.NodeId))
 	if err != nil {
 		return 0, f.fail(opListXattr, h, err)
 	}
@@ -75,7 +75,7 @@ func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name str
 	}
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
-	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, flags))
+	return f.fail(opSetXattr, &in.InHeader, f.tree.Xattrs().Set(w, worktree.Node(in.NodeId), name, value, flags))
 }
 
 // RemoveXAttr removes an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not
@@ -86,5 +86,5 @@ func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name str
 	}
 	w := f.wait(cancel, h)
 	defer w.finish()
-	return f.fail(opRemoveXattr, h, f.tree.RemoveXattr(w, worktree.Node(h.NodeId), name))
+	return f.fail(opRemoveXattr, h, f.tree.Xattrs().Remove(w, worktree.Node(h.NodeId), name))
 }

@@ -80,7 +80,7 @@ func (m *Mount) fillIndexOnce(ctx context.Context) bool {
 		// Git compares the index with the attributes that lstat(2) returns. Glance looks these attributes up by inode number.
 		// The index stores the lower 32 bits of that number, which identify a node of the base tree. An overlay node may have
 		// the same lower 32 bits, but Glance returns nothing for overlay nodes, because git has to notice their changes.
-		a, ok := m.tree.Glance(worktree.Node(e.Stat.Ino), e.ID)
+		a, ok := m.tree.Base().Glance(worktree.Node(e.Stat.Ino), e.ID)
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})
 	if err != nil {

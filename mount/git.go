@@ -57,12 +57,12 @@ func (m *Mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, modules := m.indexOptions(ctx), m.wholeModules(ctx) // before the turn, since both may send requests
-	if drain(m.tree.Noticed()); m.changed() > 0 {          // a checkpoint is due soon, and needs the git directory
+	x, modules := m.indexOptions(ctx), m.wholeModules(ctx)  // before the turn, since both may send requests
+	if drain(m.tree.Monitor().Noticed()); m.changed() > 0 { // a checkpoint is due soon, and needs the git directory
 		m.wantGit()
 	}
 	if !m.hasIndex() {
-		done := m.host.Turns.Take(ctx, m.gitWanted, m.tree.Noticed())
+		done := m.host.Turns.Take(ctx, m.gitWanted, m.tree.Monitor().Noticed())
 		defer done()
 	}
 	if ctx.Err() != nil {
@@ -225,7 +225,7 @@ func (g stockGit) close() error {
 // without a request to this process. Therefore changes makes the kernel drop the cached attributes of open files, so that their
 // next write is recorded.
 func (m *Mount) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
-	c, err := m.tree.Changes(token)
+	c, err := m.tree.Monitor().Changes(token)
 	if err != nil {
 		return "", nil, false, err
 	}
@@ -240,7 +240,7 @@ func (m *Mount) walkBase(ctx context.Context, emit func(index.Entry) error) erro
 	if err != nil {
 		return err
 	}
-	return m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
+	return m.tree.Base().Walk(ctx, func(e worktree.BaseEntry) error {
 		a := e.Attr
 		return emit(index.Entry{
 			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: e.Mode == object.ModeSymlink || m.view.Exact(e.Path),
@@ -268,7 +268,7 @@ func (m *Mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 		m.host.Log.Debug("read ignore files", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
-		Token:    m.tree.StartToken(),
+		Token:    m.tree.Monitor().StartToken(),
 		Files:    files,
 		Ignore:   func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },

@@ -35,7 +35,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.Error = err.Error()
 	}
 	stats := m.store.Stats()
-	s.Notes = append(stats.Notices, m.tree.Recovery().Problems...)
+	s.Notes = append(stats.Notices, m.tree.Overlay().Recovery().Problems...)
 	s.Notes = append(s.Notes, m.redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.agent.Notices()...)
@@ -83,7 +83,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn,
 	}
 	if m.Session != "" && !then.IsZero() {
-		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
+		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Overlay().Stats().Bytes}
 	}
 	s.Redirects = m.redirects.Status()
 	s.Follow = m.Following().Status()

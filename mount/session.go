@@ -225,7 +225,7 @@ func (m *Mount) announce(progress func(control.Progress)) {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began",
 			m.record.UID, m.record.GID)})
 	}
-	for _, problem := range m.tree.Recovery().Problems {
+	for _, problem := range m.tree.Overlay().Recovery().Problems {
 		progress(control.Progress{Message: problem})
 	}
 	for _, note := range append(m.redirects.Notes(), m.submodules.problems()...) {
@@ -234,7 +234,7 @@ func (m *Mount) announce(progress func(control.Progress)) {
 }
 
 // changed returns the number of paths that the user changed. Directories that redirects created are not counted.
-func (m *Mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.Placeholders()) }
+func (m *Mount) changed() int64 { return max(0, m.tree.Overlay().Changed()-m.redirects.Placeholders()) }
 
 // outcome is what remains of the user's changes after a mount has ended.
 type outcome struct {
@@ -257,7 +257,7 @@ func (m *Mount) leave() (o outcome) {
 	if m.tree != nil {
 		if m.Writable() {
 			m.endRedirects(ctx)
-			w.Paths, w.Bytes = m.tree.Changed(), m.tree.Stats().Bytes
+			w.Paths, w.Bytes = m.tree.Overlay().Changed(), m.tree.Overlay().Stats().Bytes
 		}
 		m.view.Close() // it wakes callers of a lazily detached mount that wait for objects, which Close would wait for
 		o.err = m.tree.Close()

@@ -67,10 +67,10 @@ func (m *Mount) configureAgent() error {
 func (a agentMount) Changed() int64 { return a.m.changed() }
 
 // LastChange returns the time of the latest change of the working tree.
-func (a agentMount) LastChange() time.Time { return a.m.tree.LastChange() }
+func (a agentMount) LastChange() time.Time { return a.m.tree.Monitor().LastChange() }
 
 // Noticed returns a channel that receives a value after a change of the working tree.
-func (a agentMount) Noticed() <-chan struct{} { return a.m.tree.Noticed() }
+func (a agentMount) Noticed() <-chan struct{} { return a.m.tree.Monitor().Noticed() }
 
 // MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
 func (a agentMount) MassRemoval() <-chan struct{} { return a.m.tree.Removals().Mass() }

@@ -178,7 +178,7 @@ func TestConcurrentChanges(t *testing.T) {
 				}
 				a, err := w.Lookup(ctx, dir, name())
 				if err == nil {
-					w.Remember(a.Node)
+					w.Kernel().Remember(a.Node)
 				}
 				switch rng.IntN(12) {
 				case 0:
@@ -204,11 +204,11 @@ func TestConcurrentChanges(t *testing.T) {
 					w.CopyRange(ctx, a.Node, 0, dir, 0, 100)
 				case 11:
 					w.ReadDir(ctx, dir, 0, func(e Entry) bool { w.KnownAttr(e.Node); return true })
-					w.SetXattr(ctx, a.Node, "user.x", nil, 0)
+					w.Xattrs().Set(ctx, a.Node, "user.x", nil, 0)
 					w.Fsync(ctx, a.Node, true)
 				}
 				if err == nil {
-					w.Forget(a.Node, 1)
+					w.Kernel().Forget(a.Node, 1)
 				}
 			}
 		})

@@ -58,9 +58,9 @@ func BenchmarkChanges(b *testing.B) {
 		for b.Loop() {
 			a, err := tree.Mknod(b.Context(), dir, "n", syscall.S_IFREG|0o644, 0, Cred{})
 			must(b, err)
-			tree.Remember(a.Node)
+			tree.Kernel().Remember(a.Node)
 			must(b, tree.Unlink(b.Context(), dir, "n"))
-			tree.Forget(a.Node, 1)
+			tree.Kernel().Forget(a.Node, 1)
 		}
 	})
 	b.Run("create and write", func(b *testing.B) {

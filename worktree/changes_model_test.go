@@ -21,7 +21,7 @@ type snapshot struct {
 // look takes a snapshot, the token first.
 func (m *model) look() snapshot {
 	m.t.Helper()
-	c, err := m.Changes("")
+	c, err := m.Monitor().Changes("")
 	m.ok(err)
 	return snapshot{c.Token, m.signatures()}
 }
@@ -61,7 +61,7 @@ func (m *model) signatures() map[string]string {
 // trust looks whether Changes names all that is different from a snapshot.
 func (m *model) trust(s snapshot) {
 	m.t.Helper()
-	c, err := m.Changes(s.Token)
+	c, err := m.Monitor().Changes(s.Token)
 	m.ok(err)
 	if c.All {
 		m.t.Errorf("%s: %s is not known", m.what, s.Token)

@@ -26,7 +26,7 @@ type looker struct {
 
 // again asks and looks at what is named.
 func (l *looker) again() {
-	c, err := l.Changes(l.token)
+	c, err := l.Monitor().Changes(l.token)
 	l.ok(err)
 	if c.All {
 		l.t.Errorf("%s is not known", l.token)
@@ -88,11 +88,11 @@ func TestChangesWhileChanging(t *testing.T) {
 	ctx := t.Context()
 	lookers := make([]*looker, 2)
 	for i := range lookers {
-		lookers[i] = &looker{w, w.StartToken(), map[string]string{}}
+		lookers[i] = &looker{w, w.Monitor().StartToken(), map[string]string{}}
 		lookers[i].look("")
 	}
 	copies := []*copied{newCopied(w), newCopied(w)}
-	copies[0].Token = w.StartToken()
+	copies[0].Token = w.Monitor().StartToken()
 	var writers, all sync.WaitGroup
 	var stopped atomic.Bool
 	names := strings.Fields("d0 d1 d2 s0 s1 s2 f0 f1 f2 f3")

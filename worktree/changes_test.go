@@ -21,7 +21,7 @@ import (
 // since gives what Changes names, and the next token.
 func (w *workspace) since(token string) (paths, next string) {
 	w.t.Helper()
-	c, err := w.Changes(token)
+	c, err := w.Monitor().Changes(token)
 	w.ok(err)
 	if c.All {
 		return "everything", c.Token
@@ -34,8 +34,8 @@ func (w *workspace) since(token string) (paths, next string) {
 func TestChanges(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	ctx := t.Context()
-	w.ok(w.WalkBase(ctx, func(BaseEntry) error { return nil }))
-	token := w.StartToken()
+	w.ok(w.Base().Walk(ctx, func(BaseEntry) error { return nil }))
+	token := w.Monitor().StartToken()
 	var unnamed Node
 	for _, c := range []struct {
 		what, want string
@@ -51,7 +51,7 @@ func TestChanges(t *testing.T) {
 		{"the same mode", "", func() { w.set("dir/f02", Change{Set: SetMode, Mode: 0o700}) }},
 		{"touch", "dir/f02", func() { w.set("dir/f02", Change{Set: SetMtime, Mtime: 5}) }},
 		{"access time and owner", "", func() { w.set("dir/f03", Change{Set: SetAtime | SetUID | SetGID, Atime: 5, UID: 3, GID: 4}) }},
-		{"attribute", "", func() { w.ok(w.SetXattr(ctx, w.node("dir/f03"), "user.x", []byte("y"), 0)) }},
+		{"attribute", "", func() { w.ok(w.Xattrs().Set(ctx, w.node("dir/f03"), "user.x", []byte("y"), 0)) }},
 		{"allocate", "dir/f03", func() { w.ok(w.Fallocate(ctx, w.node("dir/f03"), 0, 0, 10_000)) }},
 		{"copy", "dir/f04", func() {
 			_, err := w.CopyRange(ctx, w.node("dir/f00"), 0, w.node("dir/f04"), 2, 3)
@@ -119,7 +119,7 @@ func TestChanges(t *testing.T) {
 			w.ok(err)
 		}},
 		{"write to that", "dir/named", func() { w.write(unnamed, "y", 0) }},
-		{"a program begins to write", "dir/named", func() { w.Written(unnamed) }},
+		{"a program begins to write", "dir/named", func() { w.Monitor().Written(unnamed) }},
 		{"and may go on", "dir/named", func() {}},
 		{"the root", "everything", func() { w.set("", Change{Set: SetMode, Mode: 0o700}) }},
 	} {
@@ -133,7 +133,7 @@ func TestChanges(t *testing.T) {
 			w.reopen() // and nothing is forgotten, nor told again
 		}
 	}
-	if got, _ := w.since(w.StartToken()); got != "everything" {
+	if got, _ := w.since(w.Monitor().StartToken()); got != "everything" {
 		t.Errorf("from the start: %q", got)
 	}
 	for _, bad := range []string{"", "no token", "0000000000000000:0"} {
@@ -152,14 +152,14 @@ func TestLateJournal(t *testing.T) {
 		w.Tree = tree
 	}
 	open("")
-	if got, next := w.since(w.StartToken()); got != "everything" || next != "" {
+	if got, next := w.since(w.Monitor().StartToken()); got != "everything" || next != "" {
 		t.Errorf("without a journal: %q, %q", got, next)
 	}
-	w.Written(Root)
+	w.Monitor().Written(Root)
 	w.create("dir/new", "data")
 	w.close()
 	open(filepath.Join(w.dir, "journal"))
-	if got, _ := w.since(w.StartToken()); got != "everything" {
+	if got, _ := w.since(w.Monitor().StartToken()); got != "everything" {
 		t.Errorf("from the start: %q", got)
 	}
 	w.close()
@@ -190,14 +190,14 @@ func TestGitFile(t *testing.T) {
 		if got := w.read(w.node(".git")); got != content || a.Mode != syscall.S_IFREG|0o644 || a.UID != 7 || a.Size != int64(len(content)) {
 			t.Errorf("%s: .git is %q, %+v", what, got, a)
 		}
-		if s := w.Stats(); w.Changed() != changed || changed == 0 && (s.Entries != 0 || s.Inodes != 0 || s.Contents != 0 || s.Bytes != 0) {
-			t.Errorf("%s: %d changed, %+v", what, w.Changed(), s)
+		if s := w.Overlay().Stats(); w.Overlay().Changed() != changed || changed == 0 && (s.Entries != 0 || s.Inodes != 0 || s.Contents != 0 || s.Bytes != 0) {
+			t.Errorf("%s: %d changed, %+v", what, w.Overlay().Changed(), s)
 		}
 		root := w.stat("")
 		if changed == 0 && root.Mtime != commitTime.UnixNano() {
 			t.Errorf("%s: the root was changed at %d", what, root.Mtime)
 		}
-		if got, _ := w.since(w.StartToken()); changed == 0 && got != "" {
+		if got, _ := w.since(w.Monitor().StartToken()); changed == 0 && got != "" {
 			t.Errorf("%s: %q are told as changed", what, got)
 		}
 	}
@@ -262,8 +262,8 @@ func TestGitDirectory(t *testing.T) {
 		if dir {
 			want = syscall.S_IFDIR | 0o755
 		}
-		if a.Mode != want || a.UID != 7 || w.Changed() != 0 || w.Stats() != (overlay.Stats{LogBytes: w.Stats().LogBytes}) {
-			t.Errorf("open %d: %+v, %d changed, %+v", i, a, w.Changed(), w.Stats())
+		if a.Mode != want || a.UID != 7 || w.Overlay().Changed() != 0 || w.Overlay().Stats() != (overlay.Stats{LogBytes: w.Overlay().Stats().LogBytes}) {
+			t.Errorf("open %d: %+v, %d changed, %+v", i, a, w.Overlay().Changed(), w.Overlay().Stats())
 		}
 		if i == 1 && w.node(".git") != before {
 			t.Errorf("node %d became %d", before, w.node(".git"))
@@ -271,7 +271,7 @@ func TestGitDirectory(t *testing.T) {
 		if !dir && w.read(w.node(".git")) != "gitdir: /one\n" {
 			t.Errorf("open %d: %q", i, w.read(w.node(".git")))
 		}
-		if got, _ := w.since(w.StartToken()); got != "" {
+		if got, _ := w.since(w.Monitor().StartToken()); got != "" {
 			t.Errorf("open %d: %q are told as changed", i, got)
 		}
 		before = w.node(".git")
@@ -322,7 +322,7 @@ func TestChangesDuringCopyUp(t *testing.T) {
 	for w.src.Waiting("dir/f00") == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	_, token := w.since(w.StartToken())
+	_, token := w.since(w.Monitor().StartToken())
 	close(block)
 	w.ok(<-done)
 	got, token := w.since(token)
@@ -354,14 +354,14 @@ func TestManyWritten(t *testing.T) {
 	for i := range files {
 		a, err := w.Mknod(t.Context(), dir, fmt.Sprint("n", i), syscall.S_IFREG|0o644, 0, Cred{})
 		w.ok(err)
-		w.Written(a.Node)
+		w.Monitor().Written(a.Node)
 		nodes = append(nodes, a.Node)
 		want = append(want, fmt.Sprint("dir/n", i))
 	}
 	w.ok(w.link("dir/n0", "other/hard"))
-	w.Written(w.node("dir/f00"))
+	w.Monitor().Written(w.node("dir/f00"))
 	w.ok(w.rename("dir/n1", "other/moved"))
-	_, token := w.since(w.StartToken())
+	_, token := w.since(w.Monitor().StartToken())
 	start := processorTime(t)
 	got, _ := w.since(token)
 	if took := processorTime(t) - start; took > 5*time.Second {
@@ -379,15 +379,15 @@ func TestManyWritten(t *testing.T) {
 	for {
 		begun := time.Now()
 		for _, n := range late {
-			w.Written(n)
+			w.Monitor().Written(n)
 		}
-		w.Refreshed(nodes)
+		w.Monitor().Refreshed(nodes)
 		if time.Since(begun) < time.Second || len(late) == 1 {
 			break
 		}
 		late = late[len(late)/2:]
 	}
-	c, err := w.Changes(token)
+	c, err := w.Monitor().Changes(token)
 	w.ok(err)
 	for _, n := range append(late, w.node("dir/f00")) {
 		if !slices.Contains(c.Open, n) {

@@ -193,7 +193,7 @@ func (w *faultTree) ask() error {
 	if k := len(w.tokens); k > 0 {
 		token = w.tokens[k-1].token
 	}
-	c, err := w.Changes(token)
+	c, err := w.Monitor().Changes(token)
 	if err == nil {
 		sizes := map[string]int{}
 		for name, data := range w.files {
@@ -208,7 +208,7 @@ func (w *faultTree) ask() error {
 func (w *faultTree) checkTokens() (known int) {
 	w.t.Helper()
 	for _, before := range w.tokens {
-		c, err := w.Changes(before.token)
+		c, err := w.Monitor().Changes(before.token)
 		if err != nil {
 			w.t.Error(err)
 		}
@@ -303,7 +303,7 @@ func faultRun(t *testing.T, f *disktest.Faults, errno error) {
 				t.Fatalf("open again: %v", err)
 			}
 		}
-		if p := w.Recovery().Problems; len(p) > 0 {
+		if p := w.Overlay().Recovery().Problems; len(p) > 0 {
 			t.Errorf("problems at open: %q", p)
 		}
 	}

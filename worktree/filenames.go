@@ -6,16 +6,18 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
 // maxSearched is the maximum number of names that a nameSearch searches per second.
 const maxSearched = 200_000
 
-// nameSearch finds the paths of files whose contents are about to be overwritten, for Tree.removed. The overlay has no index
+// nameSearch finds the paths of files whose contents are about to be overwritten, for a removed.Set. The overlay has no index
 // from a node to its names, so a search reads the names of a directory, or of the whole overlay. The number of names that are
 // searched per second is limited. mu guards the fields below it; it is taken within views of the overlay.
 type nameSearch struct {
-	tree *Tree
+	view    *view
+	removed *removed.Set
 
 	mu      sync.Mutex
 	dir     Node
@@ -26,9 +28,9 @@ type nameSearch struct {
 
 // find implements removed.Find.
 func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool) {
-	s.tree.view(func(m merged) {
+	s.view.look(func(m merged) {
 		var ok bool
-		if in, ok = m.inode(n); ok && s.tree.removed.Wants(&in) {
+		if in, ok = m.inode(n); ok && s.removed.Wants(&in) {
 			paths, short = s.pathsOf(m, &in)
 		}
 	})
@@ -38,7 +40,7 @@ func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool)
 // pathsOf returns the paths of a file, without those that checkpoints leave out. It returns at most maxNames paths.
 func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short bool) {
 	add := func(dir Node, name string) bool {
-		if at, ok := m.path(dir); ok && !s.tree.removed.LeavesOut(at) {
+		if at, ok := m.path(dir); ok && !s.removed.LeavesOut(at) {
 			paths = append(paths, joined(at, strings.Clone(name)))
 		}
 		return len(paths) < maxNames
@@ -50,9 +52,9 @@ func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short
 		}
 		return paths, short
 	}
-	if r, ok := m.tree.Table.Record(in.Node); ok {
-		if _, p := m.Entry(r.Dir(), m.tree.Table.Name(r)); p == overlay.Unknown {
-			add(r.Dir(), m.tree.Table.Name(r))
+	if r, ok := m.base.table.Record(in.Node); ok {
+		if _, p := m.Entry(r.Dir(), m.base.table.Name(r)); p == overlay.Unknown {
+			add(r.Dir(), m.base.table.Name(r))
 		}
 	}
 	looked := m.Names(in.Node, int64(s.left(0)), add)
@@ -79,8 +81,8 @@ func (s *nameSearch) budget(n int) int {
 // found in a search are cached. short reports that the directory was not searched because too many names were searched within
 // this second.
 func (s *nameSearch) nameIn(m merged, n, dir Node) (name string, ok, short bool) {
-	if r, ok := m.tree.Table.Record(n); ok && r.Dir() == dir {
-		name := m.tree.Table.Name(r)
+	if r, ok := m.base.table.Record(n); ok && r.Dir() == dir {
+		name := m.base.table.Name(r)
 		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
 			return name, true, false
 		}

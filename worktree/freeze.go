@@ -1,7 +1,6 @@
 package worktree
 
 import (
-	"context"
 	"io"
 	"time"
 
@@ -95,50 +94,6 @@ func (f *Frozen) Release() {
 		release()
 	}
 	f.release = nil
-}
-
-// Freeze returns the differences since a journal position or, if the position is "" or not valid, since the base tree. All
-// of them are as of one moment. The result contains every change that was acknowledged before the call. If it contains a
-// later change, it contains all changes that were made before that one. The contents can be read as of that moment until
-// Release, while programs continue to change the files. Only changes at that very moment have to wait. Writes that the
-// kernel still caches are not contained (fuse.Server.WriteBack writes them back first).
-func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
-	if !t.gate.enter() {
-		return nil, ErrClosed
-	}
-	defer t.gate.leave()
-	return t.freeze(ctx, token, o)
-}
-
-// Noticed returns a channel that receives a value when names, attributes or contents change, and holds at most one. Freeze
-// empties the channel at the moment that it captures, unless DryRun is set.
-func (t *Tree) Noticed() <-chan struct{} { return t.noticed }
-
-// LastChange returns the time of the last change; the zero time if there was none since Open.
-func (t *Tree) LastChange() time.Time {
-	if at := t.lastChange.Load(); at != 0 {
-		return time.Unix(0, at)
-	}
-	return time.Time{}
-}
-
-// Writers returns the files to which programs may be writing in the kernel's cache, so that the Tree is not called.
-func (t *Tree) Writers() []Node {
-	if t.journal == nil {
-		return nil
-	}
-	return t.writing.List()
-}
-
-// notice records the time of a change and signals Noticed.
-func (t *Tree) notice() {
-	t.lastChange.Store(time.Now().UnixNano())
-	if len(t.noticed) == 0 {
-		select {
-		case t.noticed <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // coarseNow returns the time in nanoseconds since 1970 by the clock that the kernel uses for the times of files.

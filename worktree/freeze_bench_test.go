@@ -28,7 +28,7 @@ func openBench(b *testing.B, n int) (*Tree, []Node) {
 	}
 	b.Cleanup(func() { tree.Close() })
 	var nodes []Node
-	if err := tree.WalkBase(b.Context(), func(e BaseEntry) error {
+	if err := tree.Base().Walk(b.Context(), func(e BaseEntry) error {
 		if e.Mode.IsBlob() {
 			nodes = append(nodes, e.Attr.Node)
 		}
@@ -60,7 +60,7 @@ func BenchmarkFreeze(b *testing.B) {
 					}
 				})
 			}
-			token := tree.StartToken()
+			token := tree.Monitor().StartToken()
 			var paused time.Duration
 			for round := 0; b.Loop(); round++ {
 				b.StopTimer()

@@ -159,14 +159,14 @@ func TestNoticed(t *testing.T) {
 	ctx := t.Context()
 	noticed := func() bool {
 		select {
-		case <-w.Noticed():
+		case <-w.Monitor().Noticed():
 			return true
 		default:
 			return false
 		}
 	}
-	if noticed() || !w.LastChange().IsZero() {
-		t.Errorf("nothing happened, last change at %v", w.LastChange())
+	if noticed() || !w.Monitor().LastChange().IsZero() {
+		t.Errorf("nothing happened, last change at %v", w.Monitor().LastChange())
 	}
 	a := w.node("a")
 	for what, change := range map[string]func() error{
@@ -175,21 +175,21 @@ func TestNoticed(t *testing.T) {
 		"truncate":  func() error { _, err := w.SetAttr(ctx, a, Change{Set: SetSize, Size: 0}); return err },
 		"mode":      func() error { _, err := w.SetAttr(ctx, w.node("b"), Change{Set: SetMode, Mode: 0o600}); return err },
 		"create":    func() error { _, err := w.Mknod(ctx, Root, "new", syscall.S_IFREG|0o644, 0, Cred{}); return err },
-		"cached":    func() error { w.Written(a); return nil },
+		"cached":    func() error { w.Monitor().Written(a); return nil },
 	} {
 		begin := time.Now()
 		w.ok(change())
 		if !noticed() || noticed() {
 			t.Errorf("%s was not noticed once", what)
 		}
-		if at := w.LastChange(); at.Before(begin) || at.After(time.Now()) {
+		if at := w.Monitor().LastChange(); at.Before(begin) || at.After(time.Now()) {
 			t.Errorf("%s: last change at %v, began at %v", what, at, begin)
 		}
 	}
 	w.ok(w.Unlink(ctx, Root, "b"))
 	_, err := w.Read(ctx, a, make([]byte, 10), 0)
 	w.ok(err)
-	if list := w.Writers(); !slices.Equal(list, []Node{a}) {
+	if list := w.Monitor().Writers(); !slices.Equal(list, []Node{a}) {
 		t.Errorf("writers: %v", list)
 	}
 	f, err := w.Freeze(ctx, "", FreezeOptions{DryRun: true})

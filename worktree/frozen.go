@@ -20,7 +20,8 @@ var errUnread = errors.New("a directory was not read yet")
 // that was listed too early, or partly before and partly after a change, is on record behind the position that was returned
 // first.
 type freezing struct {
-	tree    *Tree
+	view    *view
+	changes *recorder
 	o       FreezeOptions
 	moment  *merged         // working tree at the moment of the freeze; nil before
 	skipped map[string]bool // cached results of FreezeOptions.Skip
@@ -43,9 +44,9 @@ const (
 	glance = 2048
 )
 
-// freeze returns the result of Freeze. The caller has entered t.gate.
-func (t *Tree) freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
-	z := &freezing{tree: t, o: o, skipped: make(map[string]bool)}
+// freeze implements Tree.Freeze.
+func freeze(ctx context.Context, changes *recorder, token string, o FreezeOptions) (*Frozen, error) {
+	z := &freezing{view: changes.view, changes: changes, o: o, skipped: make(map[string]bool)}
 	f := &Frozen{}
 	err := z.run(ctx, token, f)
 	if err != nil {
@@ -66,10 +67,10 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 		if err := z.round(ctx, f, func() error { return z.tell(f.Entries, paths) }); err != nil {
 			return err
 		}
-		if z.o.DryRun || z.tree.layer == nil {
+		if z.o.DryRun || z.view.layer == nil {
 			return nil
 		}
-		if n == rounds || !z.tree.journal.Longer(f.Token, little) {
+		if n == rounds || !z.changes.journal.Longer(f.Token, little) {
 			break
 		}
 		// The paths must be listed now: since has advanced the position, so that no later query returns them.
@@ -80,13 +81,13 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	}
 	token = f.Token
 	return z.round(ctx, f, func() (err error) {
-		paused := z.tree.layer.Freeze(func(r overlay.Reader) {
+		paused := z.view.layer.Freeze(func(r overlay.Reader) {
 			select {
-			case <-z.tree.noticed:
+			case <-z.changes.noticed:
 			default:
 			}
 			f.at = coarseNow()
-			z.moment = &merged{r, z.tree}
+			z.moment = &merged{r, z.view.base}
 			paths, known := z.since(token, f)
 			if !known { // more has changed than the journal holds, or there is no journal
 				f.Whole, f.Entries, paths = true, nil, z.differing()
@@ -100,7 +101,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 
 // since returns the paths that changed since a journal position, and sets f.Token to the next position.
 func (z *freezing) since(token string, f *Frozen) (paths []string, known bool) {
-	f.Token, paths, known = z.tree.since(token)
+	f.Token, paths, known = z.changes.since(token)
 	return paths, known
 }
 
@@ -121,7 +122,7 @@ func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) erro
 		if !errors.Is(err, errUnread) {
 			return err
 		}
-		if _, err := z.tree.children(ctx, z.unread); err != nil {
+		if _, err := z.view.children(ctx, z.unread); err != nil {
 			return err
 		}
 	}
@@ -133,7 +134,7 @@ func (z *freezing) look(f func(m merged)) {
 		f(*z.moment)
 		return
 	}
-	z.tree.view(f)
+	z.view.look(f)
 }
 
 // differing returns the paths that differ from the base tree. It does not list paths below an own directory, because the
@@ -148,11 +149,11 @@ func (z *freezing) differing() (paths []string) {
 			return true
 		})
 		m.EachInode(func(in overlay.Inode) bool {
-			r, ok := m.tree.Table.Record(in.Node)
+			r, ok := m.base.table.Record(in.Node)
 			if !ok || r.Kind().IsDir() || m.unchanged(in, r) {
 				return true
 			}
-			dir, name := r.Dir(), m.tree.Table.Name(r)
+			dir, name := r.Dir(), m.base.table.Name(r)
 			if _, p := m.Entry(dir, name); p != overlay.Unknown {
 				return true
 			}
@@ -289,7 +290,7 @@ func (z *freezing) path(path string) (told string, err error) {
 // isClosed reports whether a freeze does not list the contents of a directory: a submodule, a nested repository, or one
 // that Skip selects.
 func (z *freezing) isClosed(path string, s seen) bool {
-	r, base := z.tree.Table.Record(s.node)
+	r, base := z.view.base.table.Record(s.node)
 	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
 }
 
@@ -305,13 +306,13 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	if err != nil {
 		return 0, false, err
 	}
-	n, ok := m.tree.Table.Search(b, name)
+	n, ok := m.base.table.Search(b, name)
 	return n, ok, nil
 }
 
 // block returns the block of a directory, or errUnread if its tree was not read yet.
 func (z *freezing) block(dir Node) (inode.Block, error) {
-	r, ok := z.tree.Table.Record(dir)
+	r, ok := z.view.base.table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
 		return inode.Block{}, nil
 	}
@@ -341,7 +342,7 @@ func (z *freezing) skips(dir string) bool {
 // be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
-	r, base := z.tree.Table.Record(s.node)
+	r, base := z.view.base.table.Record(s.node)
 	ofBase := base && s.size == overlay.SizeOfBase
 	switch s.mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
@@ -357,7 +358,7 @@ func (z *freezing) node(path string, s seen) error {
 		}
 		e.Kind, e.Size = FrozenContent, s.size
 		if !z.o.DryRun && (z.o.MaxPinned <= 0 || s.size <= z.o.MaxPinned) {
-			p := z.tree.layer.Pin(overlay.Inode{Content: s.content, Size: s.size})
+			p := z.view.layer.Pin(overlay.Inode{Content: s.content, Size: s.size})
 			z.pins = append(z.pins, p)
 			e.Content = p
 		}
@@ -378,8 +379,8 @@ func (z *freezing) node(path string, s seen) error {
 // ofTree makes e the entry of an object that a base node shows unchanged.
 func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Record) {
 	e.Kind, e.ID = kind, r.ObjectID()
-	e.Tree = z.tree.Table.At(z.tree.Table.TreeOf(n)).ObjectID()
-	if from := z.tree.Table.Path(n); from != e.Path {
+	e.Tree = z.view.base.table.At(z.view.base.table.TreeOf(n)).ObjectID()
+	if from := z.view.base.table.Path(n); from != e.Path {
 		e.From = from
 	}
 }
@@ -419,7 +420,7 @@ func (z *freezing) below(path string, dir Node) error {
 		z.look(func(m merged) {
 			present, hidden := m.Entries(dir)
 			for last := min(n+glance, end); n < last; n++ {
-				name := m.tree.Table.Name(m.tree.Table.At(n))
+				name := m.base.table.Name(m.base.table.At(n))
 				if present+hidden > 0 {
 					if _, p := m.Entry(dir, name); p != overlay.Unknown {
 						continue
@@ -490,7 +491,7 @@ func (m merged) dirty() map[Node]bool {
 		return true
 	})
 	m.EachInode(func(in overlay.Inode) bool {
-		if r, ok := m.tree.Table.Record(in.Node); ok && !r.Kind().IsDir() && !m.unchanged(in, r) {
+		if r, ok := m.base.table.Record(in.Node); ok && !r.Kind().IsDir() && !m.unchanged(in, r) {
 			mark(r.Dir())
 		}
 		return true

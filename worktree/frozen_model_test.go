@@ -123,7 +123,7 @@ func (c *copied) apply(w *workspace, f *Frozen) {
 // shown is what the tree shows, as copied has it.
 func (w *workspace) shown() map[string]string {
 	modules := map[Node]object.ID{}
-	w.ok(w.WalkBase(w.t.Context(), func(e BaseEntry) error {
+	w.ok(w.Base().Walk(w.t.Context(), func(e BaseEntry) error {
 		if e.Mode == object.ModeGitlink {
 			modules[e.Attr.Node] = e.ID
 		}
@@ -210,7 +210,7 @@ func (c *copiers) step(m *model) {
 	case 0:
 		if len(c.Copies) < 2 {
 			c.Copies = append(c.Copies, newCopied(m.workspace))
-			c.Copies[len(c.Copies)-1].Token = []string{"", m.StartToken(), "nonsense"}[m.rng.IntN(3)]
+			c.Copies[len(c.Copies)-1].Token = []string{"", m.Monitor().StartToken(), "nonsense"}[m.rng.IntN(3)]
 		}
 	case 1, 2:
 		if len(c.Copies) == 0 {

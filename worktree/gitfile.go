@@ -15,23 +15,23 @@ const gitFile = ".git"
 
 // putGitFile creates the file ".git" with the contents that the options state, or an empty directory of that name. Another
 // file or directory that was created there is kept.
-func (t *Tree) putGitFile(o Options) error {
+func putGitFile(layer *overlay.Layer, o Options) error {
 	mode := uint32(syscall.S_IFREG | 0o644)
 	if o.GitDir {
 		mode = syscall.S_IFDIR | 0o755
 	}
-	n, presence := t.layer.Entry(Root, gitFile)
-	if presence != overlay.Present || t.isOtherGit(n, mode) {
+	n, presence := layer.Entry(Root, gitFile)
+	if presence != overlay.Present || isOtherGit(layer, n, mode) {
 		var err error
-		if n, err = t.replaceGit(n, presence, mode); err != nil {
+		if n, err = replaceGit(layer, o, n, presence, mode); err != nil {
 			return fmt.Errorf("put %s: %w", gitFile, err)
 		}
 	}
-	if in, ok := t.layer.Inode(n); !ok || in.Mode&syscall.S_IFMT != syscall.S_IFREG || !n.Own() {
+	if in, ok := layer.Inode(n); !ok || in.Mode&syscall.S_IFMT != syscall.S_IFREG || !n.Own() {
 		return nil
 	}
 	content := o.GitFile
-	f := t.layer.File(n)
+	f := layer.File(n)
 	defer f.Done()
 	have := make([]byte, len(content)+1)
 	k, err := f.ReadAt(have, 0)
@@ -50,8 +50,8 @@ func (t *Tree) putGitFile(o Options) error {
 
 // isOtherGit reports whether n is the entry .git that putGitFile created with a type that differs from mode: as a file although mode
 // is a directory, or the reverse.
-func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
-	t.layer.View(func(r overlay.Reader) {
+func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
+	layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
 		if !ok || !n.Own() || in.Mode&syscall.S_IFMT == mode&syscall.S_IFMT {
 			return
@@ -68,8 +68,8 @@ func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
 }
 
 // replaceGit makes ".git" in the root a new node, and returns it.
-func (t *Tree) replaceGit(old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
-	err = t.layer.Update(func(tx *overlay.Tx) (err error) {
+func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
+	err = layer.Update(func(tx *overlay.Tx) (err error) {
 		if n, err = tx.NewNode(); err != nil {
 			return err
 		}
@@ -77,9 +77,9 @@ func (t *Tree) replaceGit(old Node, presence overlay.Presence, mode uint32) (n N
 		if mode&syscall.S_IFMT == syscall.S_IFDIR {
 			links = 2
 		}
-		at := t.options.Time.UnixNano()
+		at := o.Time.UnixNano()
 		tx.PutInode(overlay.Inode{
-			Node: n, Mode: mode, Nlink: links, UID: t.options.UID, GID: t.options.GID,
+			Node: n, Mode: mode, Nlink: links, UID: o.UID, GID: o.GID,
 			Atime: at, Mtime: at, Ctime: at, Parent: Root,
 		})
 		if presence == overlay.Present {
@@ -93,7 +93,7 @@ func (t *Tree) replaceGit(old Node, presence overlay.Presence, mode uint32) (n N
 		return nil
 	})
 	if err == nil && presence == overlay.Present {
-		t.layer.Release(old)
+		layer.Release(old)
 	}
 	return n, err
 }

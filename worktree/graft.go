@@ -75,43 +75,6 @@ type Stale struct {
 // grafts is the number of paths that are changed in one update. Readers wait during an update.
 const grafts = 256
 
-// Find returns the state of a path. It waits for directories only.
-func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
-	if !t.gate.enter() {
-		return Found{}, ErrClosed
-	}
-	defer t.gate.leave()
-	dir, name, err := t.above(ctx, path)
-	var b inode.Block
-	if err == nil {
-		b, err = t.children(ctx, dir)
-	}
-	if errors.Is(err, ErrNotExist) || errors.Is(err, ErrNotDir) {
-		return Found{}, nil
-	} else if err != nil {
-		return Found{}, err
-	}
-	var f Found
-	t.view(func(m merged) { f = m.found(dir, b, name, path) })
-	return f, nil
-}
-
-// above returns the directory that contains a path, and the last element of the path.
-func (t *Tree) above(ctx context.Context, at string) (dir Node, name string, err error) {
-	dir, name = Root, at
-	for {
-		first, rest, more := strings.Cut(name, "/")
-		if !more {
-			return dir, name, nil
-		}
-		in, err := t.find(ctx, dir, first)
-		if err != nil {
-			return 0, "", err
-		}
-		dir, name = in.Node, rest
-	}
-}
-
 // found returns the state of a name in a directory, whose block is b. path is the full path of the name.
 func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	n, ok := m.entry(dir, b, name)
@@ -123,8 +86,8 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 		return f
 	}
 	f = Found{Node: n, Mode: in.Mode, ctime: in.Ctime, size: in.Size, content: in.Content}
-	r, base := m.tree.Table.Record(n)
-	if base && !r.Kind().IsDir() && in.Size == overlay.SizeOfBase && m.tree.Table.Path(n) == path {
+	r, base := m.base.table.Record(n)
+	if base && !r.Kind().IsDir() && in.Size == overlay.SizeOfBase && m.base.table.Path(n) == path {
 		f.Blob, f.Exec = r.ObjectID(), r.Kind() == inode.KindExec
 	}
 	return f
@@ -140,31 +103,23 @@ type GraftResult struct {
 	Stale Stale
 }
 
-// Graft makes the paths of list show blobs of tree. It waits for the directories of tree that contain one of the paths, but
-// not for blobs. token is a journal position for GraftResult.Since. No element above a path may be a file, unless the same
-// call removes it, and everything below a path that becomes a file must be removed by the same call. Directories that become
-// empty by a removal are removed as well. After an error, a part of the paths may be changed.
-func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
-	if !t.gate.enter() {
-		return r, ErrClosed
-	}
-	defer t.gate.leave()
-	if t.sealed() {
+// graft implements Tree.Graft.
+func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
+	if ed.sealed {
 		return r, syscall.EROFS
 	}
 	paths := make([]string, len(list))
 	for i, p := range list {
 		paths[i] = p.Path
 	}
-	t.notePaths(paths)()
-	if r.Since, err = t.Changes(token); err != nil {
-		return r, err
-	}
+	ed.changes.notePaths(paths)()
+	r.Since = ed.changes.changed(token)
 	g := &grafting{
-		tree: t, id: tree, done: make([]Grafted, len(list)), dirs: map[string]graftDir{}, chosen: map[string]Node{},
+		editor: ed, view: ed.view, base: ed.base, id: tree, done: make([]Grafted, len(list)),
+		dirs: map[string]graftDir{}, chosen: map[string]Node{},
 		stale: map[Node]bool{}, listings: map[Node]bool{}, dropped: map[Node]int64{},
 	}
-	for _, n := range t.Table.RootsOf(tree) {
+	for _, n := range ed.base.table.RootsOf(tree) {
 		if n != Root {
 			g.roots = append(g.roots, graftRoot{n, map[string]inode.Block{}})
 		}
@@ -178,8 +133,10 @@ func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token st
 
 // grafting is a Graft in progress.
 type grafting struct {
-	tree *Tree
-	id   object.ID // root tree that contains the blobs
+	editor *editor
+	view   *view
+	base   *baseTree
+	id     object.ID // root tree that contains the blobs
 
 	done   []Grafted           // results, by the index of the Graft
 	roots  []graftRoot         // further roots of the tree
@@ -261,7 +218,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 				return err
 			}
 		}
-		err := g.tree.updateNoted(func(e *edit) error {
+		err := g.editor.updateNoted(func(e *edit) error {
 			for i, at := range some {
 				var err error
 				if dirs[i].node == 0 { // the directory does not exist, so the path to remove does not either
@@ -278,7 +235,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 		}
 		for i, at := range some {
 			if old := list[at].Over.Node; old != 0 {
-				g.tree.release(old)
+				g.editor.release(old)
 			}
 			g.changed(dirs[i].node, path.Base(list[at].Path))
 		}
@@ -303,14 +260,14 @@ func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 		if err != nil {
 			return d, err
 		}
-		in, err := g.tree.find(ctx, parent.node, path.Base(at))
+		in, err := g.view.find(ctx, parent.node, path.Base(at))
 		if err != nil {
 			return d, err
 		}
 		d.node = in.Node
 	}
 	var err error
-	if d.block, err = g.tree.children(ctx, d.node); err != nil {
+	if d.block, err = g.view.children(ctx, d.node); err != nil {
 		return d, err
 	}
 	g.dirs[at] = d
@@ -336,7 +293,7 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 // kept returns the result for a path that is left unchanged.
 func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	in, _ := e.merged.inode(f.Node)
-	return Grafted{Attr: g.tree.describe(in), Kept: true}, nil
+	return Grafted{Attr: g.base.describe(in), Kept: true}, nil
 }
 
 // as reports whether a path is in the state that the caller saw. The ctime may differ if the graft removed another name of
@@ -374,10 +331,10 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	switch {
 	case now.Shows(p.Mode, p.ID): // an earlier graft was interrupted after this path
 		in, _ := e.merged.inode(now.Node)
-		return Grafted{Attr: g.tree.describe(in)}, nil
+		return Grafted{Attr: g.base.describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 		in, _ := e.merged.inode(now.Node)
-		return Grafted{Attr: g.tree.describe(in)}, nil
+		return Grafted{Attr: g.base.describe(in)}, nil
 	case !g.as(now, p.Over) || now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 		return g.kept(e, now)
 	}
@@ -401,15 +358,15 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 		if !ok {
 			return Grafted{}, errTaken
 		}
-		in = g.tree.baseInode(n, g.tree.Table.At(n))
+		in = g.base.inode(n, g.base.table.At(n))
 		g.stale[n] = true
 	}
-	in.UID, in.GID = g.tree.options.UID, g.tree.options.GID
+	in.UID, in.GID = g.base.uid, g.base.gid
 	in.Parent, in.Atime, in.Mtime, in.Ctime = d.node, e.now, e.now, e.now
 	e.graftInode(in)
 	e.place(d.node, d.block, name, in.Node)
 	e.touch(parent, subdirs(&in))
-	return Grafted{Attr: g.tree.describe(in)}, nil
+	return Grafted{Attr: g.base.describe(in)}, nil
 }
 
 // Shows reports whether a path shows an unchanged blob, with the type and mode that a checkout would set.

@@ -205,10 +205,10 @@ func TestGraft(t *testing.T) {
 	g.want("reopened", expected(g.trees[1]))
 	g.graft(0)
 	g.want("back", expected(g.trees[0]))
-	if s := g.Stats(); s.Entries+s.Hidden+s.Contents != 0 {
+	if s := g.Overlay().Stats(); s.Entries+s.Hidden+s.Contents != 0 {
 		t.Errorf("back at the base tree the overlay has %+v", s)
 	}
-	if n := g.Changed(); n != 0 {
+	if n := g.Overlay().Changed(); n != 0 {
 		t.Errorf("back at the base tree %d paths are changed", n)
 	}
 }

@@ -28,25 +28,25 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		return err
 	}
 	usable := func(n Node) (ok bool) {
-		g.tree.view(func(m merged) { ok = g.shows(n, p) && m.free(n) })
+		g.view.look(func(m merged) { ok = g.shows(n, p) && m.free(n) })
 		return ok
 	}
-	if n, ok := g.tree.Table.Search(d.block, path.Base(p.Path)); ok && usable(n) {
+	if n, ok := g.base.table.Search(d.block, path.Base(p.Path)); ok && usable(n) {
 		return nil
 	}
 	for i := 0; ; i++ {
 		if i == len(g.roots) {
-			root, err := g.tree.Table.AddRoot(g.id)
+			root, err := g.base.table.AddRoot(g.id)
 			if err != nil {
 				return err
 			}
 			g.roots = append(g.roots, graftRoot{root, map[string]inode.Block{}})
 		}
-		b, err := g.roots[i].block(ctx, g.tree, parentOf(p.Path))
+		b, err := g.roots[i].block(ctx, g.view, parentOf(p.Path))
 		if err != nil {
 			return err
 		}
-		n, ok := g.tree.Table.Search(b, path.Base(p.Path))
+		n, ok := g.base.table.Search(b, path.Base(p.Path))
 		if !ok || !g.shows(n, p) {
 			return fmt.Errorf("%s: tree %s does not have %s there: %w", p.Path, g.id, p.ID, ErrNotExist)
 		}
@@ -55,7 +55,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 			return nil
 		}
 		var now Found
-		g.tree.view(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
+		g.view.look(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
 		if now.Node == n && now.Shows(p.Mode, p.ID) { // the path shows the blob already
 			return nil
 		}
@@ -63,22 +63,22 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 }
 
 // block returns the block of the directory whose path below the root r is at. It waits for the trees on that path.
-func (r graftRoot) block(ctx context.Context, t *Tree, at string) (inode.Block, error) {
+func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
 	}
 	n := r.node
 	if at != "" {
-		above, err := r.block(ctx, t, parentOf(at))
+		above, err := r.block(ctx, v, parentOf(at))
 		if err != nil {
 			return inode.Block{}, err
 		}
 		var ok bool
-		if n, ok = t.Table.Search(above, path.Base(at)); !ok {
+		if n, ok = v.base.table.Search(above, path.Base(at)); !ok {
 			return inode.Block{}, fmt.Errorf("read directory %q: %w", at, ErrNotExist)
 		}
 	}
-	b, err := t.children(ctx, n)
+	b, err := v.children(ctx, n)
 	if err == nil {
 		r.blocks[at] = b
 	}
@@ -87,7 +87,7 @@ func (r graftRoot) block(ctx context.Context, t *Tree, at string) (inode.Block, 
 
 // choose returns the node for the blob of a path, and false if the node has been used since prepare.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
-	if n, ok := g.tree.Table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
+	if n, ok := g.base.table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
 	}
 	n, ok := g.chosen[p.Path]
@@ -96,9 +96,9 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 
 // shows reports whether a node has the path, kind and blob that p needs.
 func (g *grafting) shows(n Node, p Graft) bool {
-	r := g.tree.Table.At(n)
+	r := g.base.table.At(n)
 	k, _ := inode.KindOf(p.Mode)
-	return r.Kind() == k && r.ObjectID() == p.ID && g.tree.Table.Path(n) == p.Path
+	return r.Kind() == k && r.ObjectID() == p.ID && g.base.table.Path(n) == p.Path
 }
 
 // unused reports the same as free, but takes the changes of this update into account.
@@ -117,7 +117,7 @@ func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
 	}
-	t := m.tree.Table
+	t := m.base.table
 	if t.TreeOf(n) != Root {
 		return true
 	}
@@ -135,14 +135,14 @@ func (m merged) pristine(in overlay.Inode) bool {
 // restores the blob of a file leaves the file in that state.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
-		r, ok := m.tree.Table.Record(in.Node)
-		if !ok || r.Kind().IsDir() || m.tree.Table.TreeOf(in.Node) != Root {
+		r, ok := m.base.table.Record(in.Node)
+		if !ok || r.Kind().IsDir() || m.base.table.TreeOf(in.Node) != Root {
 			return true
 		}
-		was := m.tree.baseInode(in.Node, r)
+		was := m.base.inode(in.Node, r)
 		was.Atime, was.Mtime, was.Ctime = in.Atime, in.Mtime, in.Ctime
 		if in == was && len(m.Xattrs(in.Node)) == 0 {
-			if _, p := m.Entry(in.Parent, m.tree.Table.Name(r)); p == overlay.Unknown {
+			if _, p := m.Entry(in.Parent, m.base.table.Name(r)); p == overlay.Unknown {
 				n++
 			}
 		}
@@ -165,16 +165,16 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		return err
 	}
 	name := path.Base(at)
-	old, has := g.tree.Table.Search(parent.block, name)
-	has = has && g.tree.Table.At(old).Kind() == inode.KindDir
+	old, has := g.base.table.Search(parent.block, name)
+	has = has && g.base.table.At(old).Kind() == inode.KindDir
 	var b inode.Block
 	if has {
-		if b, err = g.tree.children(ctx, old); err != nil {
+		if b, err = g.view.children(ctx, old); err != nil {
 			return err
 		}
 	}
 	made := graftDir{node: old, block: b}
-	err = g.tree.updateNoted(func(e *edit) error {
+	err = g.editor.updateNoted(func(e *edit) error {
 		in, err := e.directory(parent.node)
 		if err != nil {
 			return err
@@ -184,7 +184,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		}
 		dir := overlay.Inode{Mode: inode.KindDir.StatMode(), Nlink: 2}
 		if has && e.unused(old) {
-			dir = g.tree.baseInode(old, g.tree.Table.At(old))
+			dir = g.base.inode(old, g.base.table.At(old))
 			e.hideAll(old, b) // the graft adds the names that are to exist, one by one
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
@@ -192,7 +192,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 			}
 			made = graftDir{node: dir.Node}
 		}
-		dir.UID, dir.GID = g.tree.options.UID, g.tree.options.GID
+		dir.UID, dir.GID = g.base.uid, g.base.gid
 		inherit(&dir, in)
 		dir.Parent, dir.Atime, dir.Mtime, dir.Ctime = parent.node, e.now, e.now, e.now
 		e.graftInode(dir)
@@ -224,7 +224,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 		perm = inode.KindDir.StatMode() & 0o7777
 	}
 	n := g.dirs[p.Path].node
-	err = g.tree.updateNoted(func(e *edit) error {
+	err = g.editor.updateNoted(func(e *edit) error {
 		in, err := e.inode(n)
 		if err == nil && in.Mode&0o7777 != perm {
 			in.Mode, in.Ctime = in.Mode&^0o7777|perm, e.now
@@ -238,7 +238,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 // hideAll hides all names that the base tree has in a directory.
 func (e *edit) hideAll(dir Node, b inode.Block) {
 	for n := b.First; n < b.First+Node(b.Count); n++ {
-		e.tx.Hide(dir, e.tree.Table.Name(e.tree.Table.At(n)))
+		e.tx.Hide(dir, e.base.table.Name(e.base.table.At(n)))
 	}
 }
 
@@ -279,12 +279,12 @@ func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 		return false, err
 	}
 	done := false
-	err = g.tree.replacing(ctx, parent.node, parent.block, name, func(v victim) error {
+	err = g.editor.replacing(ctx, parent.node, parent.block, name, func(v victim) error {
 		if v.node == 0 {
 			done = true
 			return nil
 		}
-		return g.tree.updateNoted(func(e *edit) error {
+		return g.editor.updateNoted(func(e *edit) error {
 			in, err := e.directory(parent.node)
 			if err != nil {
 				return err

@@ -58,7 +58,7 @@ func TestLazyChanges(t *testing.T) {
 		{"truncate to nothing", func() { w.set("dir/f07", Change{Set: SetSize}) }},
 		{"write into what was truncated", func() { w.write(w.node("dir/f07"), "new", 100) }},
 		{"create", func() { w.create("dir/new", "data") }},
-		{"attribute", func() { w.ok(w.SetXattr(ctx, w.node("dir/f08"), "user.x", nil, 0)) }},
+		{"attribute", func() { w.ok(w.Xattrs().Set(ctx, w.node("dir/f08"), "user.x", nil, 0)) }},
 		{"remove what was moved", func() { w.ok(w.unlink("other/f01")) }},
 		{"fsync", func() { w.ok(w.Fsync(ctx, w.node("dir/f05"), false)); w.ok(w.FsyncDir(ctx, w.node("dir"))) }},
 		{"list", func() { w.list("dir") }},
@@ -138,7 +138,7 @@ func TestMovesKeepWhatTheyMove(t *testing.T) {
 	w.ok(w.unlink("newer/again"))
 	w.ok(w.rename("newer/f00", "dir/f00"))
 	w.ok(w.rmdir("newer"))
-	if s := w.Stats(); s.Entries != 0 || s.Hidden != 0 {
+	if s := w.Overlay().Stats(); s.Entries != 0 || s.Hidden != 0 {
 		t.Errorf("everything is back at its place, but %+v", s)
 	}
 }
@@ -245,14 +245,14 @@ func TestCopyUpFails(t *testing.T) {
 	w.want("write", err, syscall.ENETDOWN)
 	_, err = w.SetAttr(t.Context(), n, Change{Set: SetSize, Size: 2})
 	w.want("truncate", err, syscall.ENETDOWN)
-	if w.Changed() != 0 {
-		t.Errorf("%d paths changed by what failed", w.Changed())
+	if w.Overlay().Changed() != 0 {
+		t.Errorf("%d paths changed by what failed", w.Overlay().Changed())
 	}
 	w.src.Rule("f", worktreetest.Rule{})
 	w.write(n, "D", 0)
 	w.contents(map[string]string{"f": "Data"})
-	if w.Changed() != 1 {
-		t.Errorf("%d paths changed", w.Changed())
+	if w.Overlay().Changed() != 1 {
+		t.Errorf("%d paths changed", w.Overlay().Changed())
 	}
 }
 
@@ -292,7 +292,7 @@ func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
 	w.src.KnowsSizes.Store(true)
 	blob := w.src.ID("dir/a")
 	for _, path := range []string{"dir/a", "l"} {
-		if a, ok := w.Glance(w.node(path), w.src.ID(path)); !ok || a != w.stat(path) {
+		if a, ok := w.Base().Glance(w.node(path), w.src.ID(path)); !ok || a != w.stat(path) {
 			t.Errorf("Glance(%s) = %+v, %v, want the attributes that stat returns", path, a, ok)
 		}
 	}
@@ -301,17 +301,17 @@ func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
 		"a directory": w.node("dir"), "another blob's file": w.node("dir/b"), "one of the overlay's": own,
 		"what has its lower half": own & (1<<32 - 1), "what is not there": 1<<32 - 1,
 	} {
-		if a, ok := w.Glance(n, blob); ok {
+		if a, ok := w.Base().Glance(n, blob); ok {
 			t.Errorf("Glance of %s = %+v, want none", what, a)
 		}
 	}
 	n := w.node("dir/a")
 	w.set("dir/a", Change{Set: SetMode, Mode: 0o755})
-	if a, ok := w.Glance(n, blob); !ok || a.Size != 1 {
+	if a, ok := w.Base().Glance(n, blob); !ok || a.Size != 1 {
 		t.Errorf("after a chmod: %+v, %v", a, ok)
 	}
 	w.write(n, "longer", 0)
-	if a, ok := w.Glance(n, blob); ok {
+	if a, ok := w.Base().Glance(n, blob); ok {
 		t.Errorf("after a write: %+v", a)
 	}
 }

@@ -61,7 +61,7 @@ func TestNamesOnRecord(t *testing.T) {
 			// Both are done without another record where the directory or the tree has one.
 			w.ok(w.rename("n0/first", "n0/moved"))
 			w.ok(w.unlink(all[len(all)-1]))
-			changes, err := w.Changes(token)
+			changes, err := w.Monitor().Changes(token)
 			w.ok(err)
 			if all = append(all, "n0/moved"); c.dirs > 64 != changes.All {
 				t.Errorf("all changed: got %v with names in %d directories", changes.All, c.dirs)

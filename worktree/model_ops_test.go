@@ -286,12 +286,12 @@ func (m *model) stepXattr() {
 	}
 	name := "user." + m.name()
 	if m.rng.IntN(3) == 0 {
-		m.same("remove attribute of "+x.path, m.RemoveXattr(m.t.Context(), x.node, name), unix.Lremovexattr(x.plain, name))
+		m.same("remove attribute of "+x.path, m.Xattrs().Remove(m.t.Context(), x.node, name), unix.Lremovexattr(x.plain, name))
 		return
 	}
 	flags := []int{0, unix.XATTR_CREATE, unix.XATTR_REPLACE}[m.rng.IntN(3)]
 	value := bytes.Repeat([]byte("v"), m.rng.IntN(50))
-	err := m.SetXattr(m.t.Context(), x.node, name, value, flags)
+	err := m.Xattrs().Set(m.t.Context(), x.node, name, value, flags)
 	m.same("set attribute of "+x.path, err, unix.Lsetxattr(x.plain, name, value, flags))
 }
 
@@ -302,7 +302,7 @@ func (m *model) stepOpen() {
 	}
 	fd, err := unix.Open(x.plain, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	m.ok(err)
-	m.Remember(x.node)
+	m.Kernel().Remember(x.node)
 	m.files = append(m.files, modelFile{x.node, fd})
 }
 
@@ -312,7 +312,7 @@ func (m *model) stepTmpfile() {
 	m.ok(err)
 	a, err := m.Tmpfile(m.t.Context(), x.dir, 0o600, worktree.Cred{})
 	m.ok(err)
-	m.Remember(a.Node)
+	m.Kernel().Remember(a.Node)
 	m.files = append(m.files, modelFile{a.Node, fd})
 	m.writeBoth("write unnamed file", a.Node, fd)
 	if m.rng.IntN(2) == 0 {
@@ -350,7 +350,7 @@ func (m *model) stepOpenFile() {
 			m.t.Errorf("%s: open file: %+v, %v, want %d links, size %d", m.what, a, err, st.Nlink, st.Size)
 		}
 		unix.Close(f.fd)
-		m.Forget(f.node, 1)
+		m.Kernel().Forget(f.node, 1)
 		m.files = append(m.files[:i], m.files[i+1:]...)
 	}
 }

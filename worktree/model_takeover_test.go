@@ -122,12 +122,12 @@ func (m *model) ask(r *modelRequest, again bool) (a worktree.Attr, err error) {
 	case "rename":
 		err = m.Rename(ctx, r.Dir, r.Name, r.To, r.As, uint32(r.Flags))
 	case "setxattr":
-		err = m.SetXattr(ctx, r.Node, r.Name, r.Value, r.Flags)
+		err = m.Xattrs().Set(ctx, r.Node, r.Name, r.Value, r.Flags)
 	case "removexattr":
-		err = m.RemoveXattr(ctx, r.Node, r.Name)
+		err = m.Xattrs().Remove(ctx, r.Node, r.Name)
 	}
 	if a.Node != 0 {
-		m.Remember(a.Node)
+		m.Kernel().Remember(a.Node)
 	}
 	return a, err
 }
@@ -239,13 +239,13 @@ func (m *model) takeOverFrom(life uint64) {
 	if m.same(what, err, want) && fd > 0 {
 		m.files = append(m.files, modelFile{a.Node, fd})
 	} else if a.Node != 0 {
-		m.Forget(a.Node, 1)
+		m.Kernel().Forget(a.Node, 1)
 	}
 	if more, err := m.ask(&r, true); want == nil {
 		if err != nil || more.Node != a.Node {
 			m.t.Errorf("%s, and once more: node %d, then %d, %v", what, a.Node, more.Node, err)
 		} else if more.Node != 0 {
-			m.Forget(more.Node, 1)
+			m.Kernel().Forget(more.Node, 1)
 		}
 	}
 	m.endListing(side.Listing, &r)

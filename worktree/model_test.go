@@ -322,7 +322,7 @@ func (m *model) compareXattrs(path string, n Node) {
 	k, err := unix.Llistxattr(filepath.Join(m.plain, path), buf)
 	m.ok(err)
 	want := strings.FieldsFunc(string(buf[:k]), func(r rune) bool { return r == 0 })
-	got, err := m.ListXattr(n)
+	got, err := m.Xattrs().List(n)
 	m.ok(err)
 	slices.Sort(want)
 	slices.Sort(got)
@@ -333,7 +333,7 @@ func (m *model) compareXattrs(path string, n Node) {
 	for _, name := range got {
 		k, err := unix.Lgetxattr(filepath.Join(m.plain, path), name, buf)
 		m.ok(err)
-		if v, err := m.GetXattr(n, name); err != nil || !bytes.Equal(v, buf[:k]) {
+		if v, err := m.Xattrs().Get(n, name); err != nil || !bytes.Equal(v, buf[:k]) {
 			m.t.Errorf("%s: %s: %s is %q, %v, want %q", m.what, path, name, v, err, buf[:k])
 		}
 	}
@@ -364,7 +364,7 @@ func (w *workspace) nodes() (list []string) {
 func (m *model) closeFiles() {
 	for _, f := range m.files {
 		unix.Close(f.fd)
-		m.Forget(f.node, 1)
+		m.Kernel().Forget(f.node, 1)
 	}
 	m.files = nil
 }

@@ -18,62 +18,20 @@ type Cred struct{ UID, GID, Umask uint32 }
 // maxLinks is the maximum number of names of a file, as on ext4.
 const maxLinks = 65000
 
-// Mknod creates a regular file, fifo, socket or device. mode includes the type; a mode without a type creates a regular file.
-func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint32, c Cred) (Attr, error) {
-	switch mode & syscall.S_IFMT {
-	case 0:
-		mode |= syscall.S_IFREG
-	case syscall.S_IFREG, syscall.S_IFIFO, syscall.S_IFSOCK, syscall.S_IFCHR, syscall.S_IFBLK:
-	case syscall.S_IFDIR:
-		return Attr{}, syscall.EPERM
-	default:
-		return Attr{}, syscall.EINVAL
-	}
-	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Rdev: rdev, Nlink: 1, UID: c.UID, GID: c.GID}, "", c.Umask)
-}
-
-// Mkdir creates a directory.
-func (t *Tree) Mkdir(ctx context.Context, dir Node, name string, mode uint32, c Cred) (Attr, error) {
-	mode = syscall.S_IFDIR | mode&0o7777
-	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Nlink: 2, UID: c.UID, GID: c.GID}, "", c.Umask)
-}
-
-// Symlink creates a symbolic link. It returns ENAMETOOLONG for a target longer than maxTarget bytes.
-func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cred) (Attr, error) {
-	switch {
-	case target == "":
-		return Attr{}, ErrNotExist
-	case len(target) > maxTarget:
-		return Attr{}, syscall.ENAMETOOLONG
-	}
-	in := overlay.Inode{Mode: syscall.S_IFLNK | 0o777, Nlink: 1, UID: c.UID, GID: c.GID, Size: int64(len(target))}
-	return t.create(ctx, dir, name, in, target, 0)
-}
-
-// Tmpfile creates a file without a name. Link can add one.
-func (t *Tree) Tmpfile(ctx context.Context, dir Node, mode uint32, c Cred) (Attr, error) {
-	return t.create(ctx, dir, "", overlay.Inode{Mode: syscall.S_IFREG | mode&0o7777, UID: c.UID, GID: c.GID}, "", c.Umask)
-}
-
-// create makes a new own node from in and, unless its link count is 0, gives it a name. It waits for the tree of the
-// directory.
-func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
-	if !t.gate.enter() {
-		return Attr{}, ErrClosed
-	}
-	defer t.gate.leave()
-	if made, done := t.isDone(ctx); done {
-		return t.attrOf(made)
+// create implements Tree.create.
+func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
+	if made, done := ed.isDone(ctx); done {
+		return ed.view.attrOf(made)
 	}
 	named := in.Nlink > 0
 	var b inode.Block
 	if named {
 		var err error
-		if b, err = t.place(ctx, dir, name); err != nil {
+		if b, err = ed.place(ctx, dir, name); err != nil {
 			return Attr{}, err
 		}
 	}
-	err := t.update(func(e *edit) error {
+	err := ed.update(func(e *edit) error {
 		parent, err := e.directory(dir)
 		if err != nil {
 			return err
@@ -102,7 +60,7 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 	if err != nil {
 		return Attr{}, err
 	}
-	return t.describe(in), nil
+	return ed.base.describe(in), nil
 }
 
 // inherit sets the group of a new node to that of a set-group-ID directory, and the bit itself on a new directory, as
@@ -126,31 +84,27 @@ func subdirs(in *overlay.Inode) int {
 }
 
 // place checks that a name is valid for a new entry of a directory, and returns the directory's block.
-func (t *Tree) place(ctx context.Context, dir Node, name string) (inode.Block, error) {
+func (ed *editor) place(ctx context.Context, dir Node, name string) (inode.Block, error) {
 	if len(name) > object.MaxNameLen {
 		return inode.Block{}, syscall.ENAMETOOLONG
 	}
 	if err := inode.CheckName(name); err != nil {
 		return inode.Block{}, fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
-	return t.children(ctx, dir)
+	return ed.view.children(ctx, dir)
 }
 
-// Link adds a name to a node that is not a directory. The size in the result is negative if it is not known.
-func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error) {
-	if !t.gate.enter() {
-		return Attr{}, ErrClosed
+// link implements Tree.Link.
+func (ed *editor) link(ctx context.Context, n, dir Node, name string) (Attr, error) {
+	if made, done := ed.isDone(ctx); done {
+		return ed.view.attrOf(made)
 	}
-	defer t.gate.leave()
-	if made, done := t.isDone(ctx); done {
-		return t.attrOf(made)
-	}
-	b, err := t.place(ctx, dir, name)
+	b, err := ed.place(ctx, dir, name)
 	if err != nil {
 		return Attr{}, err
 	}
 	var a Attr
-	err = t.update(func(e *edit) error {
+	err = ed.update(func(e *edit) error {
 		e.answer(ctx, n)
 		parent, err := e.directory(dir)
 		if err != nil {
@@ -172,27 +126,23 @@ func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error)
 		in.Nlink, in.Ctime, in.Parent = in.Nlink+1, e.now, dir
 		e.place(dir, b, name, n)
 		e.touch(parent, 0)
-		a = t.describe(*in)
+		a = ed.base.describe(*in)
 		return nil
 	})
 	return a, err
 }
 
-// Unlink removes a name of a node that is not a directory.
-func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
-	if !t.gate.enter() {
-		return ErrClosed
-	}
-	defer t.gate.leave()
-	if _, done := t.isDone(ctx); done {
+// unlink implements Tree.Unlink.
+func (ed *editor) unlink(ctx context.Context, dir Node, name string) error {
+	if _, done := ed.isDone(ctx); done {
 		return nil
 	}
-	b, err := t.children(ctx, dir)
+	b, err := ed.view.children(ctx, dir)
 	if err != nil {
 		return err
 	}
 	var gone Node
-	err = t.update(func(e *edit) error {
+	err = ed.update(func(e *edit) error {
 		e.answer(ctx, 0)
 		parent, err := e.directory(dir)
 		if err != nil {
@@ -217,26 +167,22 @@ func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 		return nil
 	})
 	if err == nil {
-		t.release(gone)
+		ed.release(gone)
 	}
 	return err
 }
 
-// Rmdir removes an empty directory. It waits for the directory's tree, to see whether it is empty.
-func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
-	if !t.gate.enter() {
-		return ErrClosed
-	}
-	defer t.gate.leave()
-	if _, done := t.isDone(ctx); done {
+// rmdir implements Tree.Rmdir.
+func (ed *editor) rmdir(ctx context.Context, dir Node, name string) error {
+	if _, done := ed.isDone(ctx); done {
 		return nil
 	}
-	b, err := t.children(ctx, dir)
+	b, err := ed.view.children(ctx, dir)
 	if err != nil {
 		return err
 	}
-	return t.replacing(ctx, dir, b, name, func(v victim) error {
-		return t.update(func(e *edit) error {
+	return ed.replacing(ctx, dir, b, name, func(v victim) error {
+		return ed.update(func(e *edit) error {
 			e.answer(ctx, 0)
 			parent, err := e.directory(dir)
 			if err != nil {
@@ -277,11 +223,11 @@ var errReplaced = errors.New("another node has the name now")
 // replacing calls f with the node behind a name, which f is to remove, and calls it again while f returns errReplaced. The
 // block of a directory must be read before the change: only then is it known whether a base directory is empty, and no
 // change may wait for a tree.
-func (t *Tree) replacing(ctx context.Context, dir Node, b inode.Block, name string, f func(v victim) error) error {
+func (ed *editor) replacing(ctx context.Context, dir Node, b inode.Block, name string, f func(v victim) error) error {
 	for {
 		var v victim
 		var in overlay.Inode
-		t.view(func(m merged) {
+		ed.view.look(func(m merged) {
 			if n, ok := m.entry(dir, b, name); ok {
 				v.node = n
 				in, _ = m.inode(n)
@@ -289,7 +235,7 @@ func (t *Tree) replacing(ctx context.Context, dir Node, b inode.Block, name stri
 		})
 		if isDir(&in) {
 			var err error
-			if v.block, err = t.children(ctx, v.node); err != nil {
+			if v.block, err = ed.view.children(ctx, v.node); err != nil {
 				return err
 			}
 		}
@@ -298,7 +244,7 @@ func (t *Tree) replacing(ctx context.Context, dir Node, b inode.Block, name stri
 			continue
 		}
 		if err == nil && v.node != 0 {
-			t.release(v.node)
+			ed.release(v.node)
 		}
 		return err
 	}

@@ -32,7 +32,7 @@ func BenchmarkOpen(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := walk(tree, Root, func(_ string, a Attr) { tree.Remember(a.Node) }); err != nil {
+	if err := walk(tree, Root, func(_ string, a Attr) { tree.Kernel().Remember(a.Node) }); err != nil {
 		b.Fatal(err)
 	}
 	made, err := tree.Mkdir(b.Context(), Root, "made", 0o755, Cred{})
@@ -44,8 +44,8 @@ func BenchmarkOpen(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		tree.Remember(a.Node)
-		tree.Written(a.Node)
+		tree.Kernel().Remember(a.Node)
+		tree.Monitor().Written(a.Node)
 		if _, err := tree.Write(b.Context(), a.Node, []byte("data"), 0, false); err != nil {
 			b.Fatal(err)
 		}
@@ -59,11 +59,11 @@ func BenchmarkOpen(b *testing.B) {
 		if err := tree.Unlink(b.Context(), made.Node, "short-lived"); err != nil {
 			b.Fatal(err)
 		}
-		tree.Remember(a.Node)
-		tree.Forget(a.Node, 1)
+		tree.Kernel().Remember(a.Node)
+		tree.Kernel().Forget(a.Node, 1)
 	}
-	log := tree.Stats().LogBytes
-	for end := time.Now().Add(10 * time.Second); log > 6<<20 && time.Now().Before(end); log = tree.Stats().LogBytes {
+	log := tree.Overlay().Stats().LogBytes
+	for end := time.Now().Add(10 * time.Second); log > 6<<20 && time.Now().Before(end); log = tree.Overlay().Stats().LogBytes {
 		runtime.Gosched() // it will be written anew
 	}
 	if err := os.CopyFS(saved, os.DirFS(dir)); err != nil {
@@ -91,8 +91,8 @@ func BenchmarkOpen(b *testing.B) {
 				}
 				busy += threadTime()
 				b.StopTimer()
-				if tree.Recovery().TookOver != over {
-					b.Errorf("recovery: %+v", tree.Recovery())
+				if tree.Overlay().Recovery().TookOver != over {
+					b.Errorf("recovery: %+v", tree.Overlay().Recovery())
 				}
 				if err := tree.Close(); err != nil {
 					b.Fatal(err)

@@ -15,20 +15,15 @@ const ownPosition = 1 << 62
 // listed is the number of entries that are read in one view; no lock is held while they are emitted.
 const listed = 128
 
-// ReadDir calls emit for the entries of a directory from a position on, until emit returns false. A position stays valid
-// whatever is added, removed or replaced meanwhile: an entry that exists all the time is emitted exactly once.
-func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
-	if !t.gate.enter() {
-		return ErrClosed
-	}
-	defer t.gate.leave()
-	b, err := t.children(ctx, dir)
+// readDir implements Tree.ReadDir.
+func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
+	b, err := v.children(ctx, dir)
 	if err != nil {
 		return err
 	}
 	entries := make([]Entry, 0, listed)
 	for more := true; more; {
-		t.view(func(m merged) { entries, from, more = m.list(dir, b, from, entries[:0]) })
+		v.look(func(m merged) { entries, from, more = m.list(dir, b, from, entries[:0]) })
 		for _, e := range entries {
 			if !emit(e) {
 				return nil
@@ -41,7 +36,7 @@ func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 // list appends the next entries of a directory to the slice, up to its capacity. It returns the position to continue from
 // and whether there may be more entries.
 func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
-	t := m.tree.Table
+	t := m.base.table
 	present, hidden := m.Entries(dir)
 	for ; from < uint64(b.Count); from++ {
 		if len(to) == cap(to) {

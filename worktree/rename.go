@@ -10,32 +10,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// Rename moves a name. Without flags it replaces an existing entry at the new name. flags is 0, RENAME_NOREPLACE or
-// RENAME_EXCHANGE of renameat2(2). The node stays the same. Everything below a directory moves with the directory and is not
-// accessed.
-func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
-	if !t.gate.enter() {
-		return ErrClosed
-	}
-	defer t.gate.leave()
+// rename implements Tree.Rename.
+func (ed *editor) rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
 	switch flags {
 	case 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE:
 	default:
 		return syscall.EINVAL
 	}
-	if _, done := t.isDone(ctx); done {
+	if _, done := ed.isDone(ctx); done {
 		return nil
 	}
-	from, err := t.children(ctx, dir)
+	from, err := ed.view.children(ctx, dir)
 	if err != nil {
 		return err
 	}
-	to, err := t.place(ctx, newDir, newName)
+	to, err := ed.place(ctx, newDir, newName)
 	if err != nil {
 		return err
 	}
 	if flags != 0 {
-		return t.update(func(e *edit) error {
+		return ed.update(func(e *edit) error {
 			e.answer(ctx, 0)
 			r, err := e.rename(dir, from, name, newDir, to, newName)
 			switch {
@@ -49,8 +43,8 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 			return r.move()
 		})
 	}
-	return t.replacing(ctx, newDir, to, newName, func(v victim) error {
-		return t.update(func(e *edit) error {
+	return ed.replacing(ctx, newDir, to, newName, func(v victim) error {
+		return ed.update(func(e *edit) error {
 			e.answer(ctx, 0)
 			r, err := e.rename(dir, from, name, newDir, to, newName)
 			if err != nil {

@@ -27,12 +27,12 @@ func requestOf(ctx context.Context) *Request {
 
 // isDone reports whether an earlier process executed the request that a call is made for, and returns the node that it
 // created; 0: none.
-func (t *Tree) isDone(ctx context.Context) (made Node, done bool) {
+func (ed *editor) isDone(ctx context.Context) (made Node, done bool) {
 	r := requestOf(ctx)
-	if r == nil || !r.Again || t.layer == nil {
+	if r == nil || !r.Again || ed.view.layer == nil {
 		return 0, false
 	}
-	t.layer.View(func(l overlay.Reader) { made, done = l.Request(r.ID) })
+	ed.view.layer.View(func(l overlay.Reader) { made, done = l.Request(r.ID) })
 	return made, done
 }
 
@@ -41,13 +41,4 @@ func (e *edit) answer(ctx context.Context, made Node) {
 	if r := requestOf(ctx); r != nil {
 		e.tx.Request(r.ID, made)
 	}
-}
-
-// attrOf returns the attributes of a node, without waiting for its size.
-func (t *Tree) attrOf(n Node) (Attr, error) {
-	in, err := t.inode(n)
-	if err != nil {
-		return Attr{}, err
-	}
-	return t.describe(in), nil
 }

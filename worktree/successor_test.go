@@ -102,7 +102,7 @@ func TestSuccessor(t *testing.T) {
 		}
 		handed++
 	}
-	if counts := tree.Counts(); int64(handed+1) != counts.Nodes || handed < 3000 {
+	if counts := tree.Base().Counts(); int64(handed+1) != counts.Nodes || handed < 3000 {
 		t.Errorf("%d nodes were handed out, %d are known", handed, counts.Nodes)
 	}
 	if src.Calls("Tree") != 0 || src.Calls("Size") != 0 {

@@ -69,16 +69,16 @@ func TestRequestsAreDoneOnce(t *testing.T) {
 			return Attr{}, w.Rename(ctx, Root, "file", Root, "dir", unix.RENAME_EXCHANGE)
 		},
 		"setxattr": func(ctx context.Context, w *workspace) (Attr, error) {
-			return Attr{}, w.SetXattr(ctx, w.node("dir"), "user.new", []byte("v"), unix.XATTR_CREATE)
+			return Attr{}, w.Xattrs().Set(ctx, w.node("dir"), "user.new", []byte("v"), unix.XATTR_CREATE)
 		},
 		"removexattr": func(ctx context.Context, w *workspace) (Attr, error) {
-			return Attr{}, w.RemoveXattr(ctx, w.node("empty"), "user.old")
+			return Attr{}, w.Xattrs().Remove(ctx, w.node("empty"), "user.old")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorkspace(t, map[string]worktreetest.File{"file": {Data: "data"}, "dir/over": {Data: "o"}, "dir/x/y": {}})
 			w.mkdir("empty")
-			w.ok(w.SetXattr(t.Context(), w.node("empty"), "user.old", []byte("v"), 0))
+			w.ok(w.Xattrs().Set(t.Context(), w.node("empty"), "user.old", []byte("v"), 0))
 			before := w.killed(true) // it died before it began
 			first, err := do(asked(t.Context(), 10, false), w)
 			w.ok(err)
@@ -107,7 +107,7 @@ func TestRequestsAreDoneOnce(t *testing.T) {
 func (w *workspace) everything() string {
 	var b strings.Builder
 	w.ok(walk(w.Tree, Root, func(path string, a Attr) {
-		names, err := w.ListXattr(a.Node)
+		names, err := w.Xattrs().List(a.Node)
 		w.ok(err)
 		fmt.Fprintf(&b, "%s %o %d %d %q\n", path, a.Mode, a.Nlink, a.Size, names)
 	}))
@@ -145,7 +145,7 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	own, base := w.create("own", "own data"), w.node("base")
 	gone := w.create("gone", "nobody knows it")
 	for _, n := range []Node{own, own, base} {
-		w.Remember(n)
+		w.Kernel().Remember(n)
 	}
 	for _, name := range []string{"own", "base", "gone", "other"} {
 		w.ok(w.unlink(name))
@@ -157,7 +157,7 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	if err != nil || again.Node != tmp.Node {
 		t.Errorf("unnamed file: node %d, %v, want %d", again.Node, err, tmp.Node)
 	}
-	over.Remember(tmp.Node)
+	over.Kernel().Remember(tmp.Node)
 	over.write(tmp.Node, "written after", 0)
 	if got := over.read(tmp.Node); got != "written after" {
 		t.Errorf("unnamed file holds %q", got)
@@ -181,21 +181,21 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	if got := third.read(base); got != "OF the base" {
 		t.Errorf("base file holds %q", got)
 	}
-	third.Forget(own, 1)
+	third.Kernel().Forget(own, 1)
 	if got := third.read(own); got != "OWN data" {
 		t.Errorf("own file holds %q after one of two look-ups", got)
 	}
-	third.Forget(own, 1)
-	third.Forget(base, 1)
-	third.Forget(tmp.Node, 1)
+	third.Kernel().Forget(own, 1)
+	third.Kernel().Forget(base, 1)
+	third.Kernel().Forget(tmp.Node, 1)
 	_, err = third.Attr(ctx, own)
 	third.want("a file that was forgotten", err, ErrNoNode)
-	third.eventually("no content is left", func() bool { return third.Stats().Contents == 0 })
+	third.eventually("no content is left", func() bool { return third.Overlay().Stats().Contents == 0 })
 
 	none := over.killed(false)
-	none.eventually("who does not take over has no unnamed files", func() bool { return none.Stats().Contents == 0 })
-	if none.Remember(own); len(none.Recovery().Problems) > 0 {
-		t.Errorf("problems after the nodes were restored: %q", none.Recovery().Problems)
+	none.eventually("who does not take over has no unnamed files", func() bool { return none.Overlay().Stats().Contents == 0 })
+	if none.Kernel().Remember(own); len(none.Overlay().Recovery().Problems) > 0 {
+		t.Errorf("problems after the nodes were restored: %q", none.Overlay().Recovery().Problems)
 	}
 }
 
@@ -203,11 +203,11 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 func TestShown(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {}, "b": {}, "dir/c": {}})
 	set := func(w *workspace, n Node, v uint32) {
-		word, shift := w.Shown(n)
+		word, shift := w.Kernel().Shown(n)
 		word.Store(word.Load()&^(15<<shift) | v<<shift)
 	}
 	get := func(w *workspace, n Node) uint32 {
-		word, shift := w.Shown(n)
+		word, shift := w.Kernel().Shown(n)
 		return word.Load() >> shift & 15
 	}
 	nodes := []Node{w.node("a"), w.node("b"), w.node("dir/c")}
@@ -221,9 +221,9 @@ func TestShown(t *testing.T) {
 		}
 	}
 	over.Close()
-	over.Shown(nodes[0])
+	over.Kernel().Shown(nodes[0])
 	set(over, nodes[0], 1) // no fault
-	if word, _ := over.Shown(1 << 31); word == nil {
+	if word, _ := over.Kernel().Shown(1 << 31); word == nil {
 		t.Error("no word for a node that there is not")
 	}
 }
@@ -238,29 +238,29 @@ func TestWritingAcrossTakeover(t *testing.T) {
 	var open []Node
 	for i := range 20_000 {
 		n := w.node(fmt.Sprint("f", i))
-		w.Remember(n)
-		w.Written(n)
+		w.Kernel().Remember(n)
+		w.Monitor().Written(n)
 		if open = append(open, n); i%3 == 0 {
-			w.Forget(n, 1)
+			w.Kernel().Forget(n, 1)
 			open = open[:len(open)-1]
 		}
 	}
-	w.Written(open[0])
-	before, err := w.Changes("")
+	w.Monitor().Written(open[0])
+	before, err := w.Monitor().Changes("")
 	w.ok(err)
 	over := w.killed(true)
-	c, err := over.Changes(before.Token)
+	c, err := over.Monitor().Changes(before.Token)
 	w.ok(err)
 	slices.Sort(c.Open)
 	if slices.Sort(open); !slices.Equal(c.Open, open) || c.All || len(c.Paths) != len(open) {
 		t.Errorf("%d files are open, want %d; %d changes, all: %v", len(c.Open), len(open), len(c.Paths), c.All)
 	}
-	over.Forget(open[0], 1)
-	over.Refreshed(open) // too early: they may be writing just now
-	if c, err := over.killed(true).Changes(before.Token); err != nil || len(c.Open) != len(open)-1 {
+	over.Kernel().Forget(open[0], 1)
+	over.Monitor().Refreshed(open) // too early: they may be writing just now
+	if c, err := over.killed(true).Monitor().Changes(before.Token); err != nil || len(c.Open) != len(open)-1 {
 		t.Errorf("%d files are open, want %d, %v", len(c.Open), len(open)-1, err)
 	}
-	if c, err := over.killed(false).Changes(before.Token); err != nil || len(c.Open) != 0 {
+	if c, err := over.killed(false).Monitor().Changes(before.Token); err != nil || len(c.Open) != 0 {
 		t.Errorf("%d files are open for a kernel that knows none, %v", len(c.Open), err)
 	}
 }
@@ -296,7 +296,7 @@ func TestTakeOverWaitsForTheLock(t *testing.T) {
 func TestKilledWhileAdding(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a/b/c": {}, "a/d": {Data: "x"}, "e": {}})
 	want := w.everything()
-	w.Remember(w.node("e"))
+	w.Kernel().Remember(w.node("e"))
 	n := w.node("e")
 	w.ok(w.unlink("e"))
 	path := filepath.Join(w.dir, "inodes.kept")
@@ -306,8 +306,8 @@ func TestKilledWhileAdding(t *testing.T) {
 	adding[48] = 1
 	w.ok(os.WriteFile(path, adding, 0o600)) // the mapping is of this file
 	over := w.killed(true)
-	if got, counts := over.everything(), over.Counts(); counts != w.Counts() || got != strings.ReplaceAll(want, "e 100644 1 0 []\n", "") {
-		t.Errorf("%+v, want %+v:\n%s", counts, w.Counts(), got)
+	if got, counts := over.everything(), over.Base().Counts(); counts != w.Base().Counts() || got != strings.ReplaceAll(want, "e 100644 1 0 []\n", "") {
+		t.Errorf("%+v, want %+v:\n%s", counts, w.Base().Counts(), got)
 	}
 	if a, err := over.Attr(t.Context(), n); err != nil || a.Nlink != 0 {
 		t.Errorf("a file that is open: %+v, %v", a, err)
@@ -337,7 +337,7 @@ func FuzzKept(f *testing.F) {
 		f.Fatal(err)
 	}
 	want := list(f, tree)
-	tree.Written(2)
+	tree.Monitor().Written(2)
 	for _, name := range []string{"inodes.kept", "inodes.writing"} {
 		image, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -370,11 +370,11 @@ func FuzzKept(f *testing.F) {
 		if got := list(t, tree); got != want {
 			t.Errorf("%swant\n%s", got, want)
 		}
-		if _, err := tree.Changes(""); err != nil {
+		if _, err := tree.Monitor().Changes(""); err != nil {
 			t.Error(err)
 		}
-		tree.Written(3)
-		if word, _ := tree.Shown(3); word == nil {
+		tree.Monitor().Written(3)
+		if word, _ := tree.Kernel().Shown(3); word == nil {
 			t.Error("no word")
 		}
 		if err := tree.Close(); err != nil {

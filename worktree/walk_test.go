@@ -27,7 +27,7 @@ func TestWalkBase(t *testing.T) {
 	for range 2 {
 		dirs := map[string]bool{}
 		var got []string
-		w.ok(w.WalkBase(t.Context(), func(e BaseEntry) error {
+		w.ok(w.Base().Walk(t.Context(), func(e BaseEntry) error {
 			parent := ""
 			if i := strings.LastIndexByte(e.Path, '/'); i >= 0 {
 				parent = e.Path[:i]
@@ -53,7 +53,7 @@ func TestWalkBase(t *testing.T) {
 		}
 	}
 	stop := errors.New("stop")
-	w.want("an error", w.WalkBase(t.Context(), func(e BaseEntry) error {
+	w.want("an error", w.Base().Walk(t.Context(), func(e BaseEntry) error {
 		if e.Path == "foo-x" {
 			return stop
 		}
@@ -61,7 +61,7 @@ func TestWalkBase(t *testing.T) {
 	}), stop)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	w.want("an end", w.WalkBase(ctx, func(BaseEntry) error { return nil }), context.Canceled)
+	w.want("an end", w.Base().Walk(ctx, func(BaseEntry) error { return nil }), context.Canceled)
 }
 
 // BenchmarkWalkBase walks a tree of 108,000 files, first and again.
@@ -74,7 +74,7 @@ func BenchmarkWalkBase(b *testing.B) {
 	src := worktreetest.New(files)
 	walk := func(b *testing.B, tree *Tree) {
 		n := 0
-		if err := tree.WalkBase(b.Context(), func(BaseEntry) error { n++; return nil }); err != nil || n < 108_000 {
+		if err := tree.Base().Walk(b.Context(), func(BaseEntry) error { n++; return nil }); err != nil || n < 108_000 {
 			b.Fatalf("walk over the base tree: %d entries, %v", n, err)
 		}
 	}

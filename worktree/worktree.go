@@ -55,6 +55,27 @@
 // log that refers to its nodes is. The journal is closed last: a clean journal that is found on another boot contains every
 // change. The journal begins a new epoch if the overlay may have returned to an earlier state.
 //
+// # Parts
+//
+// A Tree is composed of parts with one job each. Those with an exported type are returned by methods of the Tree:
+//
+//	gate       counts the calls in progress, for which Close waits
+//	baseTree   the base tree and the trees of grafts: nodes, attributes, contents
+//	view       the working tree as it is now; merged is the working tree within one view or update
+//	recorder   writes the paths of changes to the change journal
+//	editor     changes names and attributes; edit is one change in progress
+//	nameSearch finds the paths of a file whose contents are about to be lost
+//	contents   reads and changes the contents of files
+//	freezing   a freeze in progress (Tree.Freeze)
+//	grafting   a graft in progress (Tree.Graft)
+//	Kernel     counts the references that the kernel has to nodes
+//	Monitor    reports changes to git and to the session agent
+//	Base       shows the base tree without the changes
+//	Overlay    reports how the working tree differs from the base tree
+//	Xattrs     reads and changes extended attributes
+//
+// A part calls only parts that stand above it in this list; Kernel, Monitor, Base, Overlay and Xattrs do not call each other.
+//
 // # Locks
 //
 // A change first reads the blocks that it needs, without a lock (blocks never change), and is then checked and made within one
@@ -67,7 +88,7 @@
 //	overlay.Layer -> nameSearch.mu
 //	table.syncing -> table.append
 //	writers.Set is a leaf
-//	Tree.gate is a leaf, and so is table.append. The overlay syncs the table before its log, and holds no lock
+//	gate is a leaf, and so is table.append. The overlay syncs the table before its log, and holds no lock
 //	that readers wait for while it does so
 package worktree
 
@@ -77,7 +98,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -86,9 +106,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
-	"github.com/artifactfs/artifactfs/worktree/journal"
 	"github.com/artifactfs/artifactfs/worktree/removed"
-	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 
 // Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
@@ -188,23 +206,24 @@ type Entry struct {
 // dirSize is the st_size of every directory, in bytes. As on most file systems the value has no meaning.
 const dirSize = 4096
 
-// Tree is the namespace of one mount. Its methods may be called concurrently.
+// Tree is the namespace of one mount. It holds the parts that do the work, and lets calls in until Close; it has no other state.
+// Package fuse serves the requests of the kernel with its methods, packages checkout and session/capture call Graft and Freeze.
+// Kernel, Monitor, Base, Overlay, Xattrs and Removals return the part that one kind of caller needs. The methods of the Tree and
+// of its parts may be called concurrently.
 type Tree struct {
-	src      Source
-	options  Options
-	Table    *inode.Table
-	layer    *overlay.Layer // nil: the mount has no overlay
-	recovery overlay.Recovery
-	tookOver bool             // whether the state of the previous process was continued (Options.TakeOver)
-	journal  *journal.Journal // nil: no journal is kept
-	writing  writers.Set
-	removed  *removed.Set // removed and overwritten files that no checkpoint contains yet
-	names    nameSearch   // finds the paths of files for removed
-	looked   atomic.Int64 // names of the overlay that noteNames searched since the last returned journal position
-	gate     gate         // counts the calls in progress, for which Close waits
+	gate     gate // counts the calls in progress, for which Close waits
+	base     baseTree
+	view     view
+	changes  recorder
+	editor   editor
+	contents contents
+	names    nameSearch // finds the paths of files for removed.Set
 
-	noticed    chan struct{} // see Noticed; capacity 1
-	lastChange atomic.Int64  // nanoseconds since 1970; 0: no change since Open
+	kernel    Kernel
+	monitor   Monitor
+	committed Base
+	overlay   Overlay
+	xattrs    Xattrs
 }
 
 // Open opens the namespace over the inode table at tablePath (a second file, tablePath.names, stores the names) and over
@@ -221,69 +240,63 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := &Tree{src: src, options: o, Table: table, tookOver: table.TookOver(), noticed: make(chan struct{}, 1)}
-	t.names.tree = t
+	t := connect(baseTree{src: src, table: table, root: o.Root, time: o.Time, uid: o.UID, gid: o.GID})
 	if err := t.attach(o, tablePath); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
 	return t, nil
 }
 
+// connect returns a Tree over a base tree whose parts refer to each other. It has no overlay and no journal yet.
+func connect(base baseTree) *Tree {
+	t := &Tree{base: base}
+	t.view.base = &t.base
+	t.changes.view, t.changes.noticed = &t.view, make(chan struct{}, 1)
+	t.editor.base, t.editor.view, t.editor.changes = &t.base, &t.view, &t.changes
+	t.contents.base, t.contents.view, t.contents.editor = &t.base, &t.view, &t.editor
+	t.names.view = &t.view
+	t.kernel = Kernel{&t.gate, &t.view, &t.changes.writing}
+	t.monitor = Monitor{&t.gate, &t.changes}
+	t.committed = Base{&t.gate, &t.view}
+	t.overlay.gate, t.overlay.view = &t.gate, &t.view
+	t.xattrs = Xattrs{&t.gate, &t.view, &t.editor}
+	return t
+}
+
 // attach opens the overlay and the journal, and recovers the state that the previous process left in them.
 func (t *Tree) attach(o Options, tablePath string) (err error) {
-	table := t.Table
+	table, recovery := t.base.table, &t.overlay.recovery
+	t.overlay.dir = o.Overlay
+	t.editor.sealed = o.Overlay == "" || o.OverlayReadOnly
+	t.editor.readOnly = t.editor.sealed || o.ReadOnly
 	if o.Overlay == "" {
-		t.recovery.TookOver = t.tookOver
-		t.removed = removed.Open(nil, removed.Options{})
-		return t.openJournal(o, tablePath)
+		recovery.TookOver = table.TookOver()
+		t.keep(removed.Open(nil, removed.Options{}))
+		return t.changes.open(o, tablePath, recovery, table.TookOver())
 	}
-	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
+	t.view.layer, *recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.Sync,
 		ValidBase: func(n Node) bool { _, ok := table.Record(n); return ok },
-		TakeOver:  t.tookOver, Seed: table.Seed(),
+		TakeOver:  table.TookOver(), Seed: table.Seed(),
 		Knows: func(n Node) bool { r, ok := table.Record(n); return ok && r.Known() },
 	})
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
-	t.removed = removed.Open(t.layer, removed.Options{Keep: o.KeepRemoved, Kept: t.recovery.Kept, Find: t.names.find, Log: o.Log})
-	if o.TakeOver && !t.tookOver {
-		t.recovery.Problems = append(t.recovery.Problems, "the inode table does not know which inodes the kernel holds")
+	t.keep(removed.Open(t.view.layer, removed.Options{Keep: o.KeepRemoved, Kept: recovery.Kept, Find: t.names.find, Log: o.Log}))
+	if o.TakeOver && !table.TookOver() {
+		recovery.Problems = append(recovery.Problems, "the inode table does not know which inodes the kernel holds")
 	}
 	if (o.GitFile != "" || o.GitDir) && !o.OverlayReadOnly {
-		if err := t.putGitFile(o); err != nil {
+		if err := putGitFile(t.view.layer, o); err != nil {
 			return err
 		}
 	}
-	return t.openJournal(o, tablePath)
+	return t.changes.open(o, tablePath, recovery, table.TookOver())
 }
 
-// openJournal opens the change journal. Files whose size differs from their size when the overlay was closed (Recovery.Shrunk)
-// are recorded in the journal as changed.
-func (t *Tree) openJournal(o Options, tablePath string) error {
-	if o.Journal == "" {
-		return nil
-	}
-	boot, err := disk.BootUUID(o.FS)
-	if err != nil {
-		return err
-	}
-	if err := t.writing.Open(o.FS, tablePath+".writing", t.tookOver); err != nil {
-		return err
-	}
-	shrunk := t.recovery.Shrunk
-	t.journal, err = journal.Open(o.Journal, journal.Options{
-		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver,
-		// After a power loss the journal may contain records of changes that the overlay lost, because each is synced
-		// separately.
-		Anew:   t.recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
-		Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
-	})
-	if err == nil && !o.OverlayReadOnly {
-		t.noteAll(shrunk)
-	}
-	return err
-}
+// keep makes a set the one that stores the contents of removed and overwritten files.
+func (t *Tree) keep(s *removed.Set) { t.editor.removed, t.contents.removed, t.names.removed = s, s, s }
 
 // Close waits for the calls in progress, writes all changes to disk and closes the table and the overlay, whose files
 // remain. Calls after Close fail with ErrClosed. A caller whose calls may wait for objects must cancel their contexts
@@ -298,40 +311,29 @@ func (t *Tree) Close() error {
 // close closes all files. The journal is closed last: no change may follow once it is marked as clean.
 func (t *Tree) close() error {
 	var err error
-	if t.layer != nil {
-		t.removed.Close()
-		if err = t.layer.Close(); err != nil {
-			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
+	if layer := t.view.layer; layer != nil {
+		t.editor.removed.Close()
+		if err = layer.Close(); err != nil {
+			err = fmt.Errorf("close overlay %s: %w", t.overlay.dir, err)
 		}
 	}
-	return errors.Join(err, t.writing.Close(), t.Table.Close(), t.journal.Close())
+	return errors.Join(err, t.changes.writing.Close(), t.base.table.Close(), t.changes.journal.Close())
 }
 
-// Recovery returns the state in which Open found the overlay, and the repairs that Open made.
-func (t *Tree) Recovery() overlay.Recovery { return t.recovery }
+// Kernel returns the counters of the references that the kernel has to nodes.
+func (t *Tree) Kernel() *Kernel { return &t.kernel }
 
-// Changed returns how many paths differ from the base tree. A path that differs only in its times does not count.
-func (t *Tree) Changed() int64 {
-	if t.layer == nil || !t.gate.enter() {
-		return 0
-	}
-	defer t.gate.leave()
-	changed := t.layer.Changed()
-	t.view(func(m merged) { changed -= m.younger() })
-	return max(0, changed)
-}
+// Monitor returns the part that reports changes.
+func (t *Tree) Monitor() *Monitor { return &t.monitor }
+
+// Base returns the part that shows the base tree without the changes.
+func (t *Tree) Base() *Base { return &t.committed }
+
+// Overlay returns the part that reports how the working tree differs from the base tree.
+func (t *Tree) Overlay() *Overlay { return &t.overlay }
+
+// Xattrs returns the part that stores extended attributes.
+func (t *Tree) Xattrs() *Xattrs { return &t.xattrs }
 
 // Removals returns the set of removed and overwritten files that no checkpoint contains yet.
-func (t *Tree) Removals() *removed.Set { return t.removed }
-
-// Stats returns the size of the overlay.
-func (t *Tree) Stats() overlay.Stats {
-	if t.layer == nil || !t.gate.enter() {
-		return overlay.Stats{}
-	}
-	defer t.gate.leave()
-	return t.layer.Stats()
-}
-
-// Counts returns how much of the base tree the table contains.
-func (t *Tree) Counts() inode.Counts { return t.Table.Counts() }
+func (t *Tree) Removals() *removed.Set { return t.editor.removed }

@@ -118,7 +118,7 @@ func TestAttributes(t *testing.T) {
 	if n := stat(t, tree, "").Node; n != Root {
 		t.Errorf("root is node %d", n)
 	}
-	if got := tree.Counts(); got != (inode.Counts{Nodes: 7, Dirs: 2}) {
+	if got := tree.Base().Counts(); got != (inode.Counts{Nodes: 7, Dirs: 2}) {
 		t.Errorf("counts %+v", got)
 	}
 }
@@ -365,7 +365,7 @@ func TestRace(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := tree.Counts(); got != (inode.Counts{Nodes: 211, Dirs: 11}) {
+	if got := tree.Base().Counts(); got != (inode.Counts{Nodes: 211, Dirs: 11}) {
 		t.Errorf("counts %+v", got)
 	}
 }

@@ -47,7 +47,7 @@ func (w *workspace) open() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if r := tree.Recovery(); len(r.Problems) != 0 {
+	if r := tree.Overlay().Recovery(); len(r.Problems) != 0 {
 		w.t.Errorf("problems at open: %q", r.Problems)
 	}
 	w.Tree, w.takeOver = tree, false
@@ -293,7 +293,7 @@ func TestRemove(t *testing.T) {
 	w.listing("dir", "new")
 	w.ok(w.unlink("dir/new"))
 	removed := w.node("dir")
-	w.Remember(removed)
+	w.Kernel().Remember(removed)
 	w.ok(w.rmdir("dir"))
 	if a, err := w.Attr(t.Context(), removed); err != nil || a.Nlink != 0 {
 		t.Errorf("removed directory in use: %+v, %v", a, err)
@@ -316,13 +316,13 @@ func TestUnlinkedInUse(t *testing.T) {
 	nodes := make(map[string]Node)
 	for path := range files {
 		nodes[path] = w.node(path)
-		w.Remember(nodes[path])
-		w.Remember(nodes[path])
+		w.Kernel().Remember(nodes[path])
+		w.Kernel().Remember(nodes[path])
 		w.ok(w.unlink(path))
 	}
 	w.listing("", "")
 	for path, data := range files {
-		w.Forget(nodes[path], 1)
+		w.Kernel().Forget(nodes[path], 1)
 		if a, err := w.Attr(t.Context(), nodes[path]); err != nil || a.Nlink != 0 || w.read(nodes[path]) != data {
 			t.Errorf("removed file %s that is still open: got attributes %+v, error %v, want no link and the same contents", path, a, err)
 		}
@@ -334,13 +334,13 @@ func TestUnlinkedInUse(t *testing.T) {
 			t.Errorf("%s: path: %v", path, err)
 		}
 	}
-	if n := w.Stats().Contents; n != 3 {
+	if n := w.Overlay().Stats().Contents; n != 3 {
 		t.Errorf("%d contents", n)
 	}
 	for _, n := range nodes {
-		w.Forget(n, 1)
+		w.Kernel().Forget(n, 1)
 	}
-	if s := w.Stats(); s.Contents != 0 || s.Hidden != 2 {
+	if s := w.Overlay().Stats(); s.Contents != 0 || s.Hidden != 2 {
 		t.Errorf("after all was forgotten: %+v", s)
 	}
 	_, err := w.Attr(t.Context(), nodes["own"])
@@ -351,7 +351,7 @@ func TestTmpfile(t *testing.T) {
 	w := newWorkspace(t, nil)
 	a, err := w.Tmpfile(t.Context(), Root, 0o600, Cred{UID: 1, GID: 2})
 	w.ok(err)
-	w.Remember(a.Node)
+	w.Kernel().Remember(a.Node)
 	if a.Nlink != 0 || a.Mode != syscall.S_IFREG|0o600 || a.UID != 1 {
 		t.Errorf("unnamed file %+v", a)
 	}
@@ -359,7 +359,7 @@ func TestTmpfile(t *testing.T) {
 	w.listing("", "")
 	_, err = w.Link(t.Context(), a.Node, Root, "named")
 	w.ok(err)
-	w.Forget(a.Node, 1)
+	w.Kernel().Forget(a.Node, 1)
 	w.both(func() { w.contents(map[string]string{"named": "data"}) })
 	if a := w.stat("named"); a.Nlink != 1 {
 		t.Errorf("named: %+v", a)
@@ -397,35 +397,35 @@ func TestLinks(t *testing.T) {
 func TestXattr(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "f"}})
 	n, ctx := w.node("f"), t.Context()
-	_, err := w.GetXattr(n, "user.x")
+	_, err := w.Xattrs().Get(n, "user.x")
 	w.want("get what is not there", err, syscall.ENODATA)
-	_, err = w.GetXattr(99, "user.x")
+	_, err = w.Xattrs().Get(99, "user.x")
 	w.want("get of no node", err, ErrNoNode)
-	_, err = w.GetXattr(n, "system.posix_acl_access")
+	_, err = w.Xattrs().Get(n, "system.posix_acl_access")
 	w.want("get an access control list that is not there", err, syscall.ENODATA)
-	w.want("set what is no access control list", w.SetXattr(ctx, n, "system.posix_acl_access", nil, 0), syscall.EINVAL)
-	w.ok(w.RemoveXattr(ctx, n, "system.posix_acl_access"))
-	w.want("set another attribute of the system", w.SetXattr(ctx, n, "system.x", nil, 0), syscall.EOPNOTSUPP)
-	w.want("replace what is not there", w.SetXattr(ctx, n, "user.x", nil, unix.XATTR_REPLACE), syscall.ENODATA)
-	w.ok(w.SetXattr(ctx, n, "user.x", []byte("value\x00"), unix.XATTR_CREATE))
-	w.want("create what is there", w.SetXattr(ctx, n, "user.x", nil, unix.XATTR_CREATE), syscall.EEXIST)
-	w.ok(w.SetXattr(ctx, n, "security.capability", []byte{1}, 0))
-	w.ok(w.SetXattr(ctx, n, "user.empty", nil, 0))
+	w.want("set what is no access control list", w.Xattrs().Set(ctx, n, "system.posix_acl_access", nil, 0), syscall.EINVAL)
+	w.ok(w.Xattrs().Remove(ctx, n, "system.posix_acl_access"))
+	w.want("set another attribute of the system", w.Xattrs().Set(ctx, n, "system.x", nil, 0), syscall.EOPNOTSUPP)
+	w.want("replace what is not there", w.Xattrs().Set(ctx, n, "user.x", nil, unix.XATTR_REPLACE), syscall.ENODATA)
+	w.ok(w.Xattrs().Set(ctx, n, "user.x", []byte("value\x00"), unix.XATTR_CREATE))
+	w.want("create what is there", w.Xattrs().Set(ctx, n, "user.x", nil, unix.XATTR_CREATE), syscall.EEXIST)
+	w.ok(w.Xattrs().Set(ctx, n, "security.capability", []byte{1}, 0))
+	w.ok(w.Xattrs().Set(ctx, n, "user.empty", nil, 0))
 	w.both(func() {
-		if v, err := w.GetXattr(n, "user.x"); err != nil || string(v) != "value\x00" {
+		if v, err := w.Xattrs().Get(n, "user.x"); err != nil || string(v) != "value\x00" {
 			t.Errorf("value %q, %v", v, err)
 		}
-		if v, err := w.GetXattr(n, "user.empty"); err != nil || v == nil || len(v) != 0 {
+		if v, err := w.Xattrs().Get(n, "user.empty"); err != nil || v == nil || len(v) != 0 {
 			t.Errorf("empty value %q, %v", v, err)
 		}
-		list, err := w.ListXattr(n)
+		list, err := w.Xattrs().List(n)
 		slices.Sort(list)
 		if err != nil || !slices.Equal(list, []string{"security.capability", "user.empty", "user.x"}) {
 			t.Errorf("names %q, %v", list, err)
 		}
 	})
-	w.ok(w.RemoveXattr(ctx, n, "user.x"))
-	w.want("remove what is not there", w.RemoveXattr(ctx, n, "user.x"), syscall.ENODATA)
+	w.ok(w.Xattrs().Remove(ctx, n, "user.x"))
+	w.want("remove what is not there", w.Xattrs().Remove(ctx, n, "user.x"), syscall.ENODATA)
 	if w.src.Calls("Open")+w.src.Calls("Size") != 0 {
 		t.Error("the content was asked for")
 	}
@@ -448,7 +448,7 @@ func TestReadOnly(t *testing.T) {
 		_, truncate := w.SetAttr(ctx, f, Change{Set: SetSize})
 		for what, err := range map[string]error{
 			"mknod": mknod, "write": write, "setattr": set, "truncate": truncate, "unlink": w.unlink("f"), "rmdir": w.rmdir("f"),
-			"rename": w.rename("f", "g"), "link": w.link("f", "g"), "xattr": w.SetXattr(ctx, f, "user.x", nil, 0),
+			"rename": w.rename("f", "g"), "link": w.link("f", "g"), "xattr": w.Xattrs().Set(ctx, f, "user.x", nil, 0),
 		} {
 			w.want(what, err, syscall.EROFS)
 		}

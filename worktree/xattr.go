@@ -33,16 +33,24 @@ func keepsXattr(name string) bool {
 	return false
 }
 
-// GetXattr returns an extended attribute, or ENODATA if the node does not have it.
-func (t *Tree) GetXattr(n Node, name string) (value []byte, err error) {
-	if !t.gate.enter() {
+// Xattrs reads and changes the extended attributes of files. Package fuse calls it. An access control list is an attribute that
+// has to agree with the mode of its file, so that setting one changes the other. The overlay guards the attributes.
+type Xattrs struct {
+	gate   *gate
+	view   *view
+	editor *editor
+}
+
+// Get returns an extended attribute, or ENODATA if the node does not have it.
+func (x *Xattrs) Get(n Node, name string) (value []byte, err error) {
+	if !x.gate.enter() {
 		return nil, ErrClosed
 	}
-	defer t.gate.leave()
+	defer x.gate.leave()
 	if !keepsXattr(name) {
 		return nil, syscall.EOPNOTSUPP
 	}
-	t.view(func(m merged) {
+	x.view.look(func(m merged) {
 		v, ok := m.Xattr(n, name)
 		if ok {
 			value = append([]byte{}, v...)
@@ -56,13 +64,13 @@ func (t *Tree) GetXattr(n Node, name string) (value []byte, err error) {
 	return value, err
 }
 
-// ListXattr returns the names of a node's extended attributes.
-func (t *Tree) ListXattr(n Node) (names []string, err error) {
-	if !t.gate.enter() {
+// List returns the names of a node's extended attributes.
+func (x *Xattrs) List(n Node) (names []string, err error) {
+	if !x.gate.enter() {
 		return nil, ErrClosed
 	}
-	defer t.gate.leave()
-	t.view(func(m merged) {
+	defer x.gate.leave()
+	x.view.look(func(m merged) {
 		if _, ok := m.inode(n); !ok {
 			err = ErrNoNode
 			return
@@ -74,13 +82,13 @@ func (t *Tree) ListXattr(n Node) (names []string, err error) {
 	return names, err
 }
 
-// SetXattr sets an extended attribute. flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
+// Set sets an extended attribute. flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
 // control list also changes the mode, and is not stored if the mode expresses it completely.
-func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, flags int) error {
-	if !t.gate.enter() {
+func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, flags int) error {
+	if !x.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer x.gate.leave()
 	switch {
 	case !keepsXattr(name):
 		return syscall.EOPNOTSUPP
@@ -96,10 +104,10 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 			return fmt.Errorf("%w: %w", syscall.EINVAL, err)
 		}
 	}
-	if _, done := t.isDone(ctx); done {
+	if _, done := x.editor.isDone(ctx); done {
 		return nil
 	}
-	return t.update(func(e *edit) error {
+	return x.editor.update(func(e *edit) error {
 		e.answer(ctx, 0)
 		in, err := e.inode(n)
 		if err != nil {
@@ -189,20 +197,20 @@ func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	return nil
 }
 
-// RemoveXattr removes an extended attribute. If the node does not have the attribute, RemoveXattr returns ENODATA, or nil if
+// Remove removes an extended attribute. If the node does not have the attribute, RemoveXattr returns ENODATA, or nil if
 // name is that of an access control list.
-func (t *Tree) RemoveXattr(ctx context.Context, n Node, name string) error {
-	if !t.gate.enter() {
+func (x *Xattrs) Remove(ctx context.Context, n Node, name string) error {
+	if !x.gate.enter() {
 		return ErrClosed
 	}
-	defer t.gate.leave()
+	defer x.gate.leave()
 	if !keepsXattr(name) {
 		return syscall.EOPNOTSUPP
 	}
-	if _, done := t.isDone(ctx); done {
+	if _, done := x.editor.isDone(ctx); done {
 		return nil
 	}
-	return t.update(func(e *edit) error {
+	return x.editor.update(func(e *edit) error {
 		e.answer(ctx, 0)
 		in, err := e.inode(n)
 		if err != nil {

@@ -29,7 +29,7 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 			return lock, nil
 		},
 		Device: func() (uint32, error) { return mountpoint.DeviceOf(m.Mount.Dir) },
-		Added:  m.Tree.Added, Redirects: m.Redirects, Show: m.Show,
+		Added:  m.Tree.Overlay().Added, Redirects: m.Redirects, Show: m.Show,
 		Reads: m.Reads,
 	}
 }

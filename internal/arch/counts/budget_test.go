@@ -29,7 +29,6 @@ var (
 		"overlay/state.Table": 67,
 		"promisor.question":   45,
 		"transport.Remote":    46,
-		"worktree.Tree":       105,
 	}
 	longLinesToday    = 8
 	commentShareToday = 12.9

@@ -2,6 +2,7 @@ package worktree
 
 import (
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/inode"
@@ -26,31 +27,26 @@ type Changes struct {
 	Open []Node
 }
 
+// Monitor reports changes of the working tree: to git's file system monitor, and to the session agent, which makes checkpoints.
+// Package fuse calls Written and Refreshed for the files that the kernel caches. The recorder guards the state.
+type Monitor struct {
+	gate    *gate
+	changes *recorder
+}
+
 // Changes returns the paths whose contents, type, mode, mtime or name may have changed since a journal position. Changes of
 // owners, access times and extended attributes are not recorded. A write through a shared mapping is reported when the kernel
 // writes it back: after msync(2), close(2), or half a minute.
-func (t *Tree) Changes(token string) (Changes, error) {
-	if !t.gate.enter() {
+func (mon *Monitor) Changes(token string) (Changes, error) {
+	if !mon.gate.enter() {
 		return Changes{}, ErrClosed
 	}
-	defer t.gate.leave()
-	c := Changes{Open: t.writing.List()}
-	t.noteAll(c.Open)
-	var known bool
-	c.Token, c.Paths, known = t.since(token)
-	c.All = !known
-	t.view(func(m merged) { c.Paths = m.withDirs(c.Paths) })
-	return c, nil
-}
-
-// since queries the journal, and resets the count of names that noteNames may search for one position.
-func (t *Tree) since(token string) (next string, paths []string, known bool) {
-	t.looked.Store(0)
-	return t.journal.Since(token)
+	defer mon.gate.leave()
+	return mon.changes.changed(token), nil
 }
 
 // StartToken returns the journal position at which nothing differed from the base tree.
-func (t *Tree) StartToken() string { return t.journal.Start() }
+func (mon *Monitor) StartToken() string { return mon.changes.journal.Start() }
 
 // withDirs adds "DIR/*" for each directory below the paths that end in a slash, so that git's untracked cache drops its entry.
 func (m merged) withDirs(paths []string) []string {
@@ -82,7 +78,7 @@ func (m merged) known(path string) (Node, bool) {
 
 // knownBlock returns the block of a directory if it was read.
 func (m merged) knownBlock(dir Node) (inode.Block, bool) {
-	r, ok := m.tree.Table.Record(dir)
+	r, ok := m.base.table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
 		return inode.Block{}, false
 	}
@@ -94,8 +90,8 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
 	for n := b.First; n < b.First+Node(b.Count); n++ {
-		if r := m.tree.Table.At(n); r.Kind().IsDir() {
-			name := m.tree.Table.Name(r)
+		if r := m.base.table.At(n); r.Kind().IsDir() {
+			name := m.base.table.Name(r)
 			if _, p := m.Entry(dir, name); p == overlay.Unknown {
 				to = m.addDirs(n, path+"/"+name, to)
 			}
@@ -111,29 +107,49 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 }
 
 // Written records that a program begins to write to a file in the kernel's cache.
-func (t *Tree) Written(n Node) {
-	if t.journal == nil || !t.gate.enter() {
+func (mon *Monitor) Written(n Node) {
+	if mon.changes.journal == nil || !mon.gate.enter() {
 		return
 	}
-	defer t.gate.leave()
-	t.journal.MakeRoom()
-	t.writing.Add(n) // before the record, so that a query between the two steps finds the file
+	defer mon.gate.leave()
+	mon.changes.journal.MakeRoom()
+	mon.changes.writing.Add(n) // before the record, so that a query between the two steps finds the file
 	var f journal.Flight
-	t.note(&f, n)
-	t.journal.Land(&f)
-	t.notice()
+	mon.changes.note(&f, n)
+	mon.changes.journal.Land(&f)
+	mon.changes.notice()
 }
 
 // OnRecord reports whether the next result of Changes will contain the node anyway. It checks only the node's own record,
 // which is cheap. It may return false although the record of a directory covers the node.
-func (t *Tree) OnRecord(n Node) bool {
+func (mon *Monitor) OnRecord(n Node) bool {
 	var f journal.Flight
-	defer t.journal.Land(&f)
-	return t.journal.Covers(&f, uint64(n))
+	defer mon.changes.journal.Land(&f)
+	return mon.changes.journal.Covers(&f, uint64(n))
 }
 
 // Refreshed records that the kernel has dropped the attributes of nodes that Changes returned as Open. Files without a
 // recent Written leave the set.
-func (t *Tree) Refreshed(nodes []Node) {
-	t.writing.Settle(nodes)
+func (mon *Monitor) Refreshed(nodes []Node) {
+	mon.changes.writing.Settle(nodes)
+}
+
+// Noticed returns a channel that receives a value when names, attributes or contents change, and holds at most one. Freeze
+// empties the channel at the moment that it captures, unless DryRun is set.
+func (mon *Monitor) Noticed() <-chan struct{} { return mon.changes.noticed }
+
+// LastChange returns the time of the last change; the zero time if there was none since Open.
+func (mon *Monitor) LastChange() time.Time {
+	if at := mon.changes.lastChange.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+// Writers returns the files to which programs may be writing in the kernel's cache, so that the Tree is not called.
+func (mon *Monitor) Writers() []Node {
+	if mon.changes.journal == nil {
+		return nil
+	}
+	return mon.changes.writing.List()
 }

@@ -10,10 +10,23 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
+// editor changes names and attributes. Each change is one update of the overlay, which excludes all other changes and records its
+// paths in the change journal first. The trees that a change needs are read before the update, because an update must not wait.
+// The overlay's lock guards everything that the editor changes; its own fields are constant after Open.
+type editor struct {
+	base     *baseTree
+	view     *view
+	changes  *recorder
+	removed  *removed.Set
+	sealed   bool // the overlay cannot be changed until it is opened again
+	readOnly bool // programs cannot change anything; true if sealed. Graft can still change the Tree unless it is sealed
+}
+
 // edit is a change in progress, within one update of the overlay. Reads through merged see the tree as it was before the
 // change. Inodes are modified in memory and stored at the end, each of them once.
 type edit struct {
 	merged
+	editor *editor
 	tx     *overlay.Tx
 	flight *journal.Flight // nil: the changed paths are on record already
 	now    int64           // time of the change, in nanoseconds since 1970, by the clock that the kernel uses for file times
@@ -26,35 +39,28 @@ type edited struct {
 	now, before overlay.Inode
 }
 
-// readOnly reports whether programs cannot change anything.
-func (t *Tree) readOnly() bool { return t.sealed() || t.options.ReadOnly }
-
-// sealed reports whether the overlay cannot be changed until it is opened again. A Tree with Options.ReadOnly is not sealed:
-// Graft moves it to another commit.
-func (t *Tree) sealed() bool { return t.layer == nil || t.options.OverlayReadOnly }
-
 // update makes a change as one atomic update of the overlay. If f returns an error, nothing is changed.
-func (t *Tree) update(f func(e *edit) error) error {
+func (ed *editor) update(f func(e *edit) error) error {
 	var flight journal.Flight
-	defer t.journal.Land(&flight)
-	return t.updateIn(&flight, f)
+	defer ed.changes.journal.Land(&flight)
+	return ed.updateIn(&flight, f)
 }
 
 // updateNoted makes a change of Graft as update does, but records nothing, because Graft has recorded the paths already.
-func (t *Tree) updateNoted(f func(e *edit) error) error { return t.updateIn(nil, f) }
+func (ed *editor) updateNoted(f func(e *edit) error) error { return ed.updateIn(nil, f) }
 
 // updateIn makes a change as update does. flight is nil if the changed paths are on record already. f may be called again, if
 // the overlay had no room for the update.
-func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
-	if t.sealed() || flight != nil && t.readOnly() {
+func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error {
+	if ed.sealed || flight != nil && ed.readOnly {
 		return syscall.EROFS
 	}
-	defer t.notice()
-	t.journal.MakeRoom()
+	defer ed.changes.notice()
+	ed.changes.journal.MakeRoom()
 	var kept *removed.File
-	err := t.layer.Update(func(tx *overlay.Tx) (err error) {
-		t.removed.Undo(kept) // kept by a previous call of this function, which had no room
-		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
+	err := ed.view.layer.Update(func(tx *overlay.Tx) (err error) {
+		ed.removed.Undo(kept) // kept by a previous call of this function, which had no room
+		e := &edit{merged: merged{tx.Reader, ed.base}, editor: ed, tx: tx, now: tx.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
 			return err
@@ -65,15 +71,43 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 			}
 			tx.PutInode(in.now)
 			if flight != nil && (in.now.Mode != in.before.Mode || in.now.Mtime != in.before.Mtime && !isDir(&in.now)) {
-				e.note(flight, in.now.Node)
+				ed.changes.noteAt(e.merged, flight, in.now.Node)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		t.removed.Undo(kept)
+		ed.removed.Undo(kept)
 	}
 	return err
+}
+
+// promote stores the inode of a base node in the overlay, unchanged.
+func (ed *editor) promote(n Node) error {
+	return ed.update(func(e *edit) error { return e.promote(n) })
+}
+
+// setInode makes all changes of c except that of the size.
+func (ed *editor) setInode(n Node, c Change) error {
+	return ed.update(func(e *edit) error {
+		in, err := e.inode(n)
+		if err != nil {
+			return err
+		}
+		c.apply(in, e.now)
+		if c.Set&SetMode != 0 {
+			return e.chmodACL(in)
+		}
+		return nil
+	})
+}
+
+// release frees a base node that lost a name, if it has no other name and the kernel holds no reference to it. The overlay
+// counts and releases own nodes itself.
+func (ed *editor) release(n Node) {
+	if r, ok := ed.base.table.Record(n); ok && !n.Own() && !r.Known() {
+		ed.view.layer.Release(n)
+	}
 }
 
 // inode returns the inode of a node, which the change may modify. A base node whose inode is modified is promoted.
@@ -135,14 +169,14 @@ func (e *edit) promote(n Node) error {
 // place makes a node an entry of a directory, whose block is b. A base node at its original place needs no entry.
 func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
-		e.noteName(e.flight, dir, name, n, in, true)
+		e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, true)
 		if old, ok := e.entry(dir, b, name); ok { // the record of a directory does not cover a file of that name, or vice versa
 			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
-				e.noteName(e.flight, dir, name, 0, was, false)
+				e.editor.changes.noteName(e.merged, e.flight, dir, name, 0, was, false)
 			}
 		}
 	}
-	if at, ok := e.tree.Table.Search(b, name); ok && at == n {
+	if at, ok := e.base.table.Search(b, name); ok && at == n {
 		e.tx.ClearEntry(dir, name)
 		return
 	}
@@ -153,11 +187,11 @@ func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 func (e *edit) remove(dir Node, b inode.Block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
-			e.noteName(e.flight, dir, name, n, in, false)
+			e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, false)
 			e.leave(in, dir)
 		}
 	}
-	if _, ok := e.tree.Table.Search(b, name); ok {
+	if _, ok := e.base.table.Search(b, name); ok {
 		e.tx.Hide(dir, name)
 		return
 	}
@@ -193,7 +227,7 @@ func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 // lose keeps the contents of a file that is about to lose a name in dir, if Set.Wants is true for the file and checkpoints do not
 // leave out the directory.
 func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
-	s := e.tree.removed
+	s := e.editor.removed
 	if !s.Wants(in) {
 		return
 	}
@@ -212,7 +246,7 @@ func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 
 // loseDir requests a checkpoint if files below a directory that is being removed are kept.
 func (e *edit) loseDir(dir Node, name string) {
-	s := e.tree.removed
+	s := e.editor.removed
 	if !s.Waits() {
 		return
 	}

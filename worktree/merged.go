@@ -25,17 +25,7 @@ type upper interface {
 // that passed it.
 type merged struct {
 	upper
-	tree *Tree
-}
-
-// view calls f with the present working tree. f only reads: it must not wait, and must not call exported methods of the
-// Tree.
-func (t *Tree) view(f func(m merged)) {
-	if t.layer == nil {
-		f(merged{nothing{}, t})
-		return
-	}
-	t.layer.View(func(r overlay.Reader) { f(merged{r, t}) })
+	base *baseTree
 }
 
 // inode returns the inode of a node as the overlay stores it, or as the overlay would store it if the node were promoted.
@@ -43,24 +33,11 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
 	}
-	r, ok := m.tree.Table.Record(n)
+	r, ok := m.base.table.Record(n)
 	if !ok {
 		return overlay.Inode{}, false
 	}
-	return m.tree.baseInode(n, r), true
-}
-
-// baseInode returns the inode of an unchanged base node.
-func (t *Tree) baseInode(n Node, r *inode.Record) overlay.Inode {
-	at := t.options.Time.UnixNano()
-	in := overlay.Inode{
-		Node: n, Mode: r.Kind().StatMode(), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Atime: at, Mtime: at, Ctime: at,
-		Parent: r.Dir(),
-	}
-	if !r.Kind().IsDir() {
-		in.Size = overlay.SizeOfBase
-	}
-	return in
+	return m.base.inode(n, r), true
 }
 
 // entry looks up a name in a directory whose block is b.
@@ -71,7 +48,7 @@ func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	case overlay.Hidden:
 		return 0, false
 	}
-	return m.tree.Table.Search(b, name)
+	return m.base.table.Search(b, name)
 }
 
 // empty reports whether a directory, whose block is b, has no entries. Only names of the block can be hidden, so a
@@ -133,8 +110,8 @@ func (m merged) path(n Node) (string, bool) {
 // name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original name,
 // all entries that the overlay has for the directory are searched.
 func (m merged) name(n, dir Node) (name string, ok bool) {
-	if r, base := m.tree.Table.Record(n); base {
-		name = m.tree.Table.Name(r)
+	if r, base := m.base.table.Record(n); base {
+		name = m.base.table.Name(r)
 		at, p := m.Entry(dir, name)
 		if p == overlay.Unknown && r.Dir() == dir || p == overlay.Present && at == n {
 			return name, true

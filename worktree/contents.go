@@ -1,0 +1,239 @@
+package worktree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/removed"
+)
+
+// contents reads and changes the contents of files. Contents that a file shares with the base tree are read from the Source; a
+// change first copies them to the overlay. The lock of its overlay.File guards the contents of a file. No lock is held while
+// the Source is called.
+type contents struct {
+	base    *baseTree
+	view    *view
+	editor  *editor
+	removed *removed.Set
+}
+
+// read reads contents as Read does. n must be a regular file.
+func (cs *contents) read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
+	if cs.view.layer != nil {
+		f := cs.view.layer.File(n)
+		defer f.Done()
+		if k, err := f.ReadAt(p, off); !errors.Is(err, overlay.ErrBase) {
+			return k, err
+		}
+	}
+	return cs.base.read(ctx, n, p, off)
+}
+
+// write writes contents as Write does.
+func (cs *contents) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
+	err = cs.change(ctx, n, killPriv, func(f *overlay.File) error {
+		cs.removed.BeforeWrite(n, f, p, off)
+		done, err = f.WriteAt(p, off)
+		return err
+	}, func() (Content, error) {
+		if r, ok := cs.base.table.Record(n); ok && off == 0 {
+			if size, ok := r.Size(); ok && size <= int64(len(p)) {
+				return whole{bytes.NewReader(p)}, nil
+			}
+		}
+		return cs.base.open(ctx, n)
+	})
+	return done, err
+}
+
+// whole is the new contents of a base file that a write replaces completely. The copy-up stores them in place of the blob,
+// which then need not be fetched.
+type whole struct{ *bytes.Reader }
+
+// Release does nothing: the bytes belong to the caller of Write.
+func (whole) Release() {}
+
+// change calls do, which changes the contents of a regular file. If the contents are still those of the base tree, change
+// first copies up the contents that base returns; base may wait for objects, because no lock is held.
+func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error, base func() (Content, error)) error {
+	if cs.editor.readOnly {
+		return syscall.EROFS
+	}
+	in, err := cs.view.regular(n)
+	if err != nil {
+		return err
+	}
+	if killPriv && withoutPriv(in.Mode) != in.Mode {
+		c := Change{Set: KillPriv}
+		if err := cs.editor.setInode(n, c); err != nil {
+			return err
+		}
+	}
+	f := cs.view.layer.File(n)
+	defer f.Done()
+	for {
+		if err := cs.editor.changes.noting(n, func() error { return do(f) }); !errors.Is(err, overlay.ErrBase) {
+			return err
+		}
+		if err := cs.copyUp(n, f, base); err != nil {
+			return err
+		}
+	}
+}
+
+// copyUp promotes a base node and stores the contents that base returns in the overlay.
+func (cs *contents) copyUp(n Node, f *overlay.File, base func() (Content, error)) error {
+	c, err := base()
+	if err != nil {
+		return err
+	}
+	defer c.Release()
+	if err := cs.editor.promote(n); err != nil {
+		return err
+	}
+	return f.CopyUp(c, c.Size())
+}
+
+// truncate sets the length of a file, in bytes. To truncate a file to nothing, its blob is not fetched.
+func (cs *contents) truncate(ctx context.Context, n Node, size int64) error {
+	if size < 0 {
+		return syscall.EINVAL
+	}
+	if in, err := cs.view.regular(n); err == nil && size == 0 && in.Size == overlay.SizeOfBase {
+		if err := cs.editor.promote(n); err != nil {
+			return err
+		}
+	}
+	return cs.change(ctx, n, false, func(f *overlay.File) error {
+		if size == 0 {
+			cs.removed.BeforeEmpty(n, f)
+		} else if has, err := f.Size(); err == nil && size < has {
+			cs.removed.BeforeChange(n, f)
+		}
+		return f.Truncate(size)
+	},
+		func() (Content, error) { return cs.base.open(ctx, n) })
+}
+
+// fallocate implements Tree.Fallocate.
+func (cs *contents) fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
+	if off < 0 || length <= 0 {
+		return syscall.EINVAL
+	}
+	return cs.change(ctx, n, false, func(f *overlay.File) error {
+		if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
+			cs.removed.BeforeChange(n, f)
+		}
+		return f.Fallocate(mode, off, length)
+	},
+		func() (Content, error) { return cs.base.open(ctx, n) })
+}
+
+// seek implements Tree.Seek.
+func (cs *contents) seek(ctx context.Context, n Node, off int64, whence int) (int64, error) {
+	if whence != unix.SEEK_DATA && whence != unix.SEEK_HOLE {
+		return 0, syscall.EINVAL
+	}
+	if _, err := cs.view.regular(n); err != nil {
+		return 0, err
+	}
+	if cs.view.layer != nil {
+		f := cs.view.layer.File(n)
+		defer f.Done()
+		if at, err := f.Seek(off, whence); !errors.Is(err, overlay.ErrBase) {
+			return at, err
+		}
+	}
+	a, err := cs.view.attr(ctx, n)
+	switch {
+	case err != nil:
+		return 0, err
+	case off < 0 || off >= a.Size:
+		return 0, syscall.ENXIO
+	case whence == unix.SEEK_HOLE:
+		return a.Size, nil
+	}
+	return off, nil
+}
+
+// copied is the maximum number of bytes that one call of CopyRange copies from a base file.
+const copied = 1 << 20
+
+// copyRange implements Tree.CopyRange.
+func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
+	if fromOff < 0 || toOff < 0 || length < 0 {
+		return 0, syscall.EINVAL
+	}
+	if _, err := cs.view.regular(from); err != nil {
+		return 0, err
+	}
+	var done int64
+	err := cs.change(ctx, to, false, func(f *overlay.File) (err error) {
+		source := cs.view.layer.File(from)
+		defer source.Done()
+		if has, err := f.Size(); err == nil && toOff < has {
+			cs.removed.BeforeChange(to, f)
+		}
+		done, err = f.CopyRange(source, fromOff, toOff, length)
+		return err
+	}, func() (Content, error) { return cs.base.open(ctx, to) })
+	if !errors.Is(err, overlay.ErrSourceBase) {
+		return done, err
+	}
+	p := make([]byte, min(length, copied))
+	k, err := cs.read(ctx, from, p, fromOff)
+	if err != nil || k == 0 {
+		return 0, err
+	}
+	k, err = cs.write(ctx, to, p[:k], toOff, false)
+	return int64(k), err
+}
+
+// sync implements Tree.Fsync.
+func (cs *contents) sync(n Node) error {
+	if cs.view.layer == nil {
+		return nil
+	}
+	if _, err := cs.view.inode(n); err != nil {
+		return err
+	}
+	f := cs.view.layer.File(n)
+	defer f.Done()
+	return f.Sync()
+}
+
+// readlink implements Tree.Readlink.
+func (cs *contents) readlink(ctx context.Context, n Node) ([]byte, error) {
+	in, err := cs.view.inode(n)
+	switch {
+	case err != nil:
+		return nil, err
+	case in.Mode&syscall.S_IFMT != syscall.S_IFLNK:
+		return nil, ErrNotLink
+	case in.Size != overlay.SizeOfBase:
+		return cs.view.target(n)
+	}
+	c, err := cs.base.open(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Release()
+	if c.Size() > maxTarget {
+		return nil, fmt.Errorf("read link: target has %d bytes: %w", c.Size(), syscall.ENAMETOOLONG)
+	}
+	target := make([]byte, c.Size())
+	if _, err := c.ReadAt(target, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read link: %w", err)
+	}
+	return target, nil
+}
+
+// maxTarget is the longest link target that Linux can follow, in bytes (PATH_MAX less its NUL).
+const maxTarget = 4095

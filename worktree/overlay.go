@@ -1,0 +1,75 @@
+package worktree
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Overlay reports how the working tree differs from the base tree, and the state of the overlay that stores the differences. The
+// daemon calls it for the status of a mount and before a session ends. Its fields are constant after Open.
+type Overlay struct {
+	gate     *gate
+	view     *view
+	dir      string           // directory of the overlay; "": none
+	recovery overlay.Recovery // what Open found
+}
+
+// Recovery returns the state in which Open found the overlay, and the repairs that Open made.
+func (o *Overlay) Recovery() overlay.Recovery { return o.recovery }
+
+// Changed returns how many paths differ from the base tree. A path that differs only in its times does not count.
+func (o *Overlay) Changed() int64 {
+	if o.view.layer == nil || !o.gate.enter() {
+		return 0
+	}
+	defer o.gate.leave()
+	changed := o.view.layer.Changed()
+	o.view.look(func(m merged) { changed -= m.younger() })
+	return max(0, changed)
+}
+
+// Stats returns the size of the overlay.
+func (o *Overlay) Stats() overlay.Stats {
+	if o.view.layer == nil || !o.gate.enter() {
+		return overlay.Stats{}
+	}
+	defer o.gate.leave()
+	return o.view.layer.Stats()
+}
+
+// Added returns the paths of files and links, relative to the root, at which the base tree has no file or a different one. The
+// path of a base directory that was moved ends in a slash, and the paths below it are not listed.
+func (o *Overlay) Added() (paths []string) {
+	if !o.gate.enter() {
+		return nil
+	}
+	defer o.gate.leave()
+	o.view.look(func(m merged) {
+		var dirs []Node
+		m.EachDir(func(dir Node) bool {
+			dirs = append(dirs, dir)
+			return true
+		})
+		for _, dir := range dirs {
+			at, ok := m.path(dir)
+			if !ok {
+				continue // the directory was removed and is still open
+			}
+			m.ReadDir(dir, 0, func(_ uint64, name string, n Node, p overlay.Presence) bool {
+				in, ok := m.inode(n)
+				switch {
+				case p != overlay.Present || !ok:
+				case !isDir(&in):
+					paths = append(paths, strings.Clone(joined(at, name)))
+				case !n.Own():
+					paths = append(paths, strings.Clone(joined(at, name))+"/")
+				}
+				return true
+			})
+		}
+	})
+	slices.Sort(paths)
+	return paths
+}

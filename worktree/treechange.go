@@ -1,0 +1,180 @@
+package worktree
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Graft makes the paths of list show blobs of tree. It waits for the directories of tree that contain one of the paths, but
+// not for blobs. token is a journal position for GraftResult.Since. No element above a path may be a file, unless the same
+// call removes it, and everything below a path that becomes a file must be removed by the same call. Directories that become
+// empty by a removal are removed as well. After an error, a part of the paths may be changed.
+func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
+	if !t.gate.enter() {
+		return r, ErrClosed
+	}
+	defer t.gate.leave()
+	return graft(ctx, &t.editor, tree, list, token)
+}
+
+// SetAttr changes attributes and returns the new ones. The size in the result is negative if it is not known and not set.
+func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
+	if !t.gate.enter() {
+		return Attr{}, ErrClosed
+	}
+	defer t.gate.leave()
+	return t.contents.setAttr(ctx, n, c)
+}
+
+// Write writes all of p. With an error it returns the number of bytes that were written. killPriv drops privileges as
+// KillPriv does in a Change. Times do not change: the kernel, which may write back at any time, sets them by SetAttr.
+func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (int, error) {
+	if !t.gate.enter() {
+		return 0, ErrClosed
+	}
+	defer t.gate.leave()
+	return t.contents.write(ctx, n, p, off, killPriv)
+}
+
+// Fallocate implements fallocate(2). Times do not change, as in Write. The kernel drops the set-user-ID bit by a SetAttr
+// before the call.
+func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	return t.contents.fallocate(ctx, n, mode, off, length)
+}
+
+// CopyRange copies bytes between two files of the tree, or within one, and returns the number of copied bytes. It may be less
+// than length, and is 0 at the end of the source. Times and the set-user-ID bit are treated as in Fallocate.
+func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
+	if !t.gate.enter() {
+		return 0, ErrClosed
+	}
+	defer t.gate.leave()
+	return t.contents.copyRange(ctx, from, fromOff, to, toOff, length)
+}
+
+// Fsync returns when the contents, attributes and names of a file are on disk. All of them are synced together, so that a
+// request to sync only the data (fdatasync) has the same effect.
+func (t *Tree) Fsync(_ context.Context, n Node, _ bool) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	return t.contents.sync(n)
+}
+
+// FsyncDir returns when the entries of a directory are on disk.
+func (t *Tree) FsyncDir(_ context.Context, _ Node) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	if t.view.layer == nil {
+		return nil
+	}
+	return t.view.layer.Sync()
+}
+
+// Mknod creates a regular file, fifo, socket or device. mode includes the type; a mode without a type creates a regular file.
+func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint32, c Cred) (Attr, error) {
+	switch mode & syscall.S_IFMT {
+	case 0:
+		mode |= syscall.S_IFREG
+	case syscall.S_IFREG, syscall.S_IFIFO, syscall.S_IFSOCK, syscall.S_IFCHR, syscall.S_IFBLK:
+	case syscall.S_IFDIR:
+		return Attr{}, syscall.EPERM
+	default:
+		return Attr{}, syscall.EINVAL
+	}
+	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Rdev: rdev, Nlink: 1, UID: c.UID, GID: c.GID}, "", c.Umask)
+}
+
+// Mkdir creates a directory.
+func (t *Tree) Mkdir(ctx context.Context, dir Node, name string, mode uint32, c Cred) (Attr, error) {
+	mode = syscall.S_IFDIR | mode&0o7777
+	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Nlink: 2, UID: c.UID, GID: c.GID}, "", c.Umask)
+}
+
+// Symlink creates a symbolic link. It returns ENAMETOOLONG for a target longer than maxTarget bytes.
+func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cred) (Attr, error) {
+	switch {
+	case target == "":
+		return Attr{}, ErrNotExist
+	case len(target) > maxTarget:
+		return Attr{}, syscall.ENAMETOOLONG
+	}
+	in := overlay.Inode{Mode: syscall.S_IFLNK | 0o777, Nlink: 1, UID: c.UID, GID: c.GID, Size: int64(len(target))}
+	return t.create(ctx, dir, name, in, target, 0)
+}
+
+// Tmpfile creates a file without a name. Link can add one.
+func (t *Tree) Tmpfile(ctx context.Context, dir Node, mode uint32, c Cred) (Attr, error) {
+	return t.create(ctx, dir, "", overlay.Inode{Mode: syscall.S_IFREG | mode&0o7777, UID: c.UID, GID: c.GID}, "", c.Umask)
+}
+
+// create makes a new own node from in and, unless its link count is 0, gives it a name. It waits for the tree of the
+// directory.
+func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
+	if !t.gate.enter() {
+		return Attr{}, ErrClosed
+	}
+	defer t.gate.leave()
+	return t.editor.create(ctx, dir, name, in, target, umask)
+}
+
+// Link adds a name to a node that is not a directory. The size in the result is negative if it is not known.
+func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error) {
+	if !t.gate.enter() {
+		return Attr{}, ErrClosed
+	}
+	defer t.gate.leave()
+	return t.editor.link(ctx, n, dir, name)
+}
+
+// Unlink removes a name of a node that is not a directory.
+func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	return t.editor.unlink(ctx, dir, name)
+}
+
+// Rmdir removes an empty directory. It waits for the directory's tree, to see whether it is empty.
+func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	return t.editor.rmdir(ctx, dir, name)
+}
+
+// Rename moves a name. Without flags it replaces an existing entry at the new name. flags is 0, RENAME_NOREPLACE or
+// RENAME_EXCHANGE of renameat2(2). The node stays the same. Everything below a directory moves with the directory and is not
+// accessed.
+func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	return t.editor.rename(ctx, dir, name, newDir, newName, flags)
+}
+
+// Freeze returns the differences since a journal position or, if the position is "" or not valid, since the base tree. All
+// of them are as of one moment. The result contains every change that was acknowledged before the call. If it contains a
+// later change, it contains all changes that were made before that one. The contents can be read as of that moment until
+// Release, while programs continue to change the files. Only changes at that very moment have to wait. Writes that the
+// kernel still caches are not contained (fuse.Server.WriteBack writes them back first).
+func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
+	if !t.gate.enter() {
+		return nil, ErrClosed
+	}
+	defer t.gate.leave()
+	return freeze(ctx, &t.changes, token, o)
+}

@@ -1,0 +1,252 @@
+package worktree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/inode"
+)
+
+// view reads the working tree as it is now: the overlay, and the base tree below it. All other parts read through it. The methods
+// that take a context wait for trees and sizes, without a lock; the others do not wait. A view has no state of its own: look
+// takes the lock of the overlay for reading and passes the working tree at that moment as a merged.
+type view struct {
+	base  *baseTree
+	layer *overlay.Layer // nil: the mount has no overlay
+}
+
+// look calls f with the present working tree. f only reads: it must not wait, and must not call exported methods of the
+// Tree.
+func (v *view) look(f func(m merged)) {
+	if v.layer == nil {
+		f(merged{nothing{}, v.base})
+		return
+	}
+	v.layer.View(func(r overlay.Reader) { f(merged{r, v.base}) })
+}
+
+// reach implements Tree.Reach.
+func (v *view) reach(n Node) (Attr, error) {
+	var in overlay.Inode
+	var ok bool
+	v.look(func(m merged) {
+		if in, ok = m.Inode(n); ok {
+			ok = in.Nlink > 0
+			return
+		}
+		// Of a base node that was removed and released, the overlay stores nothing but the hidden name.
+		if in, ok = m.inode(n); ok {
+			_, ok = m.path(n)
+		}
+	})
+	if !ok {
+		return Attr{}, ErrNoNode
+	}
+	return v.base.describe(in), nil
+}
+
+// resolve implements Tree.Resolve.
+func (v *view) resolve(ctx context.Context, path string) (Node, error) {
+	n := Root
+	for name := range strings.SplitSeq(path, "/") {
+		if name == "" || name == "." {
+			continue
+		}
+		in, err := v.find(ctx, n, name)
+		if err != nil {
+			return 0, fmt.Errorf("resolve %q: %w", path, err)
+		}
+		n = in.Node
+	}
+	return n, nil
+}
+
+// path implements Tree.Path.
+func (v *view) path(n Node) (path string, err error) {
+	if _, err := v.inode(n); err != nil {
+		return "", err
+	}
+	v.look(func(m merged) {
+		var ok bool
+		if path, ok = m.path(n); !ok {
+			err = ErrNotExist
+		}
+	})
+	return path, err
+}
+
+// target returns the target of a symbolic link that the overlay stores.
+func (v *view) target(n Node) (target []byte, err error) {
+	v.look(func(m merged) {
+		s, ok := m.Target(n)
+		if target = []byte(s); !ok {
+			err = ErrNoNode
+		}
+	})
+	return target, err
+}
+
+// inode returns the present inode of a node.
+func (v *view) inode(n Node) (in overlay.Inode, err error) {
+	var ok bool
+	v.look(func(m merged) { in, ok = m.inode(n) })
+	if !ok {
+		return in, ErrNoNode
+	}
+	return in, nil
+}
+
+// find returns the inode behind a name in a directory.
+func (v *view) find(ctx context.Context, dir Node, name string) (in overlay.Inode, err error) {
+	if len(name) > object.MaxNameLen {
+		return in, syscall.ENAMETOOLONG
+	}
+	b, err := v.children(ctx, dir)
+	if err != nil {
+		return in, err
+	}
+	var ok bool
+	v.look(func(m merged) {
+		var n Node
+		if n, ok = m.entry(dir, b, name); ok {
+			in, ok = m.inode(n)
+		}
+	})
+	if !ok {
+		return in, ErrNotExist
+	}
+	return in, nil
+}
+
+// children returns the block of a directory, that is, the nodes that the base tree has in it. The first call waits for the
+// directory's tree and adds the block to the table. An own directory has no block, and neither has a submodule.
+func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
+	if dir.Own() {
+		in, err := v.inode(dir)
+		if err == nil && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+			err = ErrNotDir
+		}
+		return inode.Block{}, err
+	}
+	return v.base.block(ctx, dir)
+}
+
+// stateOf implements Tree.Find.
+func (v *view) stateOf(ctx context.Context, path string) (Found, error) {
+	dir, name, err := v.above(ctx, path)
+	var b inode.Block
+	if err == nil {
+		b, err = v.children(ctx, dir)
+	}
+	if errors.Is(err, ErrNotExist) || errors.Is(err, ErrNotDir) {
+		return Found{}, nil
+	} else if err != nil {
+		return Found{}, err
+	}
+	var f Found
+	v.look(func(m merged) { f = m.found(dir, b, name, path) })
+	return f, nil
+}
+
+// above returns the directory that contains a path, and the last element of the path.
+func (v *view) above(ctx context.Context, at string) (dir Node, name string, err error) {
+	dir, name = Root, at
+	for {
+		first, rest, more := strings.Cut(name, "/")
+		if !more {
+			return dir, name, nil
+		}
+		in, err := v.find(ctx, dir, first)
+		if err != nil {
+			return 0, "", err
+		}
+		dir, name = in.Node, rest
+	}
+}
+
+// attr returns the attributes of a node as Tree.Attr does. It waits for a size that is not known.
+func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
+	for {
+		in, err := v.inode(n)
+		if err != nil {
+			return Attr{}, err
+		}
+		if a := v.base.describe(in); a.Size >= 0 {
+			return a, v.countBlocks(&a, in)
+		}
+		r, _ := v.base.table.Record(n)
+		size, err := v.base.src.Size(ctx, v.base.blob(n, r))
+		if err != nil {
+			return Attr{}, err
+		}
+		r.SetSize(size) // then check again: the contents may have been replaced meanwhile
+	}
+}
+
+// countBlocks sets a.Blocks to the number of blocks that the contents file occupies, which is lower if the file has holes.
+func (v *view) countBlocks(a *Attr, in overlay.Inode) error {
+	if in.Content == 0 {
+		return nil
+	}
+	f := v.layer.File(in.Node)
+	defer f.Done()
+	blocks, err := f.Blocks()
+	if err == nil {
+		a.Blocks = blocks
+	}
+	return err
+}
+
+// attrOf returns the attributes of a node, without waiting for its size.
+func (v *view) attrOf(n Node) (Attr, error) {
+	in, err := v.inode(n)
+	if err != nil {
+		return Attr{}, err
+	}
+	return v.base.describe(in), nil
+}
+
+// sizeOf returns the length of a node's contents in bytes, -1 if it is not known.
+func (v *view) sizeOf(n Node) int64 {
+	in, err := v.inode(n)
+	switch {
+	case err != nil:
+		return -1
+	case in.Size != overlay.SizeOfBase:
+		return in.Size
+	}
+	return v.base.sizeHere(n)
+}
+
+// ifBase calls f if the contents of a base node are those of the base tree, and prevents changes to the contents until f
+// returns.
+func (v *view) ifBase(n Node, f func() error) error {
+	if v.layer == nil {
+		return f()
+	}
+	file := v.layer.File(n)
+	defer file.Done()
+	return file.IfBase(f)
+}
+
+// regular returns the inode of a regular file. For any other node it returns the error of read(2) and write(2).
+func (v *view) regular(n Node) (overlay.Inode, error) {
+	in, err := v.inode(n)
+	if err != nil {
+		return in, err
+	}
+	switch in.Mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+		return in, nil
+	case syscall.S_IFDIR:
+		return in, ErrIsDir
+	case syscall.S_IFLNK:
+		return in, syscall.ELOOP
+	}
+	return in, syscall.EINVAL
+}
