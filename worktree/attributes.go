@@ -57,7 +57,7 @@ func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last
 			break
 		}
 		var b [1]byte
-		if _, err := cs.base.read(ctx, n, b[:], a.Size-1); err != nil {
+		if _, err := cs.base.Read(ctx, n, b[:], a.Size-1); err != nil {
 			return Attr{}, err
 		}
 		byteOf.last, byteOf.here = b[0], true
@@ -92,7 +92,7 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 	if err != nil {
 		return Attr{}, err
 	}
-	return cs.base.describe(in), nil
+	return cs.base.Describe(in), nil
 }
 
 // apply makes the changes of c in an inode, except that of the size. now is in nanoseconds since 1970.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
@@ -18,7 +19,7 @@ import (
 // change first copies them to the overlay. The lock of its overlay.File guards the contents of a file. No lock is held while
 // the Source is called.
 type contents struct {
-	base    *baseTree
+	base    *basetree.Tree
 	view    *view
 	editor  *editor
 	removed *removed.Set
@@ -33,7 +34,7 @@ func (cs *contents) read(ctx context.Context, n Node, p []byte, off int64) (int,
 			return k, err
 		}
 	}
-	return cs.base.read(ctx, n, p, off)
+	return cs.base.Read(ctx, n, p, off)
 }
 
 // write writes contents as Write does.
@@ -43,12 +44,12 @@ func (cs *contents) write(ctx context.Context, n Node, p []byte, off int64, kill
 		done, err = f.WriteAt(p, off)
 		return err
 	}, func() (Content, error) {
-		if r, ok := cs.base.table.Record(n); ok && off == 0 {
+		if r, ok := cs.base.Table.Record(n); ok && off == 0 {
 			if size, ok := r.Size(); ok && size <= int64(len(p)) {
 				return whole{bytes.NewReader(p)}, nil
 			}
 		}
-		return cs.base.open(ctx, n)
+		return cs.base.Open(ctx, n)
 	})
 	return done, err
 }
@@ -119,7 +120,7 @@ func (cs *contents) truncate(ctx context.Context, n Node, size int64) error {
 		}
 		return f.Truncate(size)
 	},
-		func() (Content, error) { return cs.base.open(ctx, n) })
+		func() (Content, error) { return cs.base.Open(ctx, n) })
 }
 
 // fallocate implements Tree.Fallocate.
@@ -133,7 +134,7 @@ func (cs *contents) fallocate(ctx context.Context, n Node, mode uint32, off, len
 		}
 		return f.Fallocate(mode, off, length)
 	},
-		func() (Content, error) { return cs.base.open(ctx, n) })
+		func() (Content, error) { return cs.base.Open(ctx, n) })
 }
 
 // seek implements Tree.Seek.
@@ -183,7 +184,7 @@ func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to 
 		}
 		done, err = f.CopyRange(source, fromOff, toOff, length)
 		return err
-	}, func() (Content, error) { return cs.base.open(ctx, to) })
+	}, func() (Content, error) { return cs.base.Open(ctx, to) })
 	if !errors.Is(err, overlay.ErrSourceBase) {
 		return done, err
 	}
@@ -220,7 +221,7 @@ func (cs *contents) readlink(ctx context.Context, n Node) ([]byte, error) {
 	case in.Size != overlay.SizeOfBase:
 		return cs.view.target(n)
 	}
-	c, err := cs.base.open(ctx, n)
+	c, err := cs.base.Open(ctx, n)
 	if err != nil {
 		return nil, err
 	}

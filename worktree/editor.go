@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 	"github.com/artifactfs/artifactfs/worktree/removed"
@@ -14,7 +15,7 @@ import (
 // paths in the change journal first. The trees that a change needs are read before the update, because an update must not wait.
 // The overlay's lock guards everything that the editor changes; its own fields are constant after Open.
 type editor struct {
-	base     *baseTree
+	base     *basetree.Tree
 	view     *view
 	changes  *recorder
 	removed  *removed.Set
@@ -105,7 +106,7 @@ func (ed *editor) setInode(n Node, c Change) error {
 // release frees a base node that lost a name, if it has no other name and the kernel holds no reference to it. The overlay
 // counts and releases own nodes itself.
 func (ed *editor) release(n Node) {
-	if r, ok := ed.base.table.Record(n); ok && !n.Own() && !r.Known() {
+	if r, ok := ed.base.Table.Record(n); ok && !n.Own() && !r.Known() {
 		ed.view.layer.Release(n)
 	}
 }
@@ -176,7 +177,7 @@ func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 			}
 		}
 	}
-	if at, ok := e.base.table.Search(b, name); ok && at == n {
+	if at, ok := e.base.Table.Search(b, name); ok && at == n {
 		e.tx.ClearEntry(dir, name)
 		return
 	}
@@ -191,7 +192,7 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 			e.leave(in, dir)
 		}
 	}
-	if _, ok := e.base.table.Search(b, name); ok {
+	if _, ok := e.base.Table.Search(b, name); ok {
 		e.tx.Hide(dir, name)
 		return
 	}

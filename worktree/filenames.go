@@ -52,9 +52,9 @@ func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short
 		}
 		return paths, short
 	}
-	if r, ok := m.base.table.Record(in.Node); ok {
-		if _, p := m.Entry(r.Dir(), m.base.table.Name(r)); p == overlay.Unknown {
-			add(r.Dir(), m.base.table.Name(r))
+	if r, ok := m.base.Table.Record(in.Node); ok {
+		if _, p := m.Entry(r.Dir(), m.base.Table.Name(r)); p == overlay.Unknown {
+			add(r.Dir(), m.base.Table.Name(r))
 		}
 	}
 	looked := m.Names(in.Node, int64(s.left(0)), add)
@@ -81,8 +81,8 @@ func (s *nameSearch) budget(n int) int {
 // found in a search are cached. short reports that the directory was not searched because too many names were searched within
 // this second.
 func (s *nameSearch) nameIn(m merged, n, dir Node) (name string, ok, short bool) {
-	if r, ok := m.base.table.Record(n); ok && r.Dir() == dir {
-		name := m.base.table.Name(r)
+	if r, ok := m.base.Table.Record(n); ok && r.Dir() == dir {
+		name := m.base.Table.Name(r)
 		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
 			return name, true, false
 		}

@@ -149,11 +149,11 @@ func (z *freezing) differing() (paths []string) {
 			return true
 		})
 		m.EachInode(func(in overlay.Inode) bool {
-			r, ok := m.base.table.Record(in.Node)
+			r, ok := m.base.Table.Record(in.Node)
 			if !ok || r.Kind().IsDir() || m.unchanged(in, r) {
 				return true
 			}
-			dir, name := r.Dir(), m.base.table.Name(r)
+			dir, name := r.Dir(), m.base.Table.Name(r)
 			if _, p := m.Entry(dir, name); p != overlay.Unknown {
 				return true
 			}
@@ -290,7 +290,7 @@ func (z *freezing) path(path string) (told string, err error) {
 // isClosed reports whether a freeze does not list the contents of a directory: a submodule, a nested repository, or one
 // that Skip selects.
 func (z *freezing) isClosed(path string, s seen) bool {
-	r, base := z.view.base.table.Record(s.node)
+	r, base := z.view.base.Table.Record(s.node)
 	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
 }
 
@@ -306,13 +306,13 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	if err != nil {
 		return 0, false, err
 	}
-	n, ok := m.base.table.Search(b, name)
+	n, ok := m.base.Table.Search(b, name)
 	return n, ok, nil
 }
 
 // block returns the block of a directory, or errUnread if its tree was not read yet.
 func (z *freezing) block(dir Node) (inode.Block, error) {
-	r, ok := z.view.base.table.Record(dir)
+	r, ok := z.view.base.Table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
 		return inode.Block{}, nil
 	}
@@ -342,7 +342,7 @@ func (z *freezing) skips(dir string) bool {
 // be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
-	r, base := z.view.base.table.Record(s.node)
+	r, base := z.view.base.Table.Record(s.node)
 	ofBase := base && s.size == overlay.SizeOfBase
 	switch s.mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
@@ -379,8 +379,8 @@ func (z *freezing) node(path string, s seen) error {
 // ofTree makes e the entry of an object that a base node shows unchanged.
 func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Record) {
 	e.Kind, e.ID = kind, r.ObjectID()
-	e.Tree = z.view.base.table.At(z.view.base.table.TreeOf(n)).ObjectID()
-	if from := z.view.base.table.Path(n); from != e.Path {
+	e.Tree = z.view.base.Table.At(z.view.base.Table.TreeOf(n)).ObjectID()
+	if from := z.view.base.Table.Path(n); from != e.Path {
 		e.From = from
 	}
 }
@@ -420,7 +420,7 @@ func (z *freezing) below(path string, dir Node) error {
 		z.look(func(m merged) {
 			present, hidden := m.Entries(dir)
 			for last := min(n+glance, end); n < last; n++ {
-				name := m.base.table.Name(m.base.table.At(n))
+				name := m.base.Table.Name(m.base.Table.At(n))
 				if present+hidden > 0 {
 					if _, p := m.Entry(dir, name); p != overlay.Unknown {
 						continue
@@ -491,7 +491,7 @@ func (m merged) dirty() map[Node]bool {
 		return true
 	})
 	m.EachInode(func(in overlay.Inode) bool {
-		if r, ok := m.base.table.Record(in.Node); ok && !r.Kind().IsDir() && !m.unchanged(in, r) {
+		if r, ok := m.base.Table.Record(in.Node); ok && !r.Kind().IsDir() && !m.unchanged(in, r) {
 			mark(r.Dir())
 		}
 		return true

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
@@ -86,8 +87,8 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 		return f
 	}
 	f = Found{Node: n, Mode: in.Mode, ctime: in.Ctime, size: in.Size, content: in.Content}
-	r, base := m.base.table.Record(n)
-	if base && !r.Kind().IsDir() && in.Size == overlay.SizeOfBase && m.base.table.Path(n) == path {
+	r, base := m.base.Table.Record(n)
+	if base && !r.Kind().IsDir() && in.Size == overlay.SizeOfBase && m.base.Table.Path(n) == path {
 		f.Blob, f.Exec = r.ObjectID(), r.Kind() == inode.KindExec
 	}
 	return f
@@ -119,7 +120,7 @@ func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token 
 		dirs: map[string]graftDir{}, chosen: map[string]Node{},
 		stale: map[Node]bool{}, listings: map[Node]bool{}, dropped: map[Node]int64{},
 	}
-	for _, n := range ed.base.table.RootsOf(tree) {
+	for _, n := range ed.base.Table.RootsOf(tree) {
 		if n != Root {
 			g.roots = append(g.roots, graftRoot{n, map[string]inode.Block{}})
 		}
@@ -135,7 +136,7 @@ func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token 
 type grafting struct {
 	editor *editor
 	view   *view
-	base   *baseTree
+	base   *basetree.Tree
 	id     object.ID // root tree that contains the blobs
 
 	done   []Grafted           // results, by the index of the Graft
@@ -293,7 +294,7 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 // kept returns the result for a path that is left unchanged.
 func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	in, _ := e.merged.inode(f.Node)
-	return Grafted{Attr: g.base.describe(in), Kept: true}, nil
+	return Grafted{Attr: g.base.Describe(in), Kept: true}, nil
 }
 
 // as reports whether a path is in the state that the caller saw. The ctime may differ if the graft removed another name of
@@ -331,10 +332,10 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	switch {
 	case now.Shows(p.Mode, p.ID): // an earlier graft was interrupted after this path
 		in, _ := e.merged.inode(now.Node)
-		return Grafted{Attr: g.base.describe(in)}, nil
+		return Grafted{Attr: g.base.Describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 		in, _ := e.merged.inode(now.Node)
-		return Grafted{Attr: g.base.describe(in)}, nil
+		return Grafted{Attr: g.base.Describe(in)}, nil
 	case !g.as(now, p.Over) || now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 		return g.kept(e, now)
 	}
@@ -358,15 +359,15 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 		if !ok {
 			return Grafted{}, errTaken
 		}
-		in = g.base.inode(n, g.base.table.At(n))
+		in = g.base.Inode(n, g.base.Table.At(n))
 		g.stale[n] = true
 	}
-	in.UID, in.GID = g.base.uid, g.base.gid
+	in.UID, in.GID = g.base.UID, g.base.GID
 	in.Parent, in.Atime, in.Mtime, in.Ctime = d.node, e.now, e.now, e.now
 	e.graftInode(in)
 	e.place(d.node, d.block, name, in.Node)
 	e.touch(parent, subdirs(&in))
-	return Grafted{Attr: g.base.describe(in)}, nil
+	return Grafted{Attr: g.base.Describe(in)}, nil
 }
 
 // Shows reports whether a path shows an unchanged blob, with the type and mode that a checkout would set.

@@ -31,12 +31,12 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		g.view.look(func(m merged) { ok = g.shows(n, p) && m.free(n) })
 		return ok
 	}
-	if n, ok := g.base.table.Search(d.block, path.Base(p.Path)); ok && usable(n) {
+	if n, ok := g.base.Table.Search(d.block, path.Base(p.Path)); ok && usable(n) {
 		return nil
 	}
 	for i := 0; ; i++ {
 		if i == len(g.roots) {
-			root, err := g.base.table.AddRoot(g.id)
+			root, err := g.base.Table.AddRoot(g.id)
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		if err != nil {
 			return err
 		}
-		n, ok := g.base.table.Search(b, path.Base(p.Path))
+		n, ok := g.base.Table.Search(b, path.Base(p.Path))
 		if !ok || !g.shows(n, p) {
 			return fmt.Errorf("%s: tree %s does not have %s there: %w", p.Path, g.id, p.ID, ErrNotExist)
 		}
@@ -74,7 +74,7 @@ func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, 
 			return inode.Block{}, err
 		}
 		var ok bool
-		if n, ok = v.base.table.Search(above, path.Base(at)); !ok {
+		if n, ok = v.base.Table.Search(above, path.Base(at)); !ok {
 			return inode.Block{}, fmt.Errorf("read directory %q: %w", at, ErrNotExist)
 		}
 	}
@@ -87,7 +87,7 @@ func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, 
 
 // choose returns the node for the blob of a path, and false if the node has been used since prepare.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
-	if n, ok := g.base.table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
+	if n, ok := g.base.Table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
 	}
 	n, ok := g.chosen[p.Path]
@@ -96,9 +96,9 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 
 // shows reports whether a node has the path, kind and blob that p needs.
 func (g *grafting) shows(n Node, p Graft) bool {
-	r := g.base.table.At(n)
+	r := g.base.Table.At(n)
 	k, _ := inode.KindOf(p.Mode)
-	return r.Kind() == k && r.ObjectID() == p.ID && g.base.table.Path(n) == p.Path
+	return r.Kind() == k && r.ObjectID() == p.ID && g.base.Table.Path(n) == p.Path
 }
 
 // unused reports the same as free, but takes the changes of this update into account.
@@ -117,7 +117,7 @@ func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
 	}
-	t := m.base.table
+	t := m.base.Table
 	if t.TreeOf(n) != Root {
 		return true
 	}
@@ -135,14 +135,14 @@ func (m merged) pristine(in overlay.Inode) bool {
 // restores the blob of a file leaves the file in that state.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
-		r, ok := m.base.table.Record(in.Node)
-		if !ok || r.Kind().IsDir() || m.base.table.TreeOf(in.Node) != Root {
+		r, ok := m.base.Table.Record(in.Node)
+		if !ok || r.Kind().IsDir() || m.base.Table.TreeOf(in.Node) != Root {
 			return true
 		}
-		was := m.base.inode(in.Node, r)
+		was := m.base.Inode(in.Node, r)
 		was.Atime, was.Mtime, was.Ctime = in.Atime, in.Mtime, in.Ctime
 		if in == was && len(m.Xattrs(in.Node)) == 0 {
-			if _, p := m.Entry(in.Parent, m.base.table.Name(r)); p == overlay.Unknown {
+			if _, p := m.Entry(in.Parent, m.base.Table.Name(r)); p == overlay.Unknown {
 				n++
 			}
 		}
@@ -165,8 +165,8 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		return err
 	}
 	name := path.Base(at)
-	old, has := g.base.table.Search(parent.block, name)
-	has = has && g.base.table.At(old).Kind() == inode.KindDir
+	old, has := g.base.Table.Search(parent.block, name)
+	has = has && g.base.Table.At(old).Kind() == inode.KindDir
 	var b inode.Block
 	if has {
 		if b, err = g.view.children(ctx, old); err != nil {
@@ -184,7 +184,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		}
 		dir := overlay.Inode{Mode: inode.KindDir.StatMode(), Nlink: 2}
 		if has && e.unused(old) {
-			dir = g.base.inode(old, g.base.table.At(old))
+			dir = g.base.Inode(old, g.base.Table.At(old))
 			e.hideAll(old, b) // the graft adds the names that are to exist, one by one
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
@@ -192,7 +192,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 			}
 			made = graftDir{node: dir.Node}
 		}
-		dir.UID, dir.GID = g.base.uid, g.base.gid
+		dir.UID, dir.GID = g.base.UID, g.base.GID
 		inherit(&dir, in)
 		dir.Parent, dir.Atime, dir.Mtime, dir.Ctime = parent.node, e.now, e.now, e.now
 		e.graftInode(dir)
@@ -238,7 +238,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 // hideAll hides all names that the base tree has in a directory.
 func (e *edit) hideAll(dir Node, b inode.Block) {
 	for n := b.First; n < b.First+Node(b.Count); n++ {
-		e.tx.Hide(dir, e.base.table.Name(e.base.table.At(n)))
+		e.tx.Hide(dir, e.base.Table.Name(e.base.Table.At(n)))
 	}
 }
 

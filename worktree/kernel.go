@@ -23,7 +23,7 @@ func (k *Kernel) Remember(n Node) {
 	defer k.gate.leave()
 	if n.Own() {
 		k.view.layer.Remember(n)
-	} else if r, ok := k.view.base.table.Record(n); ok {
+	} else if r, ok := k.view.base.Table.Record(n); ok {
 		r.Remember()
 	}
 }
@@ -41,7 +41,7 @@ func (k *Kernel) Forget(n Node, lookups uint64) {
 		}
 		return
 	}
-	r, ok := k.view.base.table.Record(n)
+	r, ok := k.view.base.Table.Record(n)
 	if !ok {
 		return
 	}
@@ -53,4 +53,4 @@ func (k *Kernel) Forget(n Node, lookups uint64) {
 
 // Shown returns a word, and the shift in it, of four bits of a base node that package fuse defines. They are 0 at first and
 // survive a takeover. The word may be used as long as the Tree is reachable, also after Close.
-func (k *Kernel) Shown(n Node) (w *atomic.Uint32, shift uint) { return k.view.base.table.Shown(n) }
+func (k *Kernel) Shown(n Node) (w *atomic.Uint32, shift uint) { return k.view.base.Table.Shown(n) }

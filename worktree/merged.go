@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
@@ -25,7 +26,7 @@ type upper interface {
 // that passed it.
 type merged struct {
 	upper
-	base *baseTree
+	base *basetree.Tree
 }
 
 // inode returns the inode of a node as the overlay stores it, or as the overlay would store it if the node were promoted.
@@ -33,11 +34,11 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
 	}
-	r, ok := m.base.table.Record(n)
+	r, ok := m.base.Table.Record(n)
 	if !ok {
 		return overlay.Inode{}, false
 	}
-	return m.base.inode(n, r), true
+	return m.base.Inode(n, r), true
 }
 
 // entry looks up a name in a directory whose block is b.
@@ -48,7 +49,7 @@ func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	case overlay.Hidden:
 		return 0, false
 	}
-	return m.base.table.Search(b, name)
+	return m.base.Table.Search(b, name)
 }
 
 // empty reports whether a directory, whose block is b, has no entries. Only names of the block can be hidden, so a
@@ -110,8 +111,8 @@ func (m merged) path(n Node) (string, bool) {
 // name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original name,
 // all entries that the overlay has for the directory are searched.
 func (m merged) name(n, dir Node) (name string, ok bool) {
-	if r, base := m.base.table.Record(n); base {
-		name = m.base.table.Name(r)
+	if r, base := m.base.Table.Record(n); base {
+		name = m.base.Table.Name(r)
 		at, p := m.Entry(dir, name)
 		if p == overlay.Unknown && r.Dir() == dir || p == overlay.Present && at == n {
 			return name, true

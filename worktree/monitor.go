@@ -78,7 +78,7 @@ func (m merged) known(path string) (Node, bool) {
 
 // knownBlock returns the block of a directory if it was read.
 func (m merged) knownBlock(dir Node) (inode.Block, bool) {
-	r, ok := m.base.table.Record(dir)
+	r, ok := m.base.Table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
 		return inode.Block{}, false
 	}
@@ -90,8 +90,8 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
 	for n := b.First; n < b.First+Node(b.Count); n++ {
-		if r := m.base.table.At(n); r.Kind().IsDir() {
-			name := m.base.table.Name(r)
+		if r := m.base.Table.At(n); r.Kind().IsDir() {
+			name := m.base.Table.Name(r)
 			if _, p := m.Entry(dir, name); p == overlay.Unknown {
 				to = m.addDirs(n, path+"/"+name, to)
 			}

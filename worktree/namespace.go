@@ -60,7 +60,7 @@ func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.
 	if err != nil {
 		return Attr{}, err
 	}
-	return ed.base.describe(in), nil
+	return ed.base.Describe(in), nil
 }
 
 // inherit sets the group of a new node to that of a set-group-ID directory, and the bit itself on a new directory, as
@@ -126,7 +126,7 @@ func (ed *editor) link(ctx context.Context, n, dir Node, name string) (Attr, err
 		in.Nlink, in.Ctime, in.Parent = in.Nlink+1, e.now, dir
 		e.place(dir, b, name, n)
 		e.touch(parent, 0)
-		a = ed.base.describe(*in)
+		a = ed.base.Describe(*in)
 		return nil
 	})
 	return a, err

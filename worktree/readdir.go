@@ -36,7 +36,7 @@ func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 // list appends the next entries of a directory to the slice, up to its capacity. It returns the position to continue from
 // and whether there may be more entries.
 func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
-	t := m.base.table
+	t := m.base.Table
 	present, hidden := m.Entries(dir)
 	for ; from < uint64(b.Count); from++ {
 		if len(to) == cap(to) {

@@ -107,8 +107,8 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 		}
 		return len(dirs) <= maxNames
 	}
-	if r, ok := m.base.table.Record(n); ok {
-		dir, s := r.Dir(), m.base.table.Name(r)
+	if r, ok := m.base.Table.Record(n); ok {
+		dir, s := r.Dir(), m.base.Table.Name(r)
 		if _, p := m.Entry(dir, s); p == overlay.Unknown {
 			add(dir, s)
 		}

@@ -15,7 +15,7 @@ func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, erro
 	if err != nil {
 		return Attr{}, err
 	}
-	return t.base.describe(in), nil
+	return t.base.Describe(in), nil
 }
 
 // Reach returns the attributes of a node that the caller knows only by its number, from a file handle. It returns ErrNoNode
@@ -106,7 +106,7 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	if err != nil {
 		return Attr{}, false
 	}
-	a := t.base.describe(in)
+	a := t.base.Describe(in)
 	return a, a.Size >= 0
 }
 

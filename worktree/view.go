@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
@@ -16,7 +17,7 @@ import (
 // that take a context wait for trees and sizes, without a lock; the others do not wait. A view has no state of its own: look
 // takes the lock of the overlay for reading and passes the working tree at that moment as a merged.
 type view struct {
-	base  *baseTree
+	base  *basetree.Tree
 	layer *overlay.Layer // nil: the mount has no overlay
 }
 
@@ -47,7 +48,7 @@ func (v *view) reach(n Node) (Attr, error) {
 	if !ok {
 		return Attr{}, ErrNoNode
 	}
-	return v.base.describe(in), nil
+	return v.base.Describe(in), nil
 }
 
 // resolve implements Tree.Resolve.
@@ -133,7 +134,7 @@ func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
 		}
 		return inode.Block{}, err
 	}
-	return v.base.block(ctx, dir)
+	return v.base.Block(ctx, dir)
 }
 
 // stateOf implements Tree.Find.
@@ -176,15 +177,13 @@ func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 		if err != nil {
 			return Attr{}, err
 		}
-		if a := v.base.describe(in); a.Size >= 0 {
+		if a := v.base.Describe(in); a.Size >= 0 {
 			return a, v.countBlocks(&a, in)
 		}
-		r, _ := v.base.table.Record(n)
-		size, err := v.base.src.Size(ctx, v.base.blob(n, r))
-		if err != nil {
+		if err := v.base.LoadSize(ctx, n); err != nil {
 			return Attr{}, err
 		}
-		r.SetSize(size) // then check again: the contents may have been replaced meanwhile
+		// The loop reads the inode again, because the contents may have been replaced during the wait.
 	}
 }
 
@@ -208,7 +207,7 @@ func (v *view) attrOf(n Node) (Attr, error) {
 	if err != nil {
 		return Attr{}, err
 	}
-	return v.base.describe(in), nil
+	return v.base.Describe(in), nil
 }
 
 // sizeOf returns the length of a node's contents in bytes, -1 if it is not known.
@@ -220,7 +219,7 @@ func (v *view) sizeOf(n Node) int64 {
 	case in.Size != overlay.SizeOfBase:
 		return in.Size
 	}
-	return v.base.sizeHere(n)
+	return v.base.SizeHere(n)
 }
 
 // ifBase calls f if the contents of a base node are those of the base tree, and prevents changes to the contents until f

@@ -60,7 +60,7 @@
 // A Tree is composed of parts with one job each. Those with an exported type are returned by methods of the Tree:
 //
 //	gate       counts the calls in progress, for which Close waits
-//	baseTree   the base tree and the trees of grafts: nodes, attributes, contents
+//	basetree   the base tree and the trees of grafts: nodes, attributes, contents (package basetree)
 //	view       the working tree as it is now; merged is the working tree within one view or update
 //	recorder   writes the paths of changes to the change journal
 //	editor     changes names and attributes; edit is one change in progress
@@ -93,10 +93,8 @@
 package worktree
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"time"
 
@@ -105,6 +103,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/basetree"
 	"github.com/artifactfs/artifactfs/worktree/inode"
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
@@ -115,47 +114,24 @@ type Node = inode.Node
 // Root is the node of the mount's root directory, in every mount.
 const Root = inode.Root
 
-// Blob is a blob together with the place where the mount shows it. The place matters because git attributes, which are
-// selected by path, may convert the contents.
-type Blob struct {
-	ID   object.ID
-	Path string    // path relative to the mount's root, without a leading slash
-	Link bool      // whether the blob is the target of a symbolic link
-	Tree object.ID // root tree that contains the blob at Path; its .gitattributes files apply
-}
-
-// Content is the contents of a blob as the mount shows them. They can be read until Release.
-type Content interface {
-	io.ReaderAt
-	Size() int64
-	Release()
-}
-
-// Source supplies the trees, sizes and contents of base nodes. All of its methods may be called concurrently.
-type Source interface {
-	// Tree returns the entries of a tree. It waits until the tree is fetched. The caller must not modify the slice.
-	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits for the objects
-	// from which the length is computed.
-	Size(ctx context.Context, b Blob) (int64, error)
-	// KnownSize returns the same length as Size, but never waits: ok is false if the length is not known on this host.
-	KnownSize(b Blob) (size int64, ok bool)
-	// Looked records that a reader looked up a file whose size the Tree does not know yet. From the sequence of lookups the
-	// Source detects a program that walks through a directory.
-	Looked(b Blob)
-	// Open returns the contents that the mount shows for a blob, verified. It waits until the blob is fetched.
-	Open(ctx context.Context, b Blob) (Content, error)
-}
+// The types of the base tree, which package basetree declares.
+type (
+	Blob      = basetree.Blob
+	Content   = basetree.Content
+	Source    = basetree.Source
+	Attr      = basetree.Attr
+	BaseEntry = basetree.Entry
+)
 
 // Errors that the methods of a Tree return, besides values of syscall.Errno.
 var (
 	ErrNotExist = fs.ErrNotExist
-	ErrNotDir   = errors.New("not a directory")
+	ErrNotDir   = basetree.ErrNotDir
 	ErrIsDir    = errors.New("is a directory")
 	ErrNotLink  = errors.New("not a symbolic link")
-	ErrNoNode   = errors.New("no such node")           // the table and the overlay know no such node
+	ErrNoNode   = basetree.ErrNoNode                   // the table and the overlay know no such node
 	ErrClosed   = errors.New("working tree is closed") // returned by every method after Close
-	ErrResized  = errors.New("the content has another size than announced")
+	ErrResized  = basetree.ErrResized
 )
 
 // Options configure Open.
@@ -181,20 +157,6 @@ type Options struct {
 	TakeOver bool
 }
 
-// Attr is the attributes of a node, as stat(2) returns them.
-type Attr struct {
-	Node Node
-	Mode uint32 // type and permissions as in st_mode
-	// Nlink is 1 for a directory of the base tree. By that value programs such as find recognize that the link count does
-	// not include subdirectories. Counting them would make a stat wait for the directory's tree.
-	Nlink               uint32
-	UID, GID            uint32
-	Rdev                uint32
-	Size                int64 // in bytes; negative: not known yet
-	Blocks              int64 // allocated units of 512 bytes
-	Atime, Mtime, Ctime int64 // nanoseconds since 1970
-}
-
 // Entry is one name in a directory, as ReadDir emits it.
 type Entry struct {
 	Name string // valid until the callback returns
@@ -203,16 +165,13 @@ type Entry struct {
 	Next uint64 // position from which ReadDir continues behind this entry
 }
 
-// dirSize is the st_size of every directory, in bytes. As on most file systems the value has no meaning.
-const dirSize = 4096
-
 // Tree is the namespace of one mount. It holds the parts that do the work, and lets calls in until Close; it has no other state.
 // Package fuse serves the requests of the kernel with its methods, packages checkout and session/capture call Graft and Freeze.
 // Kernel, Monitor, Base, Overlay, Xattrs and Removals return the part that one kind of caller needs. The methods of the Tree and
 // of its parts may be called concurrently.
 type Tree struct {
 	gate     gate // counts the calls in progress, for which Close waits
-	base     baseTree
+	base     *basetree.Tree
 	view     view
 	changes  recorder
 	editor   editor
@@ -240,7 +199,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := connect(baseTree{src: src, table: table, root: o.Root, time: o.Time, uid: o.UID, gid: o.GID})
+	t := connect(basetree.New(src, table, basetree.Options{Root: o.Root, Time: o.Time, UID: o.UID, GID: o.GID}))
 	if err := t.attach(o, tablePath); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
@@ -248,12 +207,12 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 }
 
 // connect returns a Tree over a base tree whose parts refer to each other. It has no overlay and no journal yet.
-func connect(base baseTree) *Tree {
+func connect(base *basetree.Tree) *Tree {
 	t := &Tree{base: base}
-	t.view.base = &t.base
+	t.view.base = base
 	t.changes.view, t.changes.noticed = &t.view, make(chan struct{}, 1)
-	t.editor.base, t.editor.view, t.editor.changes = &t.base, &t.view, &t.changes
-	t.contents.base, t.contents.view, t.contents.editor = &t.base, &t.view, &t.editor
+	t.editor.base, t.editor.view, t.editor.changes = base, &t.view, &t.changes
+	t.contents.base, t.contents.view, t.contents.editor = base, &t.view, &t.editor
 	t.names.view = &t.view
 	t.kernel = Kernel{&t.gate, &t.view, &t.changes.writing}
 	t.monitor = Monitor{&t.gate, &t.changes}
@@ -265,7 +224,7 @@ func connect(base baseTree) *Tree {
 
 // attach opens the overlay and the journal, and recovers the state that the previous process left in them.
 func (t *Tree) attach(o Options, tablePath string) (err error) {
-	table, recovery := t.base.table, &t.overlay.recovery
+	table, recovery := t.base.Table, &t.overlay.recovery
 	t.overlay.dir = o.Overlay
 	t.editor.sealed = o.Overlay == "" || o.OverlayReadOnly
 	t.editor.readOnly = t.editor.sealed || o.ReadOnly
@@ -317,7 +276,7 @@ func (t *Tree) close() error {
 			err = fmt.Errorf("close overlay %s: %w", t.overlay.dir, err)
 		}
 	}
-	return errors.Join(err, t.changes.writing.Close(), t.base.table.Close(), t.changes.journal.Close())
+	return errors.Join(err, t.changes.writing.Close(), t.base.Table.Close(), t.changes.journal.Close())
 }
 
 // Kernel returns the counters of the references that the kernel has to nodes.
