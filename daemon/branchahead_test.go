@@ -43,35 +43,35 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
-		t.Errorf("it begins otherwise: %s", got)
+		t.Errorf("HEAD and git status of the resumed session: got %s, want those of the checkpoint", got)
 	}
 	if show, err := other.client.SessionShow(t.Context(), control.SessionShowRequest{Of: there, ID: p.ID}); err != nil || len(show.LeftOut) != 1 || show.LeftOut[0].Path != ".env" {
-		t.Errorf("what the checkpoint does not hold is not told elsewhere: %v, %+v", err, show.LeftOut)
+		t.Errorf("excluded paths of the checkpoint on the other host: got %v, %+v, want .env", err, show.LeftOut)
 	}
 	tells := func(notes []string) bool {
 		return slices.ContainsFunc(notes, func(s string) bool { return strings.Contains(s, "git merge "+ahead[:12]) })
 	}
 	if !tells(said) {
-		t.Errorf("nobody is told: %q", said)
+		t.Errorf("mount does not report that the branch has newer commits: %q", said)
 	}
 	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
 		t.Error(err)
 	}
 	tip := func() string { return strings.TrimSpace(k.sh(sessions, "git rev-parse main")) }
 	if got := tip(); got != ahead {
-		t.Errorf("main was %s on the session remote, and is %s", ahead, got)
+		t.Errorf("main on the session remote: want %s unchanged, got %s", ahead, got)
 	}
 	if st := other.status(there); !tells(st.Notes) || st.Session.Pending != 0 || len(st.Session.Diverged) != 0 {
 		t.Errorf("status after the take-over: got %+v with notes %q, want a note about the branch, nothing pending and no diverged ref",
 			st.Session, st.Notes)
 	}
 	if got := k.sh(sessions, "git for-each-ref --format='%(objectname)' refs/afs/kept"); strings.TrimSpace(got) != ahead {
-		t.Errorf("kept: %q", got)
+		t.Errorf("kept commits on the session remote: got %q", got)
 	}
 	// A commit that does not descend from the branch is pushed under another name, and reported as diverged.
 	other.sh(there, "echo three >three; git add three; git commit -q -m three")
 	if reply, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil || len(reply.Session.DivergedRefs) != 1 {
-		t.Errorf("sync of work that is there beside somebody else's: %v, %+v", err, reply.Session)
+		t.Errorf("sync of a branch that is pushed beside another user's: got %v, %+v, want one diverged ref", err, reply.Session)
 	}
 	if st := other.status(there).Session; len(st.Diverged) != 1 || tip() != ahead {
 		t.Errorf("main on the session remote is %s; status is %+v, want one diverged ref and main unchanged", tip(), st)
@@ -85,7 +85,7 @@ func TestABranchThatIsAheadOfTheCheckpointStays(t *testing.T) {
 			tip(), st.Session, st.Notes)
 	}
 	if got := strings.TrimSpace(k.sh(sessions, "git for-each-ref refs/afs/diverged; git fsck --no-dangling 2>/dev/null")); got != "" {
-		t.Errorf("left: %s", got)
+		t.Errorf("diverged refs after the merge: got %s", got)
 	}
 	other.unmount(there)
 }
@@ -118,7 +118,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			k.sh(dir, "echo two >two; git add two; git commit -q -m two")
 			lost := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
 			tip := func() string { return strings.TrimSpace(k.sh("/", "git -C "+sessions+" rev-parse main")) }
-			k.until("the commit is carried away", func() bool { return tip() == lost })
+			k.until("the commit is pushed", func() bool { return tip() == lost })
 			k.kill()
 
 			other := newKeep(t)
@@ -133,10 +133,10 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != checkpoint {
-				t.Errorf("it begins otherwise: %s", got)
+				t.Errorf("HEAD and git status of the resumed session: got %s, want those of the checkpoint", got)
 			}
 			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "kept: git show "+lost[:12]) }) {
-				t.Errorf("nobody is told: %q", said)
+				t.Errorf("mount does not report that the branch has newer commits: %q", said)
 			}
 			other.sh(there, "git show -s "+lost+"; echo three >three; git add three; git commit -q -m three")
 			if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
@@ -147,7 +147,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 				t.Errorf("main on the session remote is %s; status is %+v, want the last commit there and nothing pending", tip(), st)
 			}
 			if kept := k.sh("/", "git -C "+sessions+" for-each-ref --format='%(objectname)' refs/afs/kept"); !strings.Contains(kept, lost) {
-				t.Errorf("kept: %q", kept)
+				t.Errorf("kept commits on the session remote: got %q", kept)
 			}
 			other.unmount(there)
 			k.start()

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// look is what a user sees of a working tree and its git directory.
+// look is a script that prints the state of a working tree and its git directory.
 const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cached; echo == changed; git diff; echo == log; git log --oneline -n 5 || true
 echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv | sed 's/HEAD detached from [0-9a-f]*/HEAD detached/; s/HEAD detached at [0-9a-f]*/HEAD detached/; s/  */ /g'
 echo == files; find . -path ./.git -prune -o \( -type f -printf '%p %m ' -exec sha1sum {} \; \) -o -type l -printf '%p -> %l\n' -o -print | sort`
@@ -34,7 +34,7 @@ mkdir -p untracked/deep; echo u >untracked/deep/file; chmod +x dir0/file8.txt; l
 printf '%s\n' '#!/bin/sh' >dir2/script; chmod +x dir2/script; git add dir2/script
 echo x >ignored.o; rm ignored.o; mkdir newdir; echo a >newdir/a; git add newdir; echo b >newdir/b`
 
-// checkpoint makes a checkpoint of the mount at dir, and has it on the session remote.
+// checkpoint makes a checkpoint of the mount at dir, and waits until it is on the session remote.
 func (k *testKeeper) checkpoint(dir string) control.CheckpointReply {
 	k.t.Helper()
 	p, err := k.client.Checkpoint(k.t.Context(), control.CheckpointRequest{Dir: dir, Sync: true}, nil)
@@ -44,7 +44,7 @@ func (k *testKeeper) checkpoint(dir string) control.CheckpointReply {
 	return p
 }
 
-// served is a repository that is served, and a place for sessions.
+// served returns the URL of a served repository, and that of an empty session remote.
 func served(t *testing.T) (remote, sessions string) {
 	t.Helper()
 	root := t.TempDir()
@@ -61,7 +61,7 @@ func served(t *testing.T) (remote, sessions string) {
 	return server.URL("r.git"), sessions
 }
 
-// A session that was worked in elsewhere goes on with everything as it was, and no content is fetched before it is read.
+// A session of another host is resumed with the same files and git state, and no contents are fetched before they are read.
 func TestASessionGoesOnElsewhere(t *testing.T) {
 	t.Parallel()
 	t.Run("remote", func(t *testing.T) { goOnElsewhere(t, false) })
@@ -97,40 +97,40 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	r.Session, r.Prefetch, r.Wait = "hour", control.PrefetchNone, control.WaitGit
 	r.SessionOptions.Remote, r.SessionOptions.Policy = sessions, control.PolicyOff
 	if reply := other.mount(r); !reply.Resumed {
-		t.Errorf("nobody is told that it goes on: %+v", reply)
+		t.Errorf("reply of mount does not report a resumed session: %+v", reply)
 	}
 	if n := other.status(there).Network.Blobs; n != 0 {
-		t.Errorf("%d blobs were fetched to mount", n)
+		t.Errorf("mount fetched %d blobs, want none", n)
 	}
 	other.sh(there, "ls >/dev/null; ls dir0 >/dev/null")
 	if n := other.status(there).Network.Blobs; n != 0 {
-		t.Errorf("%d blobs were fetched to list", n)
+		t.Errorf("listing directories fetched %d blobs, want none", n)
 	}
 	if after := other.sh(there, look); after != before {
-		t.Errorf("%s goes on otherwise:\n%s", p.ID, diffText(t, before, after))
+		t.Errorf("state of checkpoint %s differs after resume:\n%s", p.ID, diffText(t, before, after))
 	}
 	other.sh(there, "git fsck --connectivity-only; git cat-file -e $(git ls-files -s intent | cut -d' ' -f2)")
 
-	// It goes on again here, from what lies here.
+	// The session is resumed again on this host, from its local state.
 	other.sh(there, "echo more >>README.md")
 	before = other.sh(there, look)
 	other.unmount(there)
 	other.mount(r)
 	if after := other.sh(there, look); after != before {
-		t.Errorf("here again: %s", diffText(t, before, after))
+		t.Errorf("state after the second mount differs: %s", diffText(t, before, after))
 	}
 	other.kill()
 	other.again()
 	if after := other.sh(there, look); after != before {
-		t.Errorf("after a kill: %s", diffText(t, before, after))
+		t.Errorf("state after a kill differs: %s", diffText(t, before, after))
 	}
 	if p := other.checkpoint(there); !p.Made || p.Prev == "" {
-		t.Errorf("the next checkpoint: %+v", p)
+		t.Errorf("next checkpoint: got %+v, want one with a predecessor", p)
 	}
 }
 
-// Sessions go on elsewhere whatever they began with: ids of another kind, or a repository without a commit; and where git
-// sees nothing but the mount.
+// Sessions can be resumed elsewhere with each kind of base: SHA-256 ids, or a repository without a commit; also with the git directory
+// inside of the mount.
 func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {
@@ -173,7 +173,7 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 			r.Dir, r.Prefetch = other.dir("m"), control.PrefetchNone
 			other.mount(r)
 			if after := other.sh(r.Dir, lookCloser); after != before {
-				t.Errorf("it goes on otherwise:\n%s", diffText(t, before, after))
+				t.Errorf("state differs after resume:\n%s", diffText(t, before, after))
 			}
 			other.sh(r.Dir, "git fsck --connectivity-only; git commit -q -a -m two")
 			other.kill()
@@ -184,8 +184,8 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 	}
 }
 
-// Commits that were carried away after the last checkpoint are not lost when the session goes on from that checkpoint, and what is
-// committed then takes their place on the branch.
+// Commits that were pushed after the last checkpoint are kept under another name when the session is resumed from that checkpoint, and
+// the next commit replaces them on the branch.
 func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -195,7 +195,7 @@ func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	dir := k.dir("m")
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
-	r.SessionOptions.Base = control.BaseSeed // branches are looked at there
+	r.SessionOptions.Base = control.BaseSeed // so that the session remote has the branches as plain refs
 	k.mount(r)
 	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one")
 	p := k.checkpoint(dir)
@@ -214,25 +214,25 @@ func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
 	other.mount(r)
 	if head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); head != p.Head {
-		t.Errorf("it goes on at %s, the checkpoint's is %s", head, p.Head)
+		t.Errorf("HEAD after resume: got %s, want that of the checkpoint, %s", head, p.Head)
 	}
 	oldest := strings.TrimSpace(other.sh(there, "git rev-list --max-parents=0 HEAD"))
 	came := filepath.Join(other.state, "mounts", "hour", statedir.SessionRepoName, "objects", "pack")
 	if text := other.sh(came, "for p in *.idx; do git show-index <$p; done"); strings.Contains(text, oldest) || !strings.Contains(text, late) {
-		t.Errorf("the session remote sent what the mounted remote has, or not the late commit:\n%s", text)
+		t.Errorf("objects fetched from the session remote: want the late commit, and none of the mounted remote's:\n%s", text)
 	}
 	other.sh(there, "echo other >other; git add other; git commit -q -m other")
 	other.checkpoint(there)
 	mine := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
 	if main := strings.TrimSpace(k.sh(sessions, "git rev-parse refs/heads/main")); main != mine {
-		t.Errorf("main is %s on the session remote, and %s here", main, mine)
+		t.Errorf("main on the session remote: got %s, want %s", main, mine)
 	}
 	if refs := k.sh(sessions, "git for-each-ref --format='%(objectname) %(refname)' refs/afs/kept refs/afs/diverged"); !strings.Contains(refs, late+" ") {
-		t.Errorf("%s is lost: %s", late, refs)
+		t.Errorf("commit %s is not kept on the session remote: %s", late, refs)
 	}
 }
 
-// A fork has what the session has, at once, and goes its own way; one checkpoint of it can be looked at.
+// A fork has the files and git state of its parent and is then independent. A single checkpoint can be mounted read-only.
 func TestForksAndCheckpointsAreMounted(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -255,34 +255,34 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := k.sh(fork.Dir, look); after != before {
-		t.Errorf("the fork is otherwise:\n%s", diffText(t, before, after))
+		t.Errorf("state of the fork differs from its parent:\n%s", diffText(t, before, after))
 	}
 	k.sh(fork.Dir, "echo fork >dir0/file0.txt; git -c user.name=a -c user.email=a@b commit -q -a -m fork; git stash -q; rm dir2/file6.txt; git checkout -q main; git fsck --connectivity-only")
 	if after := k.sh(dir, look); after != before {
-		t.Errorf("the fork changed the session:\n%s", diffText(t, before, after))
+		t.Errorf("a change in the fork changed the parent:\n%s", diffText(t, before, after))
 	}
 	k.sh(dir, "rm -r dir0; echo gone >link2")
 	if text := k.sh(fork.Dir, "cat dir0/file0.txt"); text != "content 0\n" {
-		t.Errorf("the session changed the fork: %q", text)
+		t.Errorf("a change in the parent changed the fork: %q", text)
 	}
 	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "hour", Mount: fork}, nil); err == nil {
-		t.Error("a session was forked to one that is there")
+		t.Error("a fork with the name of an existing session succeeded")
 	}
 
-	// One checkpoint, beside the session.
+	// Mount one checkpoint beside the session.
 	at := k.request(remote, k.dir("at"))
 	at.Session, at.At, at.ReadOnly = "hour", first.ID, true
 	k.mount(at)
 	if text := k.sh(at.Dir, "cat README.md; git status --porcelain; git log --format=%s -n 1"); text != "first\nfirst\n" {
-		t.Errorf("the checkpoint is %q", text)
+		t.Errorf("mount of the checkpoint: got %q", text)
 	}
 	if err := os.WriteFile(filepath.Join(at.Dir, "x"), nil, 0o600); err == nil {
-		t.Error("a checkpoint was written to")
+		t.Error("a write to a mount of a checkpoint succeeded")
 	}
 	k.kill()
 	k.again()
 	if text := k.sh(at.Dir, "cat README.md dir0/file4.txt"); text != "first\ncontent 4\n" {
-		t.Errorf("after a kill the checkpoint is %q", text)
+		t.Errorf("mount of the checkpoint after a kill: got %q", text)
 	}
 	k.unmount(at.Dir)
 
@@ -294,7 +294,7 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := k.sh(fork2.Dir, "cat README.md; git status --porcelain; git branch"); text != "first\n* main\n" {
-		t.Errorf("the fork of a checkpoint is %q", text)
+		t.Errorf("fork of a checkpoint: got %q", text)
 	}
 	fork3 := k.request("", k.dir("fork3"))
 	fork3.Session, fork3.SessionOptions.Policy = "third", control.PolicyOff
@@ -303,17 +303,17 @@ func TestForksAndCheckpointsAreMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := k.sh(fork3.Dir, look); after != before {
-		t.Errorf("the fork of a fork is otherwise:\n%s", diffText(t, before, after))
+		t.Errorf("state of the fork of a fork differs:\n%s", diffText(t, before, after))
 	}
 	for _, dir := range []string{fork.Dir, fork2.Dir, fork3.Dir} {
 		k.unmount(dir)
 	}
 	fork.Remote = remote
-	k.mount(fork) // it is there, though only the first of its checkpoints was made there
+	k.mount(fork) // the fork can be mounted again, although only its first checkpoint was made there
 	k.sh(fork.Dir, "git log --format=%s -n 1 feature | grep -x fork")
 }
 
-// states are what a git directory may be in the middle of.
+// states are scripts that leave git in the middle of an operation, such as a merge.
 var states = map[string]string{
 	"nothing done":   "true",
 	"merge":          "git checkout -q -b a; echo a >README.md; git commit -q -a -m a; git checkout -q -b b main; echo b >README.md; git rm -q dir0/file0.txt; git commit -q -a -m b; git merge a || true; echo more >>dir1/file1.txt",
@@ -336,7 +336,7 @@ var states = map[string]string{
 
 const lookCloser = look + `; echo == index; git ls-files -v --stage; git status | sed '/^HEAD detached/d'; git log --format='%H %s' --all; git stash list --format='%gd %gs %H'; git for-each-ref; git config --get-regexp '^branch'`
 
-// Whatever git is in the middle of, a fork is in the middle of the same.
+// If an operation of git is in progress in the parent, it is in progress in the fork, too.
 func TestForksAreInTheSameState(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -360,14 +360,14 @@ func TestForksAreInTheSameState(t *testing.T) {
 			}
 			defer k.unmount(fork.Dir)
 			if after := k.sh(fork.Dir, lookCloser); after != before {
-				t.Errorf("it is otherwise:\n%s", diffText(t, before, after))
+				t.Errorf("state of the fork differs from its parent:\n%s", diffText(t, before, after))
 			}
 			k.sh(fork.Dir, "git fsck --connectivity-only")
 		})
 	}
 }
 
-// A restore brings files and index back, keeps what was there, and leaves alone what checkpoints do not hold.
+// A restore restores files and index, makes a checkpoint of the previous state first, and does not change files that checkpoints exclude.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -396,26 +396,26 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 	}
 	dry := restore(control.RestoreRequest{ID: first.ID, DryRun: true})
 	if after := k.sh(dir, look); after != changed {
-		t.Errorf("a dry run changes something:\n%s", diffText(t, changed, after))
+		t.Errorf("a dry run changed the mount:\n%s", diffText(t, changed, after))
 	}
 	done := restore(control.RestoreRequest{ID: first.ID, Staged: true})
 	if done.Before == nil || len(done.Kept) > 0 || !reflect.DeepEqual(dry.Changes, done.Changes) || len(done.Changes) < 15 {
-		t.Errorf("restored %+v, and was to: %+v", done, dry.Changes)
+		t.Errorf("reply of restore: got %+v, want the changes of the dry run: %+v", done, dry.Changes)
 	}
 	ignored := k.sh(dir, "cat keep.o out/x.o; rm -r keep.o out")
 	if ignored != "object file\nx\n" {
-		t.Errorf("ignored files are %q", ignored)
+		t.Errorf("ignored files after the restore: got %q", ignored)
 	}
 	if after := k.sh(dir, look); after != before {
-		t.Errorf("the checkpoint was restored otherwise:\n%s", diffText(t, before, after))
+		t.Errorf("state after the restore differs from the checkpoint:\n%s", diffText(t, before, after))
 	}
 	k.sh(dir, "git fsck --connectivity-only")
 
-	// And back.
+	// Restore the previous state.
 	done = restore(control.RestoreRequest{ID: done.Before.ID, Staged: true})
 	k.sh(dir, "mkdir -p out; echo 'object file' >keep.o; echo x >out/x.o")
 	if after := k.sh(dir, look); after != changed {
-		t.Errorf("what was there before was restored otherwise:\n%s", diffText(t, changed, after))
+		t.Errorf("state after restoring the previous state differs:\n%s", diffText(t, changed, after))
 	}
 
 	// Restore some paths without the index. A file that is in no checkpoint occupies one of the paths.
@@ -423,30 +423,30 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 	staged := k.sh(dir, "git diff --cached")
 	done = restore(control.RestoreRequest{ID: first.ID[:20], Paths: []string{"README.md", "dir2/script", "dir1"}})
 	if !slices.Equal(done.Kept, []string{"dir2/script"}) {
-		t.Errorf("kept %q", done.Kept)
+		t.Errorf("paths that restore kept: got %q", done.Kept)
 	}
 	if after := k.sh(dir, "git diff --cached"); after != staged {
-		t.Errorf("the index changed:\n%s", diffText(t, staged, after))
+		t.Errorf("restore without the index changed the index:\n%s", diffText(t, staged, after))
 	}
 	if text := k.sh(dir, "cat README.md dir1/new.txt dir2/script/built.o newdir"); text != "read me\none\no\nnot a directory\n" {
-		t.Errorf("files are %q", text)
+		t.Errorf("files after the restore of some paths: got %q", text)
 	}
 	newest := k.checkpoint(dir)
 	k.sh(dir, "echo oops >README.md")
 	if done = restore(control.RestoreRequest{ID: "@"}); done.Checkpoint.ID != newest.ID || len(done.Changes) != 1 {
-		t.Errorf("to the newest checkpoint: %+v", done)
+		t.Errorf("restore of the newest checkpoint: got %+v", done)
 	}
 	if text := k.sh(dir, "cat README.md"); text != "read me\n" {
-		t.Errorf("at the newest checkpoint README.md is %q", text)
+		t.Errorf("README.md after the restore of the newest checkpoint: got %q", text)
 	}
 	for _, id := range []string{"01ZZZ", "nothing"} {
 		if _, err := k.client.Restore(t.Context(), control.RestoreRequest{Dir: dir, ID: id}, nil); err == nil {
-			t.Errorf("%s was restored", id)
+			t.Errorf("restore of the unknown checkpoint %s succeeded", id)
 		}
 	}
 }
 
-// diffText tells how two texts differ.
+// diffText returns the differences of two texts.
 func diffText(t *testing.T, a, b string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -455,7 +455,7 @@ func diffText(t *testing.T, a, b string) string {
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.Command("diff", "-u", filepath.Join(dir, "a"), filepath.Join(dir, "b")).Output() // status 1: they differ
+	out, err := exec.Command("diff", "-u", filepath.Join(dir, "a"), filepath.Join(dir, "b")).Output() // exit code 1 if they differ
 	if len(out) == 0 {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
-// A lane has one writer: of two that come at the same time one is refused, and so is one whose own copy of the session says
-// that nobody is there.
+// A lane has one writer. If two hosts mount a session at the same time, one is refused. A host whose own copy of the session names no
+// writer is refused, too, because the session remote decides.
 func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	t.Parallel()
 	remote, sessions := served(t)
@@ -42,22 +42,22 @@ func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	}
 	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "holds session hour") }
 	if errs[has] != nil || !refused(errs[not]) {
-		t.Fatalf("two at the same time: %v, %v", errs[1], errs[2])
+		t.Fatalf("mounts of two hosts at the same time: got %v, %v, want one refused", errs[1], errs[2])
 	}
 	if kept, err := catalog.Unmounted(hosts[not].state); err != nil || len(kept) != 0 {
-		t.Errorf("who was refused keeps %v, %+v", err, kept)
+		t.Errorf("the refused host has a session: %v, %+v", err, kept)
 	}
 	// The metadata that this host has names no machine that uses the session, and the mount is refused all the same.
 	if _, err := first.client.Mount(t.Context(), requests[0], nil); !refused(err) {
-		t.Errorf("a home that has been left: %v", err)
+		t.Errorf("mount on the first host, whose copy of the session is old: got %v", err)
 	}
 	if _, err := first.client.Mount(t.Context(), requests[0], nil); !refused(err) {
-		t.Errorf("and again: %v", err)
+		t.Errorf("second mount on the first host: got %v", err)
 	}
 	hosts[has].sh(requests[has].Dir, "echo two >two")
 	hosts[has].checkpoint(requests[has].Dir)
 	if st := hosts[has].status(requests[has].Dir); st.Session.Lane != "main" || len(st.Notes) != 0 {
-		t.Errorf("who has the lane: %+v, %q", st.Session, st.Notes)
+		t.Errorf("status of the host that holds the lane: got %+v, notes %q", st.Session, st.Notes)
 	}
 	requests[0].SessionOptions.TakeOver = true
 	first.mount(requests[0])

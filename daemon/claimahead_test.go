@@ -13,13 +13,13 @@ import (
 	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
-// workedIn is a session that was worked in on another host, and the servers of what was mounted and of its session remote.
+// workedIn is a session with changes of another host, and the servers of the mounted remote and of the session remote.
 type workedIn struct {
 	host             *testKeeper
 	request          control.MountRequest
 	origin, sessions *gittest.Server
-	remote           *gittest.Receiver // that the session went to
-	left             string            // what it knows of the session
+	remote           *gittest.Receiver // the session remote's repository
+	left             string            // id of the session's metadata on the session remote after the unmount
 	base             control.BaseMode
 }
 
@@ -52,7 +52,7 @@ func workIn(t *testing.T, base control.BaseMode) workedIn {
 	return w
 }
 
-// of is the request for the session on a host.
+// of returns the request that mounts the session on a host.
 func (w workedIn) of(k *testKeeper) control.MountRequest {
 	r := k.request(w.origin.URL("r.git"), k.dir("m"))
 	r.Session, r.Wait, r.Prefetch = "hour", control.WaitGit, control.PrefetchNone
@@ -60,7 +60,7 @@ func (w workedIn) of(k *testKeeper) control.MountRequest {
 	return r
 }
 
-// meta is the id of what the session remote knows of the session.
+// meta returns the id of the session's metadata on the session remote.
 func (w workedIn) meta(t *testing.T) string {
 	t.Helper()
 	id, err := gittest.Git(t.Context(), w.remote.Path, "rev-parse", session.MetaRef("hour"))
@@ -70,7 +70,7 @@ func (w workedIn) meta(t *testing.T) string {
 	return id
 }
 
-// The container of a thin session comes while the lane is claimed.
+// The container of a thin session, the commit that holds all its refs, is fetched while the lane is claimed.
 func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 	t.Parallel()
 	w := workIn(t, control.BaseThin)
@@ -85,7 +85,7 @@ func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 		_, err := other.client.Mount(t.Context(), r, nil)
 		mounted <- err
 	}()
-	other.until("the lane is claimed while the container is still coming", func() bool { return w.meta(t) != w.left && container.Hits() == 1 })
+	other.until("the lane is claimed while the container is being fetched", func() bool { return w.meta(t) != w.left && container.Hits() == 1 })
 	container.Remove()
 	if err := <-mounted; err != nil {
 		t.Fatal(err)
@@ -97,15 +97,15 @@ func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 		}
 	}
 	if fetches != 2 {
-		t.Errorf("%d fetches, want what the session is, and its container:\n%s", fetches, w.sessions.Log())
+		t.Errorf("got %d fetches, want two, of the session's metadata and of its container:\n%s", fetches, w.sessions.Log())
 	}
 	if got := other.sh(r.Dir, "cat new; git show :new; git status --porcelain"); got != "newer\nnew\nAM new\n" {
-		t.Errorf("it goes on with %q", got)
+		t.Errorf("files of the resumed session: got %q", got)
 	}
 }
 
-// A session that goes on elsewhere takes as many requests as there are things that cannot be known before, and its claim waits
-// for none of those that bring it.
+// Resuming a session sends only requests that depend on the results of previous ones, and the claim does not wait for the requests
+// that fetch the session.
 func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	t.Parallel()
 	w := workIn(t, control.BaseSeed)
@@ -121,10 +121,10 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 		_, err := other.client.Mount(t.Context(), r, nil)
 		mounted <- err
 	}()
-	other.until("the lane is claimed while the session is still coming", func() bool { return w.meta(t) != w.left && small.Hits() == 1 })
+	other.until("the lane is claimed while the session is being fetched", func() bool { return w.meta(t) != w.left && small.Hits() == 1 })
 	select {
 	case err := <-mounted:
-		t.Fatalf("mounted before all was there: %v", err)
+		t.Fatalf("mount returned before the session was fetched: %v", err)
 	default:
 	}
 	small.Remove()
@@ -137,27 +137,27 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 	}
 	want := map[string]int{"caps GET": 1, "ls-refs POST": 1, "fetch POST": 3, "push POST": 1}
 	if fmt.Sprint(count) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v:\n%s", count, want, w.sessions.Log())
+		t.Errorf("requests to the session remote: got %v, want %v:\n%s", count, want, w.sessions.Log())
 	}
 	first := w.origin.Log().Requests()
 	if len(first) < 2 || first[0].Command != gittest.Capabilities || first[1].Command != gittest.Fetch {
-		t.Errorf("the mounted remote was asked otherwise:\n%s", w.origin.Log())
+		t.Errorf("first requests to the mounted remote: want capabilities and fetch:\n%s", w.origin.Log())
 	}
 	if got := other.sh(r.Dir, "cat new; git show :new; git status --porcelain"); got != "newer\nnew\nAM new\n" {
-		t.Errorf("it goes on with %q", got)
+		t.Errorf("files of the resumed session: got %q", got)
 	}
 	if st := other.status(r.Dir).Session; st.Lane != session.MainLane || st.Pending != 0 || st.State != "active" {
 		t.Errorf("status after the take-over: got %+v, want the active session on the main lane and nothing pending", st)
 	}
 	if _, err := w.host.client.Mount(t.Context(), w.request, nil); err == nil || !strings.Contains(err.Error(), "holds session hour") {
-		t.Errorf("somebody else gets the lane: %v", err)
+		t.Errorf("another host's mount of a held session: got %v", err)
 	}
 	other.unmount(r.Dir)
-	w.host.mount(w.request) // although the last claim that this host has read is of another machine
+	w.host.mount(w.request) // although the last claim that this host has read is another machine's
 	w.host.unmount(w.request.Dir)
 }
 
-// Who has claimed a lane and is not mounted after all lets go of it.
+// A host that has claimed a lane and then fails to mount releases the claim.
 func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	t.Parallel()
 	w := workIn(t, control.BaseSeed)
@@ -175,16 +175,16 @@ func TestAMountThatFailsHoldsNoLane(t *testing.T) {
 	claimed := w.meta(t)
 	cancel()
 	if err := <-failed; err == nil {
-		t.Fatal("mounted without a commit")
+		t.Fatal("mount succeeded without the commit")
 	}
-	other.until("it lets go", func() bool { return w.meta(t) != claimed })
+	other.until("the claim is released", func() bool { return w.meta(t) != claimed })
 	stalled.Remove()
 	w.host.mount(w.request)
 	if st := w.host.status(w.request.Dir); st.Session.Lane != session.MainLane || len(st.Notes) != 0 {
 		t.Errorf("status of the first host: got %+v with notes %q, want the main lane and no note", st.Session, st.Notes)
 	}
 	w.host.unmount(w.request.Dir)
-	other.until("nothing is left", func() bool {
+	other.until("the failed mount has left no files", func() bool {
 		kept, err := catalog.Unmounted(other.state)
 		return err == nil && len(kept) == 0
 	})

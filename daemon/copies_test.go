@@ -41,26 +41,26 @@ func TestAMountThatIsMountedElsewhereIsBusy(t *testing.T) {
 	defer end()
 	_, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
 	if err == nil || !strings.Contains(err.Error(), "("+strconv.Itoa(pid)+")") {
-		t.Errorf("unmount of what a container (%d) has: %v", pid, err)
+		t.Errorf("unmount of a mount that the container of process %d holds: got %v", pid, err)
 	}
 	if got := k.sh(dir, "cat README.md; git status --porcelain"); got != "read me\n" {
-		t.Errorf("it goes on with %q", got)
+		t.Errorf("file of the mount after the failed unmount: got %q", got)
 	}
 	answer := make(chan error, 1)
 	go func() {
 		_, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
 		answer <- err
 	}()
-	end() // while it is waited for
+	end() // the container ends while unmount waits
 	if err := <-answer; err != nil {
-		t.Errorf("unmount of what a container had: %v", err)
+		t.Errorf("unmount after the container's end: got %v", err)
 	}
 
 	k.mount(k.request(repo.Path, dir))
 	_, end = container()
 	defer end()
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Detach: true}); err != nil {
-		t.Errorf("detach what a container has: %v", err)
+		t.Errorf("detach of a mount that a container holds: got %v", err)
 	}
 	k.mount(k.request(repo.Path, dir))
 	end()

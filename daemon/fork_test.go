@@ -45,12 +45,12 @@ func TestForksShareEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		if text := k.sh(f.Dir, "ls large1 dir0/file0.txt; ls dir1/file1.txt 2>/dev/null || echo gone"); text != "dir0/file0.txt\nlarge1\ngone\n" {
-			t.Errorf("fork %d has %q", i, text)
+			t.Errorf("files of fork %d: got %q", i, text)
 		}
 		forks = append(forks, f)
 	}
 	if all := server.Log().Requests(); len(all) > 0 {
-		t.Errorf("forks asked for something:\n%s", server.Log())
+		t.Errorf("forks sent requests:\n%s", server.Log())
 	}
 	packs, err := os.ReadDir(filepath.Join(k.state, "mounts", "work", large))
 	if err != nil {
@@ -64,33 +64,33 @@ func TestForksShareEverything(t *testing.T) {
 			theirs, err := os.Stat(filepath.Join(k.state, "mounts", "work", large, p.Name()))
 			ours, err2 := os.Stat(filepath.Join(k.state, "mounts", f.Session, large, p.Name()))
 			if err != nil || err2 != nil || theirs.Sys().(*syscall.Stat_t).Ino != ours.Sys().(*syscall.Stat_t).Ino {
-				t.Errorf("%s has a copy of %s: %v %v", f.Session, p.Name(), err, err2)
+				t.Errorf("session %s does not share the pack %s with its parent: %v %v", f.Session, p.Name(), err, err2)
 			}
 		}
 	}
 
-	// Some are left at once: one in which nothing was done, and one that git does not know of yet.
+	// Two forks are unmounted at once: one without changes, and one with a change before git is ready.
 	k.sh(forks[1].Dir, "echo mine >mine")
 	for _, f := range forks[:2] {
 		k.unmount(f.Dir)
 	}
 	if text := k.said(); strings.Contains(text, "warn") || strings.Contains(text, "error") {
-		t.Errorf("something is wrong:\n%s", text)
+		t.Errorf("the log has warnings or errors:\n%s", text)
 	}
 	k.mount(forks[1])
 	if text := k.sh(forks[1].Dir, "cat mine; git status --porcelain mine; rm mine"); text != "mine\n?? mine\n" {
-		t.Errorf("what was written before git came is %q", text)
+		t.Errorf("file that was written before git was ready: got %q", text)
 	}
 	if checkpoints, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(checkpoints.Checkpoints) == 0 {
-		t.Errorf("there is no checkpoint of it: %+v, %v", checkpoints, err)
+		t.Errorf("session log of the fork with a change: got %+v, %v, want a checkpoint", checkpoints, err)
 	}
 	for _, f := range forks[1:] {
 		if after := k.sh(f.Dir, look); after != before {
-			t.Errorf("%s is otherwise:\n%s", f.Session, diffText(t, before, after))
+			t.Errorf("state of %s differs from the parent:\n%s", f.Session, diffText(t, before, after))
 		}
 	}
 
-	// A process dies before git has looked at one.
+	// The daemon is killed before git has read the fork.
 	f := r
 	f.Dir, f.Session = k.dir("last"), "last"
 	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", ID: p.ID, Mount: f}, nil); err != nil {
@@ -99,7 +99,7 @@ func TestForksShareEverything(t *testing.T) {
 	k.kill()
 	k.again()
 	if after := k.sh(f.Dir, look); after != before {
-		t.Errorf("after a kill a fork is otherwise:\n%s", diffText(t, before, after))
+		t.Errorf("state of a fork after a kill differs:\n%s", diffText(t, before, after))
 	}
 	k.sh(f.Dir, "git fsck --connectivity-only")
 	for _, f := range append(forks[1:], f, r) {

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// intentFile is where the intents of a mount are recorded, in its home (package checkout).
+// intentFile is the file of the mount's intents, in its directory below the state directory (package checkout).
 const intentFile = "checkout.json"
 
 // oldRestoreRecord is the intent of a restore as builds before the journal stored it, in restore.json.
@@ -22,7 +22,7 @@ type oldRestoreRecord struct {
 	Before  session.CheckpointID   `json:"before"`
 }
 
-// record puts the intent into a mount's home, in the form of an earlier build if old is set.
+// record stores the intent in a mount's directory below the state directory, in the form of an earlier build if old is set.
 func (r oldRestoreRecord) record(t *testing.T, home string, old bool) {
 	t.Helper()
 	var err error
@@ -40,7 +40,7 @@ func (r oldRestoreRecord) record(t *testing.T, home string, old bool) {
 	}
 }
 
-// noIntents checks that every intent in a mount's home has ended.
+// noIntents checks that every intent in a mount's directory below the state directory has ended.
 func noIntents(t *testing.T, home string) {
 	t.Helper()
 	if list := checkout.OpenJournal(home).Pending(); len(list) > 0 {
@@ -76,7 +76,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	note := func(old bool, record oldRestoreRecord) {
 		t.Helper()
 		record.record(t, home, old)
-		// The new index was being written.
+		// The restore was interrupted while it wrote the new index.
 		err := os.WriteFile(filepath.Join(home, "git", "index.artifactfs-1"), []byte("DIRC"), 0o600)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(home, "git", "index.lock"), []byte("artifactfs switch\n"), 0o600)
@@ -90,31 +90,31 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 		has := func(note string) bool {
 			return strings.Contains(note, word) && strings.Contains(note, "artifactfs session restore -C "+dir+" "+now.ID)
 		}
-		k.until("status tells of it", func() bool { return slices.ContainsFunc(k.status(dir).Notes, has) })
+		k.until("status has a note about the restore", func() bool { return slices.ContainsFunc(k.status(dir).Notes, has) })
 	}
 
-	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // half of it
+	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // a restore of a part of the paths
 	k.kill()
 	note(true, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
-	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // as one asks whose answer did not come
+	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // a client that got no reply repeats the request with its nonce
 	if again.Before == nil || again.Before.ID != now.ID || len(again.Changes) != 5 {
-		t.Errorf("who asks again is told %+v", again)
+		t.Errorf("reply to the repeated request: got %+v", again)
 	}
 	told("and finished")
 	if p := k.checkpoint(dir); p.Tree != old.Tree {
-		t.Errorf("the tree is %s and not %s", p.Tree, old.Tree)
+		t.Errorf("tree after the restore: got %s, want %s", p.Tree, old.Tree)
 	}
 	if got := k.sh(dir, "git status --porcelain"); got != "A  a\n?? b\n?? c\n?? d/\n" {
-		t.Errorf("git status: %s", got)
+		t.Errorf("git status after the restore printed %s", got)
 	}
 	noIntents(t, home)
 	if again = restore(control.RestoreRequest{ID: old.ID, Nonce: "mine"}); len(again.Changes) != 0 {
-		t.Errorf("told twice: %+v", again)
+		t.Errorf("the second repetition of the request: got %+v", again)
 	}
 
-	// Somebody goes on in between; this time the mount itself had ended.
+	// A user changes files before the restore is finished; this time the mount itself had ended.
 	restore(control.RestoreRequest{ID: now.ID, Staged: true})
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}})
 	k.sh(dir, "echo newer >b; echo mine >g")
@@ -123,24 +123,24 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	k.mount(r)
 	told("and finished")
 	if got := k.sh(dir, "cat a b c d/e g; ls f || true"); !strings.HasPrefix(got, "old\nnewer\nold\nold\nmine\nls: ") {
-		t.Errorf("it holds %s", got)
+		t.Errorf("files after the restore: got %s", got)
 	}
 
-	// A checkpoint that is gone cannot be gone back to.
+	// A restore of a checkpoint that was dropped is abandoned.
 	k.kill()
 	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewCheckpointID(again.Checkpoint.Time))}, Before: session.CheckpointID(now.ID)})
 	k.start()
 	k.await()
 	told("cannot be finished")
 	if got := k.sh(dir, "cat a b c; git add a"); got != "old\nnewer\nold\n" {
-		t.Errorf("it holds %s", got)
+		t.Errorf("files after the restore: got %s", got)
 	}
 	noIntents(t, home)
 	k.unmount(dir)
 }
 
-// A kill between the removal of files and that of their directories leaves empty ones, and a kill before a directory is made
-// leaves nothing where a file was. The restore is completed nevertheless, and a directory that a user created stays.
+// A kill between the removal of files and that of their directories leaves empty directories, and a kill after the removal of a file and
+// before the creation of a directory at its path leaves nothing there. The restore is completed anyway, and a user's directory stays.
 func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -170,11 +170,11 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	k.await()
 	finished()
 	if p := k.checkpoint(dir); p.Tree != old.Tree {
-		t.Errorf("tree after the restore: got %s, want %s; the mount holds %s", p.Tree, old.Tree, k.sh(dir, "find [a-z]*"))
+		t.Errorf("tree after the restore: got %s, want %s; files of the mount: %s", p.Tree, old.Tree, k.sh(dir, "find [a-z]*"))
 	}
 	k.unmount(dir)
 
-	// This time the directories are the restore's own, and no checkpoint was made since it made them.
+	// This time the restore itself has created the directories, and no checkpoint was made since.
 	k.mount(r)
 	if _, err := k.client.Restore(t.Context(), control.RestoreRequest{Dir: dir, ID: now.ID}, nil); err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	k.mount(r)
 	finished()
 	if got := k.sh(dir, "cat file below; ls -d mine empty; ls -d gone || true"); !strings.HasPrefix(got, "old\nold\nempty\nmine\nls: ") {
-		t.Errorf("with directories of somebody's own it holds %s", got)
+		t.Errorf("files with directories that a user created: got %s", got)
 	}
 	k.unmount(dir)
 }

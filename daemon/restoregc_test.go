@@ -7,8 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// What was brought back is read from the checkpoint, also when gc has dropped that: files by files, directories by what was in
-// them then.
+// Restored files and directories are read from the objects of the checkpoint, also after gc has dropped the checkpoint.
 func TestWhatWasRestoredOutlivesItsCheckpoint(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -37,7 +36,7 @@ func TestWhatWasRestoredOutlivesItsCheckpoint(t *testing.T) {
 	k.start()
 	k.await()
 	if got := k.sh(dir, "cat a b d/[0-9] d/deep/*; git status --porcelain; git fsck --no-dangling"); got != "three\none\nchanged\n3\n4\nchanged\n2\n3\n4\n?? a\n?? b\n?? d/\n" {
-		t.Errorf("it holds %s", got)
+		t.Errorf("files after the restore and gc: got %s", got)
 	}
 	k.sh(dir, "git -C "+k.state+"/mounts/*/session.git fsck --strict --no-dangling")
 	k.unmount(dir)

@@ -31,14 +31,14 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	before := k.sh(dir, look)
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Sync: true}, nil)
 	if err != nil && p.ID == "" {
-		t.Logf("%v", err) // tags are refused
+		t.Logf("%v", err) // the session remote refuses tags
 	}
-	k.until("the checkpoint is away", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
+	k.until("the checkpoint is pushed", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
 	if got := k.sh(sessions, "git for-each-ref refs/tags"); got != "" {
-		t.Fatalf("tags were taken: %s", got)
+		t.Fatalf("the session remote accepted tags: %s", got)
 	}
 	k.kill()
-	k.sh(sessions, "git repack -q -a -d; git prune --expire=now") // what was sent with the tags that were refused
+	k.sh(sessions, "git repack -q -a -d; git prune --expire=now") // objects that were sent with the refused tags
 
 	other := newKeep(t)
 	other.start()
@@ -49,7 +49,7 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 	r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
 	other.mount(r)
 	if after := other.sh(there, look); after != before {
-		t.Errorf("tags are not as before:\n%s\nwant\n%s", after, before)
+		t.Errorf("tags of the resumed session:\n%s\nwant\n%s", after, before)
 	}
 	other.sh(there, "git config user.name a; git config user.email a@b; git commit -q --allow-empty -m three; git fsck --connectivity-only")
 	head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
@@ -60,7 +60,7 @@ func TestATagComesWithItsCheckpoint(t *testing.T) {
 		t.Error(err)
 	}
 	if got := strings.TrimSpace(k.sh(sessions, "git rev-parse main v1^{tag} v2^{tag} v3^{tag} && git fsck --no-dangling")); !strings.HasPrefix(got, head) {
-		t.Errorf("on the session remote is %s", got)
+		t.Errorf("tags on the session remote: got %s", got)
 	}
 	other.unmount(there)
 	k.start()

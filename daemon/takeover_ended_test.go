@@ -32,8 +32,8 @@ func TestUnmountedWhileNobodyServes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What is detached is there until the last process lets go of its device, and so would be the next.
-	await.Until(t, "nothing kept", func() bool {
+	// A detached mount exists until the last process closes its device, so wait before the next mount.
+	await.Until(t, "the next daemon has no mount", func() bool {
 		k.start()
 		k.await()
 		st, err := k.client.Status(t.Context())
@@ -47,11 +47,11 @@ func TestUnmountedWhileNobodyServes(t *testing.T) {
 		return false
 	})
 	if reply := k.mount(k.request(repo.Path, dir)); !reply.Resumed || reply.Changed != 1 {
-		t.Errorf("mounted again: %+v", reply)
+		t.Errorf("reply of the next mount: got %+v", reply)
 	}
 	k.unmount(dir)
 	if homes, _ := os.ReadDir(filepath.Join(k.state, "mounts")); len(homes) != 1 {
-		t.Errorf("homes: %v", homes)
+		t.Errorf("directories below mounts/: got %v", homes)
 	}
 }
 
@@ -76,12 +76,12 @@ func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
 	}
 	k.start()
 	k.await()
-	await.Until(t, "given up", func() bool { return k.status(bad).State == control.StateFailed })
+	await.Until(t, "the mount is reported as failed", func() bool { return k.status(bad).State == control.StateFailed })
 	if st := k.status(bad); st.Error == "" || st.Session.Name != reply.Session {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	if _, err := mountpoint.DeviceOf(bad); err == nil {
-		t.Error("it is mounted")
+		t.Error("the failed mount is still mounted")
 	}
 	k.sh(good, "cat README.md")
 	if err := os.WriteFile(log, text, 0o600); err != nil {
@@ -93,10 +93,10 @@ func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(strings.Join(said, "\n"), "the previous mount at this directory failed") {
-		t.Errorf("said: %q", said)
+		t.Errorf("messages of the next mount: got %q", said)
 	}
 	if got := k.sh(bad, "cat mine"); got != "mine\n" {
-		t.Errorf("the work: %q", got)
+		t.Errorf("changed file after the next mount: got %q", got)
 	}
 	k.unmount(bad)
 	k.unmount(good)
@@ -120,23 +120,23 @@ func TestGivingUpLeavesNothingMounted(t *testing.T) {
 	}
 	clear(k.kept)
 	if _, err := mountpoint.DeviceOf(dir); err == nil {
-		t.Error("it is mounted")
+		t.Error("the failed mount is still mounted")
 	}
 	k.start()
 	k.await()
 	if st := k.status(dir); st.State != control.StateFailed || st.Error != "it died ten times" {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err != nil {
-		t.Errorf("forget it: %v", err)
+		t.Errorf("unmount of the failed mount: got %v", err)
 	}
 	if reply := k.mount(k.request(repo.Path, dir)); !reply.Resumed || reply.Changed != 1 {
-		t.Errorf("mounted again: %+v", reply)
+		t.Errorf("reply of the next mount: got %+v", reply)
 	}
 	k.unmount(dir)
 }
 
-// As after the machine was started anew: nothing is kept, and nothing mounted.
+// As after a reboot: no descriptor is kept, and nothing is mounted.
 func TestRegisteredMountsAreRestored(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -174,7 +174,7 @@ func TestRegisteredMountsAreRestored(t *testing.T) {
 	}
 	files, _ := filepath.Glob(filepath.Join(k.state, "registry", "*"))
 	if len(files) != 2 {
-		t.Errorf("registered: %v", files)
+		t.Errorf("registry files: got %v, want two", files)
 	}
 	for _, f := range files {
 		if text, err := os.ReadFile(f); err != nil || strings.Contains(string(text), "sesame") {
@@ -191,17 +191,17 @@ func TestRegisteredMountsAreRestored(t *testing.T) {
 	}
 	st, err := d.Status(t.Context())
 	if err != nil || len(st.Mounts) != 2 || st.Mounts[0].Dir != idle || st.Mounts[0].Commit != first.Commit || !st.Mounts[0].ReadOnly || st.Mounts[1].Overlay.Changed != 1 {
-		t.Errorf("restored: %v, %+v", err, st.Mounts)
+		t.Errorf("mounts of the next daemon: got error %v and %+v", err, st.Mounts)
 	}
 	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if files, _ := filepath.Glob(filepath.Join(k.state, "registry", "*")); len(files) != 2 {
-		t.Errorf("registered after a daemon's end: %v", files)
+		t.Errorf("registry files after the daemon's orderly end: got %v", files)
 	}
 }
 
-// keepNothing is a Keeper that loses everything.
+// keepNothing is a Keeper that drops all descriptors.
 type keepNothing struct{}
 
 func (keepNothing) Keep(string, *os.File) error { return nil }

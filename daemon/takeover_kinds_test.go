@@ -32,18 +32,18 @@ func TestReadOnlyMountsOutliveTheirProcess(t *testing.T) {
 	k.mount(r)
 	k.again()
 	if got := k.sh(plain, "cat README.md dir1/file1.txt; git status --porcelain; touch x 2>&1 || true"); !strings.HasPrefix(got, "read me\ncontent 1\n") || !strings.Contains(got, "Read-only") {
-		t.Errorf("of a commit: %q", got)
+		t.Errorf("file of a mount at a commit: got %q", got)
 	}
 	if got := k.sh(seen, "cat mine; ls"); got != "mine\ndir0\ndir1\ndir2\ndir3\nmine\n" {
-		t.Errorf("of a session: %q", got)
+		t.Errorf("file of a session's mount: got %q", got)
 	}
 	if st := k.status(plain); !st.ReadOnly || st.Session.Name != "" {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	k.unmount(plain)
 	k.unmount(seen)
 	if reply := k.mount(k.request(repo.Path, session)); !reply.Resumed || reply.Changed != 2 {
-		t.Errorf("the session: %+v", reply)
+		t.Errorf("reply of the session's unmount: got %+v", reply)
 	}
 	k.unmount(session)
 }
@@ -77,22 +77,22 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 	k.sh(dir, "mkdir node_modules; echo big >node_modules/big; cat sub/README.md; echo x >sub/x")
 	k.again()
 	if got := k.sh(dir, "cat sub/README.md sub/x node_modules/big; mkdir later; echo two >later/two; git status --porcelain"); !strings.HasPrefix(got, "read me\nx\nbig\n") {
-		t.Errorf("after the takeover: %q", got)
+		t.Errorf("files after the takeover: got %q", got)
 	}
 	st := k.status(dir)
 	for _, d := range st.Redirects {
 		if !d.Active {
-			t.Errorf("%s is not redirected any more", d.Path)
+			t.Errorf("directory %s is not redirected after the takeover", d.Path)
 		}
 		if n, _ := os.ReadDir(d.Target); len(n) != 1 {
-			t.Errorf("%s: %d files there", d.Target, len(n))
+			t.Errorf("files of the redirect %s: got %d", d.Target, len(n))
 		}
 	}
 	if sub := k.status(filepath.Join(dir, "sub")); sub.SubmoduleOf != dir || sub.State != control.StateMounted || len(st.Redirects) != 2 {
-		t.Errorf("the submodule: %+v of %+v", sub, st)
+		t.Errorf("submodule after the takeover: got %+v of %+v", sub, st)
 	}
 	if reply := k.unmount(dir); len(reply.Submodules) != 1 || reply.Submodules[0].Kept != 1 {
-		t.Errorf("unmounted %+v", reply)
+		t.Errorf("reply of unmount: got %+v", reply)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 		select {
 		case got := <-made:
 			if n := strings.Count(got, "\n"); n != 60 {
-				t.Errorf("%d files are seen: %q", n, got)
+				t.Errorf("got %d files in the redirected directories: %q", n, got)
 			}
 			over = true
 		case <-time.After(pause):
@@ -138,7 +138,7 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 	t.Logf("%d kills", kills)
 	for _, d := range k.status(dir).Redirects {
 		if files, _ := os.ReadDir(d.Target); !d.Active || len(files) != 1 {
-			t.Errorf("%s: active %v, %d files there", d.Path, d.Active, len(files))
+			t.Errorf("redirect %s: got active %v and %d files", d.Path, d.Active, len(files))
 		}
 	}
 	k.unmount(dir)
@@ -163,15 +163,15 @@ func TestATakeoverNeedsNoRemote(t *testing.T) {
 	server.Down()
 	k.again()
 	if got := k.sh(dir, "cat dir1/file1.txt dir2/file2.txt; git status --porcelain"); got != "changed\ncontent 2\n M dir1/file1.txt\n" {
-		t.Errorf("without the remote: %q", got)
+		t.Errorf("file after a takeover without the remote: got %q", got)
 	}
 	if st := k.status(dir); st.State != control.StateMounted || st.History != control.HistoryComplete {
-		t.Errorf("status %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
 	k.unmount(dir)
 }
 
-// A remote that takes connections and says nothing, and trees that had not all come.
+// A takeover succeeds while the remote accepts connections and sends nothing, and some trees are missing.
 func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 	k := newKeep(t)
 	k.start()
@@ -188,7 +188,7 @@ func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 	k.mount(r)
 	packs, err := filepath.Glob(filepath.Join(k.state, "stores", "*", "git", "objects", "pack", "*"))
 	if err != nil || len(packs) == 0 {
-		t.Fatalf("%v: no packs", err)
+		t.Fatalf("the store has no packs: %v", err)
 	}
 	k.kill()
 	for _, p := range packs {
@@ -197,7 +197,7 @@ func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 		}
 	}
 	refs, _ := filepath.Glob(filepath.Join(k.state, "stores", "*", "git", "packed-refs"))
-	for _, p := range refs { // as if history had never come
+	for _, p := range refs { // as if history had never been fetched
 		os.Remove(p)
 	}
 	server.Down()
@@ -206,14 +206,14 @@ func TestATakeoverDoesNotWaitForTrees(t *testing.T) {
 	start := time.Now()
 	k.sh(dir, "stat . >/dev/null")
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("the root took %v", took)
+		t.Errorf("listing the root took %v", took)
 	}
 	if err := server.Up(); err != nil {
 		t.Fatal(err)
 	}
-	await.Until(t, "trees", func() bool { return k.status(dir).Tree.Complete })
+	await.Until(t, "all trees are fetched", func() bool { return k.status(dir).Tree.Complete })
 	if got := k.sh(dir, "cat dir3/file3.txt"); got != "content 3\n" {
-		t.Errorf("in the end: %q", got)
+		t.Errorf("files after all trees were fetched: got %q", got)
 	}
 	k.unmount(dir)
 }

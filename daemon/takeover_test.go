@@ -28,12 +28,12 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// These tests start the test's own program as a daemon, kill it, and let another one go on. What is done in a mount is
-// done by programs of their own: one that has a file of the mount open and starts the daemon would wait for it in exec. Each
-// has a state directory of its own, and so they begin with t.Parallel, unless they measure time.
+// These tests start the test's own program as a daemon, kill it, and start a successor. Files of a mount are accessed only by other
+// processes: exec in a process that has such a file open may wait for the daemon that it is about to start. Each test has its own
+// state directory and calls t.Parallel, unless it measures time.
 
 const (
-	workerState  = "ARTIFACTFS_TEST_STATE" // makes the program a daemon
+	workerState  = "ARTIFACTFS_TEST_STATE" // environment variable that makes the test program run as a daemon
 	takeoverTime = 20 * time.Second
 )
 
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	switch {
 	case query.IsHook(os.Args[0]):
 		os.Exit(query.Hook(os.Args, os.Stdout))
-	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper": // git runs us for objects that it lacks
+	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper": // git runs this program to fetch missing objects
 		if promisor.Ask(context.Background(), os.Args[2], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout) != nil {
 			os.Exit(1)
 		}
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveTest runs a daemon whose descriptors the process that started it holds.
+// serveTest runs a daemon whose descriptors are kept by the process that started it.
 func serveTest(state string) error {
 	conn, err := keeper.Open(3)
 	if err != nil {
@@ -83,7 +83,7 @@ func serveTest(state string) error {
 	return d.Close(context.Background())
 }
 
-// leaveNothing takes the mounts away when the test has been killed, and ends.
+// leaveNothing waits for the end of the test process, then unmounts what a killed test has left.
 func leaveNothing(conn *keeper.Conn, state string) {
 	for {
 		if _, _, err := conn.Receive(); err != nil {
@@ -92,7 +92,7 @@ func leaveNothing(conn *keeper.Conn, state string) {
 	}
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(table), "\n")
-	slices.Reverse(lines) // what is mounted over another comes behind it
+	slices.Reverse(lines) // a mount on top of another is listed after it, and must be unmounted first
 	for _, line := range lines {
 		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], filepath.Dir(state)+"/") {
 			unix.Unmount(f[4], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -101,7 +101,7 @@ func leaveNothing(conn *keeper.Conn, state string) {
 	os.Exit(1)
 }
 
-// testKeeper is a supervisor: it starts daemons of one state directory, and has their descriptors.
+// testKeeper acts as the supervisor: it starts daemons for one state directory, and keeps their descriptors.
 type testKeeper struct {
 	t      *testing.T
 	state  string
@@ -121,17 +121,17 @@ type testKeeper struct {
 func needMounts(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("mounts as root")
+		t.Skip("mounting needs root")
 	}
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("no /dev/fuse")
+		t.Skip("/dev/fuse does not exist")
 	}
 }
 
 func newKeep(t *testing.T) *testKeeper {
 	t.Helper()
 	needMounts(t)
-	dir, err := os.MkdirTemp("", "afsd-") // t.TempDir's names are long for a socket
+	dir, err := os.MkdirTemp("", "afsd-") // paths below t.TempDir are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,20 +151,20 @@ func newKeep(t *testing.T) *testKeeper {
 			t.Log("the daemons' log:\n" + k.said())
 		}
 		if table, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(table, []byte(dir)) {
-			t.Errorf("left mounted:\n%s", table)
+			t.Errorf("still mounted:\n%s", table)
 		}
 		os.RemoveAll(dir)
 	})
 	return k
 }
 
-// said is the end of what the daemons logged.
+// said returns the end of the daemons' log.
 func (k *testKeeper) said() string {
 	text, _ := os.ReadFile(k.log.Name())
 	return string(text[max(0, len(text)-16<<10):])
 }
 
-// start starts a daemon with what others have kept.
+// start starts a daemon with the kept descriptors.
 func (k *testKeeper) start() {
 	k.t.Helper()
 	conn, peer, err := keeper.Pair()
@@ -228,7 +228,7 @@ func (k *testKeeper) await() {
 	select {
 	case <-k.ready:
 	case err := <-k.ended:
-		k.t.Fatalf("the daemon ended: %v\n%s", err, k.said())
+		k.t.Fatalf("the daemon ended before it was ready: %v\n%s", err, k.said())
 	case <-time.After(takeoverTime):
 		k.t.Fatalf("the daemon is not ready\n%s", k.said())
 	}
@@ -239,8 +239,8 @@ func (k *testKeeper) await() {
 	k.client = client
 }
 
-// kill kills the daemon, and waits as a supervisor does: until it has no files any more. One of its threads may still wait
-// for an answer of the next one.
+// kill kills the daemon, and waits as a supervisor does until the kernel has closed its files. One of its threads may still wait for a
+// mount that only the next daemon serves.
 func (k *testKeeper) kill() {
 	if k.cmd == nil {
 		return
@@ -250,11 +250,11 @@ func (k *testKeeper) kill() {
 	select {
 	case <-k.deaf:
 	case <-time.After(takeoverTime):
-		k.t.Error("a killed daemon does not end")
+		k.t.Error("the killed daemon did not end")
 	}
 }
 
-// again has the daemon die and another one go on.
+// again kills the daemon and starts a successor.
 func (k *testKeeper) again() {
 	k.t.Helper()
 	k.kill()
@@ -262,7 +262,7 @@ func (k *testKeeper) again() {
 	k.await()
 }
 
-// names are those of what is kept of mounts.
+// names returns the names of the kept descriptors of mounts.
 func (k *testKeeper) names() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -318,7 +318,7 @@ func (k *testKeeper) status(dir string) control.MountStatus {
 	return control.MountStatus{}
 }
 
-// sh runs a script and gives what it prints.
+// sh runs a script and returns its output.
 func (k *testKeeper) sh(dir, script string) string {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), takeoverTime)
@@ -334,7 +334,7 @@ func (k *testKeeper) sh(dir, script string) string {
 	return string(out)
 }
 
-// talk is a shell that stays.
+// talk starts a shell that runs several commands.
 type talk struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -380,7 +380,7 @@ func (k *testKeeper) talk(dir string) *talk {
 	return s
 }
 
-// say runs a command and gives what it prints.
+// say runs a command in the shell and returns its output.
 func (s *talk) say(command string) string {
 	s.t.Helper()
 	s.begin(command)
@@ -396,17 +396,17 @@ func (s *talk) end(command string) string {
 		select {
 		case line, ok := <-s.out:
 			if !ok {
-				s.t.Fatalf("%s: the shell is gone: %q", command, all)
+				s.t.Fatalf("command %s: the shell has ended: %q", command, all)
 			}
 			if status, done := strings.CutPrefix(line, "="); done {
 				if status != "0" {
-					s.t.Errorf("%s: status %s: %q", command, status, all)
+					s.t.Errorf("command %s: exit status %s, output %q", command, status, all)
 				}
 				return strings.Join(all, "\n")
 			}
 			all = append(all, line)
 		case <-time.After(takeoverTime):
-			s.t.Fatalf("%s: no answer", command)
+			s.t.Fatalf("command %s: no output in time", command)
 		}
 	}
 }
@@ -417,7 +417,7 @@ func (s *talk) close() {
 	s.cmd.Wait()
 }
 
-// sample makes a repository with a few files.
+// sample creates a repository with a few files.
 func sample(t *testing.T, dir string) *gittest.Repo {
 	t.Helper()
 	repo, err := gittest.New(dir, gittest.RepoOptions{})
@@ -449,37 +449,37 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 	s.say("exec 3<README.md 4>>dir0/new 5<>dir1/gone; rm dir1/gone; echo one >&4; echo deleted >&5; mkdir -p made/deep; cd made/deep; exec 6<../../dir1; flock 6")
 	inode := k.sh(dir, "stat -c %i README.md dir0/new made/deep")
 	if got := k.sh(dir, "git status --porcelain"); got != "?? dir0/new\n" {
-		t.Errorf("status %q", got)
+		t.Errorf("git status: got %q", got)
 	}
 	st := k.status(dir)
 	for range 3 {
 		k.again()
 	}
 	if got := s.say("cat <&3; echo two >&4; cat /proc/self/fd/5; pwd"); got != "read me\ndeleted\n"+dir+"/made/deep" {
-		t.Errorf("after the takeover: %q", got)
+		t.Errorf("open files after the takeover: got %q", got)
 	}
 	if got := k.sh(dir, "cat dir0/new dir2/file2.txt; stat -c %i README.md dir0/new made/deep"); got != "one\ntwo\ncontent 2\n"+inode {
-		t.Errorf("after the takeover: %q, inodes were %q", got, inode)
+		t.Errorf("inodes after the takeover: got %q, want %q", got, inode)
 	}
 	if got := k.sh(dir, "git status --porcelain; git log --oneline | wc -l"); got != "?? dir0/new\n2\n" {
-		t.Errorf("git after the takeover: %q", got)
+		t.Errorf("git commands after the takeover: got %q", got)
 	}
 	after := k.status(dir)
 	if after.State != control.StateMounted || !after.GitReady || after.History != st.History || after.Session.Name != st.Session.Name ||
 		!after.Since.Equal(st.Since) || after.Overlay.Changed != st.Overlay.Changed || after.PID == st.PID || after.ID != before.ID {
-		t.Errorf("status after:\n%+v\nbefore:\n%+v", after, st)
+		t.Errorf("status after the takeover:\n%+v\nwant\n%+v", after, st)
 	}
 	want := []string{"credential", "device", "fsmonitor", "lock", "promisor", "state"}
-	await.Until(t, "descriptors kept", func() bool { return slices.Equal(k.names(), want) })
+	await.Until(t, "the descriptors of the mount are kept", func() bool { return slices.Equal(k.names(), want) })
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bash") {
-		t.Errorf("unmount of a busy mount: %v", err)
+		t.Errorf("unmount of a busy mount: got %v", err)
 	}
 	s.close()
 	if reply := k.unmount(dir); reply.Kept != 1+2 || reply.Session != before.Session {
-		t.Errorf("unmounted: %+v", reply)
+		t.Errorf("reply of unmount: got %+v", reply)
 	}
-	await.Until(t, "descriptors dropped", func() bool { return len(k.names()) == 0 })
+	await.Until(t, "no descriptor of the mount is kept", func() bool { return len(k.names()) == 0 })
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory that was made for the mount is there: %v", err)
+		t.Errorf("the directory that was created for the mount still exists: %v", err)
 	}
 }

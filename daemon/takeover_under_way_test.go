@@ -19,7 +19,7 @@ import (
 func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
 		_, err := k.client.Mount(ctx, r, nil)
 		answer <- err
 	}()
-	await.Until(t, "it is being made", func() bool {
+	await.Until(t, "the mount is being made", func() bool {
 		st, err := k.client.Status(t.Context())
 		return err == nil && len(st.Mounts) == 1 && len(k.names()) > 1
 	})
@@ -46,26 +46,26 @@ func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
 	k.start()
 	k.await()
 	if reply := k.mount(k.request(repo.Path, dir)); reply.Dir != dir {
-		t.Errorf("mounted: %+v", reply)
+		t.Errorf("reply of mount: got %+v", reply)
 	}
-	// The same asker gets the same mount.
+	// A repeated request with the same nonce returns the same mount.
 	again := k.request(repo.Path, k.dir("again"))
 	again.Nonce = "once"
 	first := k.mount(again)
 	k.again()
 	second := k.mount(again)
 	if first.ID != second.ID || first.Commit != second.Commit || first.Session != second.Session {
-		t.Errorf("%+v, and then %+v", first, second)
+		t.Errorf("replies to the same request: got %+v, then %+v", first, second)
 	}
 	again.Nonce = "another"
 	if _, err := k.client.Mount(t.Context(), again, nil); err == nil {
-		t.Error("somebody else got a mount that is there")
+		t.Error("a request with another nonce for the mounted directory succeeded")
 	}
 	k.unmount(dir)
 	k.unmount(again.Dir)
 }
 
-// A git command asks for an object, or what has changed, of a process that dies over it.
+// A git command queries objects or changed paths, and the worker is killed before it answers. The successor answers.
 func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -85,13 +85,13 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	for i, what := range []string{"git cat-file -p HEAD~1:README.md", "git cat-file -p HEAD:dir1/file1.txt"} {
 		fault := server.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch})
 		s.begin(what)
-		await.Until(t, "git asks", func() bool { return fault.Hits() > 0 })
+		await.Until(t, "git has sent its query", func() bool { return fault.Hits() > 0 })
 		k.kill()
 		fault.Remove()
 		k.start()
 		k.await()
 		if got, want := s.end(what), []string{"older", "content 1"}[i]; got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
+			t.Errorf("output of %s: got %q, want %q", what, got, want)
 		}
 	}
 	// The sockets exist at every moment: a client that connects during a takeover waits for the successor.
@@ -101,13 +101,13 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	k.start()
 	k.await()
 	if got := s.end("git status"); got != " M README.md" {
-		t.Errorf("status: %q", got)
+		t.Errorf("git status: got %q", got)
 	}
 	s.close()
 	k.unmount(dir)
 }
 
-// A switch whose process dies in its middle is finished by the next, and the kernel is told of all that changed.
+// A switch whose worker is killed in its middle is finished by the successor, which invalidates all changed entries in the kernel.
 func TestASwitchOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -149,23 +149,23 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 	k.mount(r)
 	for round := range 12 {
 		to := []string{"other", "main"}[round%2]
-		k.sh(dir, "find . -type f -size -1000 | wc -l") // the kernel has it all
+		k.sh(dir, "find . -type f -size -1000 | wc -l") // the kernel caches all entries
 		answer := make(chan error, 1)
 		client := k.client
 		go func() {
 			_, err := client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil)
 			answer <- err
 		}()
-		await.Until(t, "it is being done", func() bool {
+		await.Until(t, "the switch has started", func() bool {
 			if len(answer) > 0 {
 				return true
 			}
 			found, _ := filepath.Glob(filepath.Join(k.state, "mounts", "*", intentFile))
 			return len(found) > 0
 		})
-		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // the moment of death is what is tried
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // kill at different moments
 		k.again()
-		if err := <-answer; err != nil && !errors.Is(err, control.ErrNoServer) { // the socket is made anew here
+		if err := <-answer; err != nil && !errors.Is(err, control.ErrNoServer) { // this keeper creates a new socket for each daemon
 			t.Errorf("switch to %s: %v", to, err)
 		}
 		if _, err := k.client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil); err != nil {
@@ -177,14 +177,14 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 			content, fresh = "0, and more\n", "75\n"
 		}
 		if got != to+"\n"+want[to]+"\n"+content+fresh {
-			t.Errorf("round %d, to %s: %q", round, to, got)
+			t.Errorf("round %d, switch to %s: got %q", round, to, got)
 		}
 		k.sh(dir, "test \"$(git ls-files -s | git hash-object --stdin)\" = \"$(git ls-tree -r HEAD | sed 's/ blob / /; s/\\([0-7]*\\) \\([0-9a-f]*\\)\\t/\\1 \\2 0\\t/' | git hash-object --stdin)\"; git diff --quiet HEAD")
 	}
 	k.unmount(dir)
 }
 
-// A process dies while it makes the git directory, at any moment of that.
+// The worker is killed at different moments while it creates the git directory.
 func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -210,18 +210,18 @@ func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 				return err == nil && len(found) > 0
 			})
 		}
-		time.Sleep(time.Duration(round) * 2 * time.Millisecond) // the moment of death is what is tried
+		time.Sleep(time.Duration(round) * 2 * time.Millisecond) // kill at different moments
 		k.again()
 		if got := k.sh(dir, "git status --porcelain; git log --oneline | wc -l; git reflog | wc -l"); got != "3\n1\n" {
-			t.Fatalf("round %d: %q", round, got)
+			t.Fatalf("round %d: git commands printed %q", round, got)
 		}
 		if reply := k.unmount(dir); reply.Kept != 0 || reply.Session != "" {
-			t.Errorf("round %d: work was found: %+v", round, reply)
+			t.Errorf("round %d: unmount reports changes: %+v", round, reply)
 		}
 	}
 }
 
-// Mounting and unmounting, with a death at any moment of either: who asks again gets what he asked for, once.
+// The worker is killed at different moments of mounting and unmounting. A repeated request succeeds, and takes effect once.
 func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)
@@ -233,14 +233,14 @@ func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 		answer := make(chan error, 1)
 		client := k.client
 		go func() { answer <- ask(client) }()
-		time.Sleep(time.Duration(round) * 1500 * time.Microsecond) // the moment of death is what is tried
+		time.Sleep(time.Duration(round) * 1500 * time.Microsecond) // kill at different moments
 		k.again()
 		err := <-answer
-		if errors.Is(err, control.ErrNoServer) { // the socket is made anew here
+		if errors.Is(err, control.ErrNoServer) { // this keeper creates a new socket for each daemon
 			err = ask(k.client)
 		}
 		if err != nil {
-			t.Fatalf("round %d: %s: %v", round, what, err)
+			t.Fatalf("round %d: %s failed: %v", round, what, err)
 		}
 	}
 	for round := range 24 {
@@ -252,22 +252,22 @@ func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 			return err
 		})
 		if reply.Dir != dir || reply.Commit == "" || reply.Changed != int64(round) {
-			t.Fatalf("round %d: mounted %+v", round, reply)
+			t.Fatalf("round %d: reply of mount: got %+v", round, reply)
 		}
 		k.sh(dir, fmt.Sprintf("test $(ls | grep -c work) = %d; echo %d >work%d; git status --porcelain >/dev/null", round, round, round))
 		asked(round, "unmount", func(c *control.Client) error {
 			reply, err := c.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
 			if e := (*control.Error)(nil); errors.As(err, &e) && e.Code == control.ExitNotMounted {
-				return nil // it was answered, or about to be
+				return nil // the first request was answered, or was about to be
 			}
 			if err == nil && reply.Kept != int64(round+1) && reply.Session != "" {
-				return fmt.Errorf("it says that %d paths were kept", reply.Kept)
+				return fmt.Errorf("unmount reports %d kept paths, want 0", reply.Kept)
 			}
 			return err
 		})
 		if _, err := mountpoint.DeviceOf(dir); err == nil {
-			t.Fatalf("round %d: it is mounted", round)
+			t.Fatalf("round %d: the directory is still mounted", round)
 		}
-		await.Until(t, "nothing is kept", func() bool { return len(k.names()) == 0 })
+		await.Until(t, "no descriptor is kept", func() bool { return len(k.names()) == 0 })
 	}
 }

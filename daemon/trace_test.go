@@ -24,7 +24,7 @@ func TestAListenerHoldsSoMuch(t *testing.T) {
 				paths += len(e.Path)
 			}
 			if paths > tracePaths/traceParts+1<<16 || len(got.Events) > traceRoom/traceParts {
-				t.Errorf("a message of %d events, %d bytes of paths", len(got.Events), paths)
+				t.Errorf("message with %d events and %d bytes of paths is too large", len(got.Events), paths)
 			}
 			events, lost, more = events+len(got.Events), lost+got.Lost, again
 		}
@@ -32,18 +32,18 @@ func TestAListenerHoldsSoMuch(t *testing.T) {
 	}
 	fill(traceRoom+5, "short")
 	if events, messages, lost := drain(); events != traceRoom || messages != traceParts || lost != 5 {
-		t.Errorf("%d events in %d messages, %d lost", events, messages, lost)
+		t.Errorf("got %d events in %d messages, and %d lost", events, messages, lost)
 	}
 	long := strings.Repeat("x", 1<<16)
 	fill(100, long)
 	if events, _, lost := drain(); events != tracePaths>>16 || lost != 100-tracePaths>>16 {
-		t.Errorf("%d long ones, %d lost", events, lost)
+		t.Errorf("got %d events with long paths, and %d lost", events, lost)
 	}
 	l.all = false
 	l.hear(fuse.Event{Op: "GETATTR"})
 	l.hear(fuse.Event{Op: "GETATTR", Source: metrics.Sized})
 	l.hear(fuse.Event{Op: "READ"})
 	if events, _, _ := drain(); events != 2 {
-		t.Errorf("%d events of those that were asked for", events)
+		t.Errorf("got %d events that match the request", events)
 	}
 }

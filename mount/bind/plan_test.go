@@ -69,11 +69,11 @@ func TestPlacesOfGitDir(t *testing.T) {
 	s := Sources{Git: "/h/git", Objects: "/s/objects", Session: "/h/session.git/objects", Program: "/p", Monitor: "/m"}
 	for _, p := range places(s) {
 		if p.readOnly == (p.source == s.Git) {
-			t.Errorf("%s is mounted with readOnly %v: only the git directory may be written to", p.source, p.readOnly)
+			t.Errorf("bind mount of %s has readOnly %v, want that only the git directory is writable", p.source, p.readOnly)
 		}
 	}
 	if first := places(s)[0]; first.at != "" {
-		t.Errorf("mounted first: %s at .git/%s, want the git directory", first.source, first.at)
+		t.Errorf("first bind mount: got %s at .git/%s, want the git directory", first.source, first.at)
 	}
 	if s.Session = ""; len(places(s)) != 4 {
 		t.Errorf("%d places without a session, want 4", len(places(s)))
@@ -87,6 +87,6 @@ func TestWithoutGitDirInside(t *testing.T) {
 	}
 	g = NewGitDir("/srv/a", nil)
 	if g.thread.Store(7); !g.Mounts(7) || g.Mounts(8) || g.Mounts(0) {
-		t.Error("another thread than the one that mounts passes the gate")
+		t.Error("a thread other than the one that mounts is not blocked")
 	}
 }

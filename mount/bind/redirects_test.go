@@ -18,7 +18,7 @@ bad line
 `
 	for backing, want := range map[string]string{"0": "/srv/a/node modules", "1": "/srv/a/moved/target", "2": "", "3": ""} {
 		if at, ok := boundAt(mountinfo.Parse([]byte(table)), "/srv/a", "mounts/w/redirect/"+backing); at != want || ok != (want != "") {
-			t.Errorf("%s is at %q, %v", backing, at, ok)
+			t.Errorf("redirect of %s: got path %q, %v", backing, at, ok)
 		}
 	}
 }
@@ -29,7 +29,7 @@ func TestBackingsAreReused(t *testing.T) {
 	for _, c := range []struct{ path, want string }{{"b", "2"}, {"c", "1"}, {"d", "3"}, {"a", "0"}} {
 		got := nextBacking(old, taken, c.path)
 		if got != c.want {
-			t.Errorf("%s gets %s, want %s", c.path, got, c.want)
+			t.Errorf("directory of the redirect of %s: got %s, want %s", c.path, got, c.want)
 		}
 		taken = append(taken, &redirect{Redirect: statedir.Redirect{Path: c.path, Backing: got}})
 	}

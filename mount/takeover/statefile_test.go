@@ -21,7 +21,7 @@ func TestStateFileIsWholeAtAnyMoment(t *testing.T) {
 		if err != nil || again.get().ID != fmt.Sprint(i) || again.get().Request.Token != "secret" {
 			t.Fatalf("open the state file again: %v, mount %+v", err, again.get())
 		}
-		// Killed at any byte of the next one.
+		// Cut the file at each byte of the next state, as a kill would.
 		next := int64(again.number+1) % 2 * slotSize
 		slot := make([]byte, 4096)
 		if _, err := s.file.ReadAt(slot, next); err != nil && i > 0 && !errors.Is(err, os.ErrNotExist) {
@@ -36,7 +36,7 @@ func TestStateFileIsWholeAtAnyMoment(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := openStateFile(s.file); err != nil || got.get().ID != fmt.Sprint(i) {
-				t.Fatalf("torn at %d: %v, %+v", cut, err, got)
+				t.Fatalf("state file cut at byte %d: got %v, %+v", cut, err, got)
 			}
 		}
 	}
@@ -46,6 +46,6 @@ func TestStateFileIsWholeAtAnyMoment(t *testing.T) {
 	}
 	defer empty.Close()
 	if _, err := openStateFile(empty); !errors.Is(err, errNoState) {
-		t.Errorf("of an empty file: %v", err)
+		t.Errorf("open an empty state file: got %v", err)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// One has its turn at a time, whoever came first; who is waited for needs none.
+// One caller has its turn at a time, in the order of arrival. A caller whose result another process waits for gets no turn, and starts
+// at once.
 func TestTurnsAreTakenOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns, start := New(), time.Now()
@@ -35,24 +36,24 @@ func TestTurnsAreTakenOneAtATime(t *testing.T) {
 		cancel()
 		turns.Take(ctx, nil, nil)()
 		if took := time.Since(start); took > 0 {
-			t.Errorf("what is waited for took %s", took)
+			t.Errorf("urgent work took %s", took)
 		}
 		for range 5 {
 			<-ended
 		}
 		if took := time.Since(start); most.Load() != 1 || took != 5*time.Second {
-			t.Errorf("%d at a time, %s for all", most.Load(), took)
+			t.Errorf("got %d turns at a time, and %s for all", most.Load(), took)
 		}
 		for i, n := range order {
 			if i != n {
-				t.Errorf("turns came in the order %v", order)
+				t.Errorf("order of the turns: got %v", order)
 				break
 			}
 		}
 	})
 }
 
-// Nobody has a turn while mounts are being made, nor between those of a row, but not for ever.
+// No turn starts while mounts are being made, nor in the short pauses between them, but turns start after a limit.
 func TestTurnsLetMountsGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := New()
@@ -65,23 +66,23 @@ func TestTurnsLetMountsGoFirst(t *testing.T) {
 		for range 5 {
 			ended := turns.StartMount()
 			if !had.Load() && turns.rest() == 0 {
-				t.Error("nobody waits")
+				t.Error("the turn did not wait for the mount")
 			}
 			time.Sleep(turnPause / 2)
 			ended()
-			ended() // once is enough
+			ended() // a second call has no effect
 			time.Sleep(turnPause / 4)
 		}
 		start := time.Now()
 		take()()
 		if took := time.Since(start); took < turnPause/2 || took > turnPause {
-			t.Errorf("the turn came %s after the last mount", took)
+			t.Errorf("the turn started %s after the last mount", took)
 		}
 		defer turns.StartMount()()
 		start = time.Now()
 		take()()
 		if took := time.Since(start); took != turnLimit {
-			t.Errorf("beside a mount that is not made the turn came after %s", took)
+			t.Errorf("the turn started %s after the start of a mount that does not finish", took)
 		}
 	})
 }
