@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// lane makes checkpoints in a Repo, each with a file of its own and one that all have.
+// lane creates checkpoints in a Repo. Each has its own file, and a file that all checkpoints have.
 type lane struct {
 	t    *testing.T
 	r    *session.Repo
@@ -90,7 +90,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: user[0]}, {Name: session.KeptPrefix("s") + "x", New: user[1]}}); err != nil {
 			t.Fatal(err)
 		}
-		want := []session.CheckpointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // as they were made
+		want := []session.CheckpointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // in the order of their creation, the newest first
 		dry, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, DryRun: true})
 		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(checkpoints(t, r)) != 11 {
 			t.Fatalf("dry run of gc: got %+v, %v, want 6 kept and 5 dropped, and 11 checkpoints left", dry, err)
@@ -192,7 +192,7 @@ func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 	}
 }
 
-// A base checkpoint stays with what it holds, and so does what stock git has pushed, in files of its own.
+// gc keeps a base checkpoint with all its objects, and the objects that stock git has pushed, which are in other files.
 func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 	r := begun(t)
 	ctx, now := t.Context(), time.Now()
@@ -224,7 +224,7 @@ func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 	git(t, r.Dir(), "fsck", "--strict")
 }
 
-// Objects are written, and refs moved, while gc works.
+// Other processes write objects and move refs while gc runs, and no object that a ref needs is lost.
 func TestGCBesideWriters(t *testing.T) {
 	r := begun(t)
 	now := time.Now()
@@ -244,7 +244,7 @@ func TestGCBesideWriters(t *testing.T) {
 			}
 			func() {
 				defer r.Working()()
-				// The same things again and again: some are there, and named by nothing.
+				// The writers create the same objects repeatedly, so some exist already without being reachable from a ref.
 				tree := outgoing(t, r.Format(), object.Tree, string(session.EncodeTree([]object.TreeEntry{{Name: "f", Mode: object.ModeFile, ID: outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)).ID}})))
 				c := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, n%5, n%5))
 				if err := r.Write(context.Background(), []odb.Outgoing{outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)), tree, c}); err != nil {
@@ -322,7 +322,7 @@ func BenchmarkGC(b *testing.B) {
 	}
 }
 
-// fillWithCheckpoints writes checkpoints of a tree of 1,000 files, one of which is another each time, in one pack.
+// fillWithCheckpoints writes checkpoints of a tree of 1,000 files, one of which changes each time, in one pack.
 func fillWithCheckpoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 	f := r.Format()
 	var all []odb.Outgoing

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// here is a writer that lives: this process.
+// here returns a writer that is alive: this process.
 func here(t *testing.T, stateDir string) session.Writer {
 	t.Helper()
 	w, err := session.Here(stateDir, os.Getpid())
@@ -27,7 +27,7 @@ func here(t *testing.T, stateDir string) session.Writer {
 	return w
 }
 
-// dead is one that does not: its process has ended.
+// dead returns a writer whose process has ended.
 func dead(t *testing.T, stateDir string) session.Writer {
 	t.Helper()
 	cmd := exec.Command("sleep", "100")
@@ -39,14 +39,14 @@ func dead(t *testing.T, stateDir string) session.Writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for w.Life() == session.Lives { // also while nobody has waited for it
+	for w.Life() == session.Lives { // the process is dead even before its parent has waited for it
 		runtime.Gosched()
 	}
 	cmd.Wait()
 	return w
 }
 
-// faraway is one of whom nothing can be told.
+// faraway returns a writer on another host, whose life cannot be determined.
 func faraway(t *testing.T) session.Writer {
 	w := here(t, t.TempDir())
 	w.Machine, w.Boot, w.Host = strings.Repeat("f", 32), "another", "far"
@@ -73,7 +73,7 @@ func claim(r *session.Repo, w session.Writer, more func(*session.ClaimRequest)) 
 
 func takeOver(q *session.ClaimRequest) { q.TakeOver = true }
 
-// story is what became of a session.
+// story returns the history of a session as text.
 func story(t *testing.T, r *session.Repo) string {
 	t.Helper()
 	m, _, err := session.ReadMeta(r, "s")

@@ -109,7 +109,7 @@ func TestOwnershipOfPlainNames(t *testing.T) {
 func TestMappedFindsWhatOlderVersionsSent(t *testing.T) {
 	a, b := object.MustID(strings.Repeat("12", 20)), object.MustID(strings.Repeat("34", 20))
 	there := map[string]object.ID{
-		"refs/heads/main": a, "refs/afs/carried/fix/heads/main": b, "refs/heads/afs/fix/main": b, // sent again since
+		"refs/heads/main": a, "refs/afs/carried/fix/heads/main": b, "refs/heads/afs/fix/main": b, // pushed again since
 		"refs/heads/old": a, "refs/afs/carried/fix/heads/old": a,
 		"refs/heads/theirs": a, "refs/afs/carried/fix/heads/theirs": b,
 		"refs/heads/strange": a, "refs/tags/v1": a, "refs/afs/tags/fix/v2": b,
@@ -121,7 +121,7 @@ func TestMappedFindsWhatOlderVersionsSent(t *testing.T) {
 	}
 	for ref, id := range want {
 		if got[ref] != id {
-			t.Errorf("%s: got %s, want %s", ref, got[ref], id)
+			t.Errorf("ref %s: got %s, want %s", ref, got[ref], id)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, err := gittest.Git(context.Background(), dir, args...)
 	if err != nil {
-		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+		t.Fatalf("git %s failed: %v", strings.Join(args, " "), err)
 	}
 	return out
 }
@@ -62,7 +62,7 @@ func commits(t *testing.T, r *session.Repo, n int) []object.ID {
 	return ids
 }
 
-// Refs are moved by random changes, now and then by git too; git and a second Repo see the same as a map.
+// Random changes of refs, some of them by git, have the same result in git, in a second Repo, and in a map.
 func TestRefsAreAsGitSeesThem(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) { testRefs(t, f) })

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// shelf holds objects in memory.
+// shelf stores objects in memory.
 type shelf map[object.ID]struct {
 	t       object.Type
 	content []byte
@@ -150,7 +150,7 @@ func TestCheckpointIDs(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_123)
 	last := session.CheckpointID("")
 	for i := range 10_000 {
-		id := session.NewCheckpointID(at.Add(-time.Duration(i) * time.Second)) // the clock may go back
+		id := session.NewCheckpointID(at.Add(-time.Duration(i) * time.Second)) // the clock may be set back
 		if id <= last || len(id) != 26 {
 			t.Fatalf("new ID %s does not sort after the previous ID %s", id, last)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Who withdraws leaves a lane to whoever had it before, and says so.
+// Withdraw returns a lane to the writer that held it before the claim, and records that in the session's history.
 func TestWithdraw(t *testing.T) {
 	r := begun(t)
 	ctx, first, second := t.Context(), here(t, t.TempDir()), here(t, t.TempDir())

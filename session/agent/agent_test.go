@@ -23,7 +23,7 @@ func TestOptionsOfTheRequestGoBeforeThoseOnRecord(t *testing.T) {
 		t.Errorf("options in force: got %+v, want %+v", got, want)
 	}
 	if !a.Active() || !a.Automatic() || a.Guards() {
-		t.Errorf("policy interval: active %v, automatic %v, guards %v", a.Active(), a.Automatic(), a.Guards())
+		t.Errorf("policy interval: got active %v, automatic %v, guards %v", a.Active(), a.Automatic(), a.Guards())
 	}
 	if err := a.Configure(Settings{Asked: control.SessionOptions{Include: []string{"["}}}); err == nil {
 		t.Error("an invalid pattern was accepted")

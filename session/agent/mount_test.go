@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// testMount is a mount without a kernel: its working tree is a number of changed paths.
+// testMount replaces a mount: its working tree is a number of changed paths.
 type testMount struct {
 	t       *testing.T
 	home    string
@@ -33,8 +33,8 @@ type testMount struct {
 	mu      sync.Mutex
 	changed int64
 	at      time.Time
-	reasons []session.Reason // of the checkpoints that were made
-	fails   error            // of the next capture
+	reasons []session.Reason // reasons of the checkpoints that were made
+	fails   error            // error of the next capture
 }
 
 func newTestMount(t *testing.T) *testMount {
@@ -140,14 +140,14 @@ func TestAMountWithoutASessionRemoteMakesNothing(t *testing.T) {
 	m := newTestMount(t)
 	a := m.agent(control.SessionOptions{Remote: control.RemoteNone})
 	if _, err := a.Open(t.Context()); !errors.Is(err, fault.ErrNoSessionRemote) {
-		t.Errorf("open: %v", err)
+		t.Errorf("open the agent: %v", err)
 	}
 	if s := a.Status(); s.Mode != ModeNone || s.Checkpoints != 0 {
-		t.Errorf("status: %+v", s)
+		t.Errorf("status: got %+v", s)
 	}
 	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
 	if statedir.HasSessionRepo(m.home) {
-		t.Error("a repository was made")
+		t.Error("a session repository was created")
 	}
 }
 
@@ -155,31 +155,31 @@ func TestTheRepositoryIsOpenUntilTheEnd(t *testing.T) {
 	m := newTestMount(t)
 	a := m.agent(control.SessionOptions{})
 	if err := a.Claim(t.Context(), ClaimOptions{}); err != nil || statedir.HasSessionRepo(m.home) {
-		t.Errorf("claim without work: %v", err)
+		t.Errorf("claim of a session without changes: %v", err)
 	}
 	one, err := a.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if two, err := a.Open(t.Context()); err != nil || one != two {
-		t.Errorf("open again: %v", err)
+		t.Errorf("open the agent again: %v", err)
 	}
 	m.change()
 	if _, made, err := a.Checkpoint(t.Context(), session.Manual, ""); err != nil || !made {
-		t.Errorf("checkpoint: %v, %v", made, err)
+		t.Errorf("checkpoint: got %v, %v", made, err)
 	}
 	if s := a.Status(); s.Mode != "embedded" || s.Checkpoints != 1 || s.Lane != session.MainLane || s.Dirty || s.LastCheckpoint == "" {
-		t.Errorf("status: %+v", s)
+		t.Errorf("status: got %+v", s)
 	}
 	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
-	if _, err := a.Open(t.Context()); err != nil { // the repository is closed, and still known
-		t.Errorf("open after the end: %v", err)
+	if _, err := a.Open(t.Context()); err != nil { // the repository is closed, but the agent still knows it
+		t.Errorf("open after the end of the agent: %v", err)
 	}
 	if made := m.made(); len(made) != 2 || made[1] != session.Unmount {
-		t.Errorf("checkpoints: %v", made)
+		t.Errorf("reasons of the checkpoints: got %v", made)
 	}
 	if left := a.Left(); left.Pending != 0 || left.Why != "" {
-		t.Errorf("left: %+v", left)
+		t.Errorf("result of the agent's end: got %+v", left)
 	}
 }
 
@@ -205,17 +205,17 @@ func TestALaneOfAnotherWriterIsRefused(t *testing.T) {
 	}
 	a := m.agent(control.SessionOptions{})
 	if err := a.Refused(meta); !IsRefusal(err) {
-		t.Errorf("refused by the metadata: %v", err)
+		t.Errorf("check of a session that another writer holds: got %v", err)
 	}
 	if err := a.Claim(t.Context(), ClaimOptions{Resumed: true}); !IsRefusal(err) {
-		t.Errorf("claim: %v", err)
+		t.Errorf("claim of a session that another writer holds: got %v", err)
 	}
 	b := m.agent(control.SessionOptions{TakeOver: true})
 	if err := b.Refused(meta); err != nil {
-		t.Errorf("refused although it takes over: %v", err)
+		t.Errorf("check with take-over: got %v", err)
 	}
 	if err := b.Claim(t.Context(), ClaimOptions{Resumed: true}); err != nil {
-		t.Errorf("take over: %v", err)
+		t.Errorf("claim with take-over: got %v", err)
 	}
 	b.End(EndRequest{Served: true, Opened: true, Reason: session.Discard})
 }
@@ -227,14 +227,14 @@ func TestACheckpointIsMadeOnceBeforeARiskyCommand(t *testing.T) {
 	pid := uint32(os.Getpid())
 	a.BeforeGit(t.Context(), pid, []string{"git", "reset", "--hard"})
 	if made := m.made(); len(made) != 0 {
-		t.Errorf("without a change: %v", made)
+		t.Errorf("checkpoints before a risky command without a change: got %v", made)
 	}
 	m.change()
 	a.BeforeGit(t.Context(), 1, []string{"git", "status"})
 	a.BeforeGit(t.Context(), 1, []string{"git", "reset", "--hard"})
 	a.BeforeGit(t.Context(), 1, []string{"git", "reset", "--hard"})
 	if made := m.made(); len(made) != 1 || made[0] != session.BeforeRisk {
-		t.Errorf("before a reset that looks twice: %v", made)
+		t.Errorf("checkpoints before a reset that asks twice: got %v", made)
 	}
 }
 
@@ -253,7 +253,7 @@ func TestChangesOfGitAreInACheckpointSoon(t *testing.T) {
 	cancel()
 	<-done
 	if made := m.made(); made[0] != session.Git {
-		t.Errorf("reasons: %v", made)
+		t.Errorf("reasons of the checkpoints: got %v", made)
 	}
 	a.End(EndRequest{Opened: true})
 }
@@ -266,13 +266,13 @@ func TestWorkThatCannotBeKeptIsReported(t *testing.T) {
 	err := a.KeepAll(t.Context(), session.Idle)
 	var lost UnsavedError
 	if !errors.As(err, &lost) || !errors.Is(err, m.fails) {
-		t.Errorf("keep: %v", err)
+		t.Errorf("keep the changes: got %v", err)
 	}
 	if s := a.Status(); s.Error != "create checkpoint: no space" {
-		t.Errorf("status: %q", s.Error)
+		t.Errorf("error in the status: got %q", s.Error)
 	}
 	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
 	if left := a.Left(); left.Pending != 1 || left.Why == "" {
-		t.Errorf("left: %+v", left)
+		t.Errorf("result of the agent's end: got %+v", left)
 	}
 }

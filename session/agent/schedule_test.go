@@ -24,7 +24,7 @@ func TestCheckpointsAreDueWhenWritesStop(t *testing.T) {
 		"interval":                {interval, at(0), at(50), at(-10), at(60)},
 	} {
 		if got := c.schedule.due(c.first, c.last, c.made); !got.Equal(c.want) {
-			t.Errorf("%s: %v after the first change, want %v", name, got.Sub(start), c.want.Sub(start))
+			t.Errorf("case %s: checkpoint %v after the first change, want %v", name, got.Sub(start), c.want.Sub(start))
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestCheckpointsAreDueSoonAfterGit(t *testing.T) {
 		"after one that hangs":    {at(0), at(0), at(-1), time.Minute, at(9)},
 	} {
 		if got := (&gitSigns{first: c.first, latest: c.latest}).due(c.tried, c.took); !got.Equal(c.want) {
-			t.Errorf("%s: %v after the first move, want %v", name, got.Sub(start), c.want.Sub(start))
+			t.Errorf("case %s: checkpoint %v after the first move, want %v", name, got.Sub(start), c.want.Sub(start))
 		}
 	}
 }

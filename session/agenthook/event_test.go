@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Each agent's events, as its documentation has them, become the same moments.
+// The documented events of all agents are parsed to the same kinds of events.
 func TestParseEvents(t *testing.T) {
 	for _, a := range Agents() {
 		text, err := os.ReadFile(filepath.Join("testdata", string(a)+".jsonl"))
@@ -22,18 +22,18 @@ func TestParseEvents(t *testing.T) {
 				t.Fatalf("parse an event of %s: %v: %s", a, err, line)
 			}
 			if e.Kind == Other || e.Session == "" || e.Dir != "DIR" {
-				t.Errorf("%s: event %+v of %s", a, e, line)
+				t.Errorf("%s: got event %+v of line %s", a, e, line)
 			}
 			seen[e.Kind] = e
 		}
 		if got := seen[Prompt].Text; got != "Fix the login; the key is SECRET" {
-			t.Errorf("%s: prompt %q", a, got)
+			t.Errorf("%s: got prompt %q", a, got)
 		}
 		if got := seen[TurnEnd].Text; got != "The login is fixed." {
-			t.Errorf("%s: response %q", a, got)
+			t.Errorf("%s: got response %q", a, got)
 		}
 		if seen[ToolCall].Tool == "" || !seen[ToolCall].Changes() || seen[ToolResult].Output == nil {
-			t.Errorf("%s: tool call %+v, result %+v", a, seen[ToolCall], seen[ToolResult])
+			t.Errorf("%s: got tool call %+v and result %+v", a, seen[ToolCall], seen[ToolResult])
 		}
 	}
 	read, err := Parse(Claude, []byte(`{"hook_event_name":"PreToolUse","tool_name":"Read","tool_input":{"file_path":"a"}}`))
@@ -41,16 +41,16 @@ func TestParseEvents(t *testing.T) {
 		t.Errorf("a Read counts as a change: %+v, error %v", read, err)
 	}
 	if e, err := Parse(Claude, []byte(`{"hook_event_name":"Notification"}`)); err != nil || e.Kind != Other {
-		t.Errorf("an event of no interest is %+v, error %v", e, err)
+		t.Errorf("an ignored event: got %+v, error %v", e, err)
 	}
 	for _, bad := range []string{"", "[]", "{}", "{\"hook_event_name\":1}"} {
 		if e, err := Parse(Codex, []byte(bad)); err == nil {
-			t.Errorf("%q was read as %+v", bad, e)
+			t.Errorf("invalid event %q was parsed as %+v", bad, e)
 		}
 	}
 }
 
-// A record is bounded, whatever a tool has printed.
+// The size of a record has a limit, independent of the output of a tool.
 func TestRecordIsBounded(t *testing.T) {
 	long := strings.Repeat("é", 1<<20)
 	output, err := json.Marshal(map[string]any{"stdout": long, "list": strings.Split(strings.Repeat("word ", 100_000), " ")})
@@ -63,7 +63,7 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// The commits of a conversation are those that git made, not those that it moved to.
+// The commits of a conversation are those that git commands created, and not commits that HEAD was moved to.
 func TestCommits(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o755); err != nil {
@@ -87,7 +87,7 @@ func TestCommits(t *testing.T) {
 	add(line("0", "a", "clone: from x"), line("a", "b", "commit: earlier"))
 	turn, known, err := LoadTurn(dir, "one")
 	if known || err != nil {
-		t.Fatalf("a new conversation: known %v, error %v", known, err)
+		t.Fatalf("a new conversation: got known %v, error %v", known, err)
 	}
 	add(line("b", "c", "commit: fix"), line("c", "d", "commit (amend): fix"), line("d", "a", "checkout: moving from main to a"),
 		line("a", "e", "merge x: Fast-forward"), line("e", "f", "merge y: Merge made by the 'ort' strategy."), strings.TrimSuffix(line("f", "1", "commit: half"), "\n"))
@@ -100,22 +100,22 @@ func TestCommits(t *testing.T) {
 	}
 	add("\n")
 	if turn, known, err = LoadTurn(dir, "one"); !known || err != nil {
-		t.Fatalf("a known conversation: known %v, error %v", known, err)
+		t.Fatalf("a known conversation: got known %v, error %v", known, err)
 	}
 	if made, err = turn.Commits(dir); initials(made) != "1" || err != nil {
-		t.Errorf("commits after the last line was whole: %s, error %v", initials(made), err)
+		t.Errorf("commits after the incomplete last line was completed: got %s, error %v", initials(made), err)
 	}
 	if err := os.Truncate(log, 0); err != nil {
 		t.Fatal(err)
 	}
 	if made, err = turn.Commits(dir); len(made) != 0 || err != nil {
-		t.Errorf("commits after the reflog was emptied: %v, error %v", made, err)
+		t.Errorf("commits after the reflog was truncated: got %v, error %v", made, err)
 	}
 	if err := ForgetTurns(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, turnsDir)); !os.IsNotExist(err) {
-		t.Errorf("after ForgetTurns: %v", err)
+		t.Errorf("stat after ForgetTurns: got %v", err)
 	}
 }
 
@@ -144,7 +144,7 @@ func FuzzParse(f *testing.F) {
 		}
 		line, err := e.Record()
 		if err != nil || !json.Valid([]byte(line)) || len(e.Title()) > 120 {
-			t.Errorf("record %q, title %q, error %v", line, e.Title(), err)
+			t.Errorf("got record %q, title %q, error %v", line, e.Title(), err)
 		}
 	})
 }

@@ -20,7 +20,7 @@ const users = `{
 }
 `
 
-// What Install adds is removed to the byte, whatever else a file holds.
+// Uninstall removes exactly the bytes that Install added, for all kinds of existing settings.
 func TestUninstallRestoresSettings(t *testing.T) {
 	for name, before := range map[string]string{
 		"other hooks": users,
@@ -69,7 +69,7 @@ func TestInstallRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// An install into a directory with no configuration leaves no trace when it is undone.
+// Install and uninstall in a directory without a configuration leave no files behind.
 func TestUninstallLeavesNoTrace(t *testing.T) {
 	for _, a := range Agents() {
 		dir := t.TempDir()
@@ -122,7 +122,7 @@ func TestOpenCodePlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	module := filepath.Join(dir, "plugin.mjs") // opencode's runtime takes modules by any name, node by this one
+	module := filepath.Join(dir, "plugin.mjs") // opencode's runtime loads modules with any suffix, node only with this one
 	if err := os.Rename(change.Path, module); err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +151,8 @@ await hooks.event({ event: { type: "file.edited", properties: {} } })
 	}
 }
 
-// FuzzUninstall: whatever a settings file holds, install and uninstall never fail together with a changed file, and a file that
-// can be installed into comes back to the byte, unless it has an empty list that a hook goes into.
+// FuzzUninstall: a failed install or uninstall does not change the settings file, and after a successful install and uninstall the file
+// has the same bytes as before, unless it has an empty list to which a hook was added.
 func FuzzUninstall(f *testing.F) {
 	for _, seed := range []string{users, "{}", `{"hooks":{}}`, `{"hooks":{"Stop":[]}}`, `{"a":"é\u00e9"}`, "{ }\n"} {
 		f.Add(seed)
@@ -172,7 +172,7 @@ func FuzzUninstall(f *testing.F) {
 		}
 		squeezed := func(s string) string { return strings.Join(strings.Fields(s), "") }
 		if string(rest) != before && !strings.Contains(squeezed(before), "[]") && !strings.Contains(squeezed(before), "{}") {
-			t.Errorf("got %q, want %q", rest, before)
+			t.Errorf("settings after uninstall: got %q, want %q", rest, before)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 		b.StartTimer()
 		_, r := w.checkpoint(session.Idle)
 		if !r.Made {
-			b.Fatal("nothing was made")
+			b.Fatal("no checkpoint was made")
 		}
 		paused, took, n = max(paused, r.Paused), max(took, r.Took), n+1
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Files that git converts are in the tree as git add makes them, whatever the attributes were when they came.
+// Files that git converts have the same blobs in the checkpoint's tree as after git add, also if their attributes changed since.
 func TestConvertedFiles(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{
 		".gitattributes": text("*.txt text\n*.up filter=upper\n*.id ident\nraw.txt -text\n*.u16 text working-tree-encoding=UTF-16LE\n*.auto text=auto\n"),
@@ -34,7 +34,7 @@ func TestConvertedFiles(t *testing.T) {
 	w.write("new.up", "shout\n")
 	w.write("v.id", "$Id: 1234 $\n")
 	w.write("x.u16", "h\x00i\x00\n\x00")
-	w.write("crlf.auto", "old\r\nstays\r\n") // since the index has them so
+	w.write("crlf.auto", "old\r\nstays\r\n") // git keeps CRLF, because the index has CRLF
 	w.write("crlf2.auto", "new\r\ngoes\r\n")
 	w.write("b.bin", "\r\n")
 	w.write("empty.txt", "")
@@ -62,18 +62,18 @@ func TestConvertedFiles(t *testing.T) {
 	p, _ := w.checkpoint("manual")
 	mode, content := w.in(p.Tree, "z.brk")
 	if mode != object.ModeFile || content != "kept\r\nall the same\n" {
-		t.Errorf("a file that git refuses is %o %q", mode, content)
+		t.Errorf("file that git add refuses: got mode %o and contents %q", mode, content)
 	}
 	if _, content := w.in(p.Tree, "z.txt"); content != "z\n" {
-		t.Errorf("beside it, z.txt is %q", content)
+		t.Errorf("z.txt beside the refused file: got %q", content)
 	}
 	left, _ := filepath.Glob(filepath.Join(w.repo.Dir(), "artifactfs-clean-*"))
 	if len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("temporary files: got %v, want none", left)
 	}
 }
 
-// in reads a file of a tree of the session.
+// in returns the mode and contents of a file in a tree of the session.
 func (w *world) in(tree object.ID, path string) (object.Mode, string) {
 	w.t.Helper()
 	dir, name, deep := strings.Cut(path, "/")

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Rules, whatever they are, say the same of a path however it is asked for, and what is in an ignored directory is ignored.
+// For all ignore rules, both ways to query a path have the same result, and all paths in an ignored directory are ignored.
 func FuzzIgnore(f *testing.F) {
 	f.Add([]byte("*.o\n!keep.o\nbuild/\n/a/**\n"), "a/build/x.o")
 	f.Add([]byte("\xef\xbb\xbf\\!x \\ \r\n[a-]\n**/x/**\n"), "x/y")
@@ -28,15 +28,15 @@ func FuzzIgnore(f *testing.F) {
 			return nil
 		}, cached: map[string]bool{}}
 		if dir := parent(path); dir != "" && x.dir(dir) && !x.file(path) {
-			t.Errorf("%q ignores %q and not %q", text, dir, path)
+			t.Errorf("rules %q ignore directory %q but not %q", text, dir, path)
 		}
 		if first := x.file(path); first != x.file(path) {
-			t.Errorf("%q says two things of %q", text, path)
+			t.Errorf("rules %q have different results for %q", text, path)
 		}
 		if g.covers(path, false) {
 			for dir := parent(path); dir != ""; dir = parent(dir) {
 				if !g.below(dir) && !g.covers(dir, true) {
-					t.Errorf("%q covers %q, but nothing below %q", text, path, dir)
+					t.Errorf("rules %q cover %q, but nothing below %q", text, path, dir)
 				}
 			}
 		}
@@ -49,7 +49,7 @@ func FuzzStashLog(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, s := range parseStashLog(object.SHA1, text) {
 			if s.Commit.IsZero() || strings.Contains(s.Message, "\n") {
-				t.Errorf("%q has a stash %+v", text, s)
+				t.Errorf("reflog %q has the invalid stash %+v", text, s)
 			}
 		}
 	})
@@ -61,7 +61,7 @@ func FuzzKeptConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		kept := portableConfig(text)
 		if again := portableConfig(kept); !bytes.Equal(again, kept) {
-			t.Errorf("%q became %q, then %q", text, kept, again)
+			t.Errorf("configuration %q was reduced to %q, then to %q", text, kept, again)
 		}
 	})
 }
@@ -72,13 +72,13 @@ func FuzzParseStaged(f *testing.F) {
 		ids, err := parseStaged(object.SHA1, out)
 		for path, id := range ids {
 			if err == nil && id.IsZero() {
-				t.Errorf("%q has no id for %q", out, path)
+				t.Errorf("output %q has no id for %q", out, path)
 			}
 		}
 	})
 }
 
-// What is read of a memory is of the checkpoint asked for, or nothing.
+// A memory file is read only if it belongs to the requested checkpoint.
 func FuzzRecall(f *testing.F) {
 	checkpoint := object.MustID(strings.Repeat("1", 40))
 	f.Add([]byte(`{"version":1,"point":"` + checkpoint.String() + `","token":"t","tree":"` + checkpoint.String() + `","left":{"a/":{"path":"a/","why":"ignored"}}}`))
@@ -89,7 +89,7 @@ func FuzzRecall(f *testing.F) {
 		}
 		m := recall(name, checkpoint)
 		if m.tree.IsZero() != (m.Checkpoint == "") || m.Checkpoint != "" && m.Checkpoint != checkpoint.String() {
-			t.Errorf("%q was read as %+v", text, m)
+			t.Errorf("memory file %q was read as %+v", text, m)
 		}
 		m.tracking()
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Segments end when the lane goes to somebody else, and a lane that is left keeps what it has.
+// A segment ends when another writer takes the lane over, and a lane that was left keeps its checkpoints.
 func TestSegments(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	n := 0
@@ -23,7 +23,7 @@ func TestSegments(t *testing.T) {
 		w.write("a", fmt.Sprint(n))
 		p, r := w.checkpoint(session.Manual)
 		if !r.Made {
-			t.Fatal("nothing was made")
+			t.Fatal("no checkpoint was made")
 		}
 		return p
 	}
@@ -35,24 +35,24 @@ func TestSegments(t *testing.T) {
 	w.openCapturer()
 	third := checkpoint()
 	if third.Segment != 3 || third.Prev != second.ID {
-		t.Errorf("after a take-over: %+v", third)
+		t.Errorf("checkpoint after a take-over: got %+v", third)
 	}
 	_, content, err := w.repo.Get(third.Commit, 1<<20)
 	must(t, err)
 	if parent, err := session.CheckpointParent(object.SHA1, content); err != nil || !parent.IsZero() {
-		t.Errorf("the first of a segment has parent %s, %v", parent, err)
+		t.Errorf("parent of the first checkpoint of a segment: got %s, %v", parent, err)
 	}
 	w.c.SetLane("main-host", 1)
 	fourth := checkpoint()
 	if fourth.Lane != "main-host" || fourth.Segment != 1 || fourth.Prev != third.ID {
-		t.Errorf("on a lane of its own: %+v", fourth)
+		t.Errorf("checkpoint on another lane: got %+v", fourth)
 	}
 	if fifth := checkpoint(); fifth.Lane != "main-host" || fifth.Segment != 1 || fifth.Prev != fourth.ID {
-		t.Errorf("then: %+v", fifth)
+		t.Errorf("next checkpoint on that lane: got %+v", fifth)
 	}
 	checkpoints, err := w.repo.Checkpoints(0)
 	if err != nil || len(checkpoints) != 5 {
-		t.Fatalf("%d checkpoints, %v", len(checkpoints), err)
+		t.Fatalf("list of checkpoints: got %d, %v", len(checkpoints), err)
 	}
 	for i, p := range checkpoints {
 		for _, name := range []string{fmt.Sprintf("@~%d", i), string(p.ID), string(p.ID[:25])} {
@@ -61,9 +61,9 @@ func TestSegments(t *testing.T) {
 			}
 			if got, err := w.repo.Find(name); err != nil || got != p {
 				if len(name) == 25 && err != nil {
-					continue // several may begin with that
+					continue // several ids may have that prefix
 				}
-				t.Errorf("%s is %+v, %v", name, got, err)
+				t.Errorf("checkpoint named %s: got %+v, %v", name, got, err)
 			}
 		}
 	}
@@ -83,12 +83,12 @@ func TestMessageOfWhatIsKeptAlready(t *testing.T) {
 		again, r, err := w.c.Checkpoint(w.ctx, session.Manual, message)
 		must(t, err)
 		if r.Made || again.ID != said.ID {
-			t.Errorf("said %q: %+v (%v)", message, again, r.Made)
+			t.Errorf("checkpoint with message %q: got %+v (made: %v)", message, again, r.Made)
 		}
 	}
 }
 
-// What the checkpoints before are called after a gc does not matter to the next one.
+// gc may rewrite the previous checkpoints without an effect on the next one.
 func TestGCBetweenCheckpoints(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	for i := range 4 {
@@ -97,13 +97,13 @@ func TestGCBetweenCheckpoints(t *testing.T) {
 	}
 	result, err := session.GC(w.ctx, w.repo, session.GCOptions{Session: "s", Keep: session.Retention{All: time.Nanosecond, Daily: time.Nanosecond}, Now: time.Now().Add(100 * 24 * time.Hour)})
 	if err != nil || len(result.Dropped) != 3 {
-		t.Fatalf("dropped %d, %v", len(result.Dropped), err)
+		t.Fatalf("gc dropped %d checkpoints, %v", len(result.Dropped), err)
 	}
 	p, r := w.checkpoint(session.Idle)
 	tip, err := w.repo.Ref(session.SegmentRef("s", "main", 1))
 	must(t, err)
 	if r.Made || p.Commit != tip {
-		t.Errorf("made %v, %+v; the ref is %s", r.Made, p, tip)
+		t.Errorf("checkpoint without a change after gc: got made %v, %+v; the ref is %s", r.Made, p, tip)
 	}
 	w.write("a", "next")
 	q, _ := w.checkpoint(session.Manual)
@@ -113,7 +113,7 @@ func TestGCBetweenCheckpoints(t *testing.T) {
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// A disk that is full, or whatever else: the checkpoint fails, nothing is lost, and the next one has it all.
+// If a checkpoint fails, for example because the disk is full, nothing is lost, and the next checkpoint has all changes.
 func TestCheckpointThatFails(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n"), ".gitignore": text("*.o\n")})
 	w.write("a", "1")
@@ -126,7 +126,7 @@ func TestCheckpointThatFails(t *testing.T) {
 	must(t, os.Rename(pack, pack+".away"))
 	must(t, os.WriteFile(pack, nil, 0o644))
 	if _, _, err := w.c.Checkpoint(w.ctx, session.Manual, ""); err == nil {
-		t.Fatal("a checkpoint without a place to write to")
+		t.Fatal("a checkpoint without a writable repository succeeded")
 	}
 	must(t, os.Remove(pack))
 	must(t, os.Rename(pack+".away", pack))
@@ -138,7 +138,7 @@ func TestCheckpointThatFails(t *testing.T) {
 	cancel()
 	w.write("b", "4")
 	if _, _, err := w.c.Checkpoint(ctx, session.Manual, ""); err == nil {
-		t.Error("a checkpoint after its end")
+		t.Error("a checkpoint after Close succeeded")
 	}
 	w.check("after an end")
 }

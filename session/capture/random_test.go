@@ -35,7 +35,7 @@ type editor struct {
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
-// paths lists what is there, without the git directory.
+// paths lists the existing paths, without the git directory.
 func (e *editor) paths(want func(fs.FileInfo) bool) []string {
 	var list []string
 	filepath.WalkDir(e.plain, func(path string, d fs.DirEntry, err error) error {
@@ -65,7 +65,7 @@ func (e *editor) somewhere(name string) string {
 	return strings.Join(append(parts, name), "/")
 }
 
-// fits says whether a path can be made: what is above it is nothing or a directory, and it is no directory itself.
+// fits reports whether a file can be created at a path: its parents are missing or directories, and the path itself is not a directory.
 func (e *editor) fits(path string) bool {
 	for dir := filepath.Dir(path); dir != "."; dir = filepath.Dir(dir) {
 		if st, err := os.Lstat(e.at(dir)); err == nil && !st.IsDir() {
@@ -87,7 +87,7 @@ func (e *editor) text(path string) string {
 	return fmt.Sprintf("%d\n", e.rng.IntN(4))
 }
 
-// step makes one edit and says which.
+// step makes one edit and returns its description.
 func (e *editor) step() string {
 	w := e.world
 	switch k := e.rng.IntN(24); {
@@ -190,8 +190,8 @@ func (e *editor) step() string {
 	return "git reset"
 }
 
-// Whatever is done to files, rules and index: a checkpoint's tree is what git would commit of all of it. Now and then the process
-// ends, and another goes on.
+// After random edits of files, ignore rules and index, the tree of a checkpoint is the tree that git would commit. Now and then the
+// process is replaced by another.
 func TestCheckpointsAreWhatGitWouldCommit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -223,7 +223,7 @@ func randomEdits(t *testing.T, f object.Format, seed uint64) {
 		p, r := e.check(fmt.Sprintf("step %d: %s", i, strings.Join(did, "; ")))
 		did = nil
 		if again, r2 := e.checkpoint(session.Idle); r2.Made || again.ID != p.ID {
-			t.Fatalf("step %d: a second checkpoint of the same: %+v %+v", i, p, r)
+			t.Fatalf("step %d: second checkpoint without a change: got %+v %+v", i, p, r)
 		}
 	}
 	e.git(filepath.Join(e.dir, "session.git"), "fsck", "--strict")
@@ -233,12 +233,12 @@ func randomEdits(t *testing.T, f object.Format, seed uint64) {
 	}
 	for i, p := range checkpoints[:len(checkpoints)-1] {
 		if p.Prev != checkpoints[i+1].ID {
-			t.Errorf("before %s comes %s, not %s", p.ID, checkpoints[i+1].ID, p.Prev)
+			t.Errorf("predecessor of %s: got %s, want %s", p.ID, checkpoints[i+1].ID, p.Prev)
 		}
 	}
 }
 
-// restart ends the process that holds the tree, and lets another one go on.
+// restart closes the working tree and opens it again, as a new process does.
 func (w *world) restart() {
 	w.t.Helper()
 	must(w.t, w.tree.Close())

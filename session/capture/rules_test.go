@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/capture"
 )
 
-// reasons tells why paths were left out.
+// reasons returns the excluded paths with the reasons as text.
 func reasons(left []capture.LeftOut) string {
 	var list []string
 	for _, l := range left {
@@ -74,23 +74,23 @@ func TestWhatIsLeftOut(t *testing.T) {
 			edits(w)
 			p, r := w.checkpoint(session.Manual)
 			if got := w.files(p); got != test.files {
-				t.Errorf("holds\n%s\nwant\n%s", got, test.files)
+				t.Errorf("files of the checkpoint:\n%s\nwant\n%s", got, test.files)
 			}
 			if got := reasons(r.Left); got != test.left || p.Left != int64(len(r.Left)) {
-				t.Errorf("left out\n%s\nwant\n%s (%d)", got, test.left, p.Left)
+				t.Errorf("excluded paths:\n%s\nwant\n%s (%d)", got, test.left, p.Left)
 			}
 			s, err := w.repo.State(p)
 			if err != nil || reasons(s.Left) != test.left {
-				t.Errorf("the state tells %s, %v", reasons(s.Left), err)
+				t.Errorf("excluded paths of the checkpoint state: got %s, %v", reasons(s.Left), err)
 			}
 			if _, content := w.in(p.Tree, "src/a.c"); content != test.tracked {
-				t.Errorf("src/a.c is %q", content)
+				t.Errorf("src/a.c in the checkpoint: got %q", content)
 			}
 		})
 	}
 }
 
-// A file that took the place of a directory which git tracks is new to git: it may be ignored, or a secret.
+// A file that replaced a tracked directory is untracked for git, so it may be ignored, or excluded as a secret.
 func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 	for _, path := range []string{"a", ".env"} {
 		w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a/b": text("b\n"), ".env/c": text("c\n")})
@@ -99,7 +99,7 @@ func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 		w.remove(path)
 		w.write(path, "new\n")
 		want := session.Ignored
-		if path == "a" { // before it is ignored git would commit it
+		if path == "a" { // git would commit the file before it is ignored
 			w.check("it is new")
 			w.write(".gitignore", "/a\n")
 			w.check("it is ignored")
@@ -111,12 +111,12 @@ func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
 			want = session.Secret
 		}
 		if _, r := w.checkpoint(session.Manual); reasons(r.Left) != path+" "+string(want) {
-			t.Errorf("left out: %s", reasons(r.Left))
+			t.Errorf("excluded paths: got %s", reasons(r.Left))
 		}
 	}
 }
 
-// A secret that was staged, but is in no commit, is nowhere in what leaves the machine.
+// A staged secret that is in no commit is in none of the objects that are pushed.
 func TestStagedSecrets(t *testing.T) {
 	w := ruledWorld(t, capture.Rules{})
 	w.write("sub/.env", "SECRET=hunter2\n")
@@ -129,17 +129,17 @@ func TestStagedSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if mode, _ := w.in(s.Index.Tree, "sub/.env"); mode != 0 {
-		t.Error("it is in the index's tree")
+		t.Error("the secret is in the index's tree")
 	}
 	if mode, _ := w.in(s.Index.Tree, "sub/ok"); mode == 0 {
-		t.Error("what is beside it is not")
+		t.Error("a file beside the secret is not in the index's tree")
 	}
 	if _, got := w.in(s.Index.Tree, ".env"); got != "committed before\n" {
-		t.Errorf("one that is committed is %q", got)
+		t.Errorf("committed secret in the index's tree: got %q", got)
 	}
 	blob := object.MustID(w.git(w.plain, "rev-parse", ":sub/.env"))
 	if w.repo.Owned(blob) {
-		t.Error("its blob is in the repository")
+		t.Error("the blob of the secret is in the session repository")
 	}
 	w.git(w.plain, "commit", "-q", "-m", "on purpose")
 	p, _ = w.checkpoint(session.Manual)
@@ -147,12 +147,12 @@ func TestStagedSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if mode, _ := w.in(s.Index.Tree, "sub/.env"); mode == 0 {
-		t.Error("committed, it is not in the index's tree")
+		t.Error("a committed secret is not in the index's tree")
 	}
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// Rules that change say anew what is held, of what has not changed too.
+// If the rules change, they are applied again, also to files that have not changed.
 func TestRulesThatChange(t *testing.T) {
 	w := ruledWorld(t, capture.Rules{NoDenyList: true})
 	w.write("build/a", "a\n")
@@ -171,11 +171,11 @@ func TestRulesThatChange(t *testing.T) {
 	w.openCapturer()
 	p, _ := w.checkpoint(session.Idle)
 	if mode, _ := w.in(p.Tree, "two.tmp"); mode == 0 {
-		t.Error("an included file is not held")
+		t.Error("an included file is not in the checkpoint")
 	}
 }
 
-// An ignore file that is not on this host is asked for, once.
+// An ignore file that is not on this host is requested once.
 func TestIgnoreFilesFromAfar(t *testing.T) {
 	w, asked, _ := farRules(t)
 	w.openCapturer()
@@ -184,16 +184,17 @@ func TestIgnoreFilesFromAfar(t *testing.T) {
 	w.write("new", "x\n")
 	p, r := w.checkpoint(session.Manual)
 	if *asked != 1 || reasons(r.Left) != "build/ ignored, x.log ignored" || p.Changed != 1 || len(r.Unread) > 0 {
-		t.Errorf("asked %d times, left out %v, %+v", *asked, r.Left, p)
+		t.Errorf("ignore file was requested %d times; excluded %v, checkpoint %+v", *asked, r.Left, p)
 	}
 	w.write("y.log", "y\n")
 	w.write("src/a.c", "edited\n")
 	if p, r = w.checkpoint(session.Manual); *asked != 1 || p.Left != 3 || !r.Made {
-		t.Errorf("then asked %d times, left out %v, %+v", *asked, r.Left, p)
+		t.Errorf("at the second checkpoint, ignore file was requested %d times; excluded %v, checkpoint %+v", *asked, r.Left, p)
 	}
 }
 
-// While one cannot be had a checkpoint holds what it ignores; the first checkpoint that knows it does not.
+// While an ignore file cannot be fetched, checkpoints contain the files that it ignores. The first checkpoint after it was fetched does
+// not.
 func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	w, _, away := farRules(t)
 	w.o.Memory = w.dir + "/memory"
@@ -203,23 +204,22 @@ func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	w.write("new", "x\n")
 	p, r := w.checkpoint(session.Manual)
 	if mode, _ := w.in(p.Tree, "x.log"); mode == 0 || !slices.Equal(r.Unread, []string{".gitignore"}) {
-		t.Errorf("mode %o, %+v", mode, r)
+		t.Errorf("ignored file without the ignore file: got mode %o, report %+v", mode, r)
 	}
 	*away = false
 	w.write("newer", "x\n")
 	p, r = w.checkpoint(session.Manual)
 	if mode, _ := w.in(p.Tree, "x.log"); mode != 0 || reasons(r.Left) != "x.log ignored" || len(r.Unread) > 0 {
-		t.Errorf("then mode %o, %+v", mode, r)
+		t.Errorf("ignored file with the ignore file: got mode %o, report %+v", mode, r)
 	}
 	for _, name := range []string{"new", "newer"} {
 		if mode, _ := w.in(p.Tree, name); mode == 0 {
-			t.Errorf("%s is not held", name)
+			t.Errorf("file %s is not in the checkpoint", name)
 		}
 	}
 }
 
-// farRules is a world that has commits and trees alone; asked counts what was asked for of the ignore file, and while away
-// holds nothing is to be had.
+// farRules returns a world with a blobless clone. asked counts the requests for the ignore file, which fail while away is true.
 func farRules(t *testing.T) (w *world, asked *int, away *bool) {
 	t.Helper()
 	w, asked, away = ruledWorld(t, capture.Rules{}), new(int), new(bool)
@@ -238,7 +238,7 @@ func farRules(t *testing.T) (w *world, asked *int, away *bool) {
 			return nil, errors.New("the remote is away")
 		}
 		if path != ".gitignore" || blob != id {
-			return nil, fmt.Errorf("asked for %s %s", path, blob)
+			return nil, fmt.Errorf("request for missing contents of %s %s", path, blob)
 		}
 		return []byte(rules), nil
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// staged writes an index of what a checkpoint has, and tells what git says of that.
+// staged writes an index from a checkpoint state, and returns the output of git ls-files for it.
 func (w *world) staged(s session.State) string {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "elsewhere")
@@ -52,7 +52,7 @@ func (w *world) staged(s session.State) string {
 	return w.git(dir, "ls-files", "--stage", "-v")
 }
 
-// The state of a checkpoint holds all that git has: what is staged in every way, stashes, a merge under way, refs.
+// A checkpoint state contains all data of git: all kinds of index entries, stashes, a merge in progress, refs.
 func TestStateIsGits(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) { testState(t, f) })
@@ -69,7 +69,7 @@ func testState(t *testing.T, f object.Format) {
 			t.Fatalf("read the checkpoint state after %s: %v", step, err)
 		}
 		if got, want := w.staged(s), w.git(w.plain, "ls-files", "--stage", "-v"); got != want {
-			t.Errorf("%s: staged is\n%s\nwant\n%s", step, got, want)
+			t.Errorf("%s: index entries:\n%s\nwant\n%s", step, got, want)
 		}
 		head, _ := gittest.Git(w.ctx, w.plain, "symbolic-ref", "-q", "HEAD")
 		if s.Branch != head || p.Branch != head || s.Head.String() != w.git(w.plain, "rev-parse", "HEAD") || s.Head != p.Head {
@@ -90,7 +90,7 @@ func testState(t *testing.T, f object.Format) {
 		if got, want := strings.Join(stashes, "\n"), w.git(w.plain, "stash", "list", "--format=%H %gs"); got != want {
 			t.Errorf("%s: stashes\n%s\nwant\n%s", step, got, want)
 		}
-		// All that was made here is in the repository, without the git directory.
+		// The session repository has all objects that were created here, and does not need the git directory.
 		w.git(w.repo.Dir(), "rev-list", "--objects", "--missing=error", p.Commit.String())
 		return s
 	}
@@ -120,16 +120,16 @@ func testState(t *testing.T, f object.Format) {
 	s := check("refs")
 	p, _ := w.checkpoint(session.Manual)
 	if all := w.git(w.repo.Dir(), "rev-list", p.Commit.String()); !strings.Contains(all, tagged) {
-		t.Errorf("the checkpoint does not lead to what a tag names")
+		t.Errorf("the object of a tag is not reachable from the checkpoint")
 	}
 	for _, name := range []string{"v1", "v2", "v3"} {
 		id := w.git(w.plain, "rev-parse", name)
 		if got := strings.TrimSpace(string(s.Tags[object.MustID(id)])); got != w.git(w.plain, "cat-file", "tag", name) {
-			t.Errorf("tag %s is %q", name, got)
+			t.Errorf("tag %s: got %q", name, got)
 		}
 	}
 	if len(s.Tags) != 3 {
-		t.Errorf("tags %v", s.Tags)
+		t.Errorf("tags of the state: got %v", s.Tags)
 	}
 	for i := range 3 {
 		must(t, os.WriteFile(w.at("b"), []byte(fmt.Sprint("stash ", i)), 0o755))
@@ -143,19 +143,19 @@ func testState(t *testing.T, f object.Format) {
 	must(t, os.WriteFile(w.at("a"), []byte("theirs\n"), 0o644))
 	w.git(w.plain, "commit", "-q", "-a", "-m", "theirs")
 	if w.gitMay("merge", "main") == nil {
-		t.Fatal("there is no conflict")
+		t.Fatal("git caused no conflict")
 	}
 	s = check("a conflict")
 	if string(s.Files["MERGE_HEAD"].Content) != w.git(w.plain, "rev-parse", "main")+"\n" {
-		t.Errorf("files are %v", s.Files)
+		t.Errorf("files of the operation in progress: got %v", s.Files)
 	}
 	w.git(w.plain, "merge", "--abort")
 	if w.gitMay("rebase", "main") == nil {
-		t.Fatal("there is no conflict")
+		t.Fatal("git caused no conflict")
 	}
 	s = check("a rebase")
 	if len(s.Files["rebase-merge/onto"].Content) == 0 {
-		t.Errorf("files are %v", s.Files)
+		t.Errorf("files of the operation in progress: got %v", s.Files)
 	}
 	w.git(w.plain, "rebase", "--abort")
 	w.git(w.plain, "checkout", "-q", "--detach", "main")
@@ -170,7 +170,7 @@ func testState(t *testing.T, f object.Format) {
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// The same state is no news, and is the same tree.
+// An unchanged state causes no checkpoint, and has the same tree.
 func TestStateThatStays(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	w.write("a", "b\n")
@@ -181,19 +181,19 @@ func TestStateThatStays(t *testing.T) {
 	p, _ := w.checkpoint(session.Manual)
 	w.git(w.plain, "update-index", "--refresh", "--really-refresh", "--force-write-index")
 	if q, r := w.checkpoint(session.Idle); r.Made || q.ID != p.ID {
-		t.Errorf("an index that says the same made %+v", q)
+		t.Errorf("an index with the same entries caused checkpoint %+v", q)
 	}
 	first, err := w.repo.State(p)
 	must(t, err)
 	w.restart()
 	if q, r := w.checkpoint(session.Idle); r.Made || q.ID != p.ID {
-		t.Errorf("a restart made %+v", q)
+		t.Errorf("a restart caused checkpoint %+v", q)
 	}
 	w.write("a", "c\n")
 	q, _ := w.checkpoint(session.Idle)
 	second, err := w.repo.State(q)
 	must(t, err)
 	if !reflect.DeepEqual(first, second) {
-		t.Errorf("state was %+v, is %+v", first, second)
+		t.Errorf("state before and after the restart: got %+v and %+v", first, second)
 	}
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// world is a repository that is mounted and, beside it, a plain clone with whose git directory both work: what is done to
-// one of the trees is done to the other.
+// world is a mounted repository and a plain clone of it. Both use the git directory of the clone, and each change is made in both trees.
 type world struct {
 	t      testing.TB
 	ctx    context.Context
@@ -33,11 +32,11 @@ type world struct {
 	repo   *session.Repo
 	o      capture.Options
 	c      *capture.Capturer
-	opened map[string]int // contents that the Tree was asked for, by path
+	opened map[string]int // number of opens of contents, by path
 	keep   bool           // openTree makes the Tree keep removed files
 }
 
-// objects gives a Tree what it is made of.
+// objects provides the objects of a Tree.
 type objects struct {
 	repo *session.Repo
 	seen map[string]int
@@ -131,12 +130,12 @@ func (w *world) git(dir string, args ...string) string {
 	w.t.Helper()
 	out, err := gittest.Git(w.ctx, dir, args...)
 	if err != nil {
-		w.t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+		w.t.Fatalf("git %s failed: %v", strings.Join(args, " "), err)
 	}
 	return out
 }
 
-// gitFails runs git where it may fail.
+// gitFails runs a git command that may fail.
 func (w *world) gitMay(args ...string) error {
 	_, err := gittest.Git(w.ctx, w.plain, args...)
 	return err
@@ -201,7 +200,7 @@ func (w *world) put(path, text string) {
 	must(w.t, err)
 	_, err = w.tree.Write(w.ctx, n, []byte(text), 0, false)
 	must(w.t, err)
-	// The kernel says the times itself, behind its writes.
+	// The kernel sends the times itself, after its writes.
 	_, err = w.tree.SetAttr(w.ctx, n, worktree.Change{Set: worktree.SetMtime, Mtime: worktree.NowTime})
 	must(w.t, err)
 }
@@ -226,7 +225,7 @@ func (w *world) chmod(path string, mode uint32) {
 	must(w.t, err)
 }
 
-// remove removes whatever is at a path.
+// remove removes the file or directory at a path.
 func (w *world) remove(path string) {
 	w.t.Helper()
 	st, err := os.Lstat(w.at(path))
@@ -258,7 +257,7 @@ func (w *world) rename(from, to string) error {
 	return nil
 }
 
-// want is the tree that git makes of the clone.
+// want returns the tree that git add and write-tree make of the clone.
 func (w *world) want() string {
 	w.t.Helper()
 	scratch := filepath.Join(w.dir, "scratch")
@@ -267,14 +266,14 @@ func (w *world) want() string {
 	must(w.t, os.WriteFile(scratch, text, 0o600))
 	st, err := os.Stat(w.at(".git/index"))
 	must(w.t, err)
-	must(w.t, os.Chtimes(scratch, st.ModTime(), st.ModTime())) // by which git knows what it cannot be sure of
+	must(w.t, os.Chtimes(scratch, st.ModTime(), st.ModTime())) // git compares the index's mtime to find entries that it cannot trust
 	run := func(args ...string) string {
 		cmd := exec.Command("git", args...)
 		cmd.Dir = w.plain
 		cmd.Env = append(gittest.Env(), "GIT_INDEX_FILE="+scratch)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			w.t.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)
+			w.t.Fatalf("git %s failed: %v: %s", strings.Join(args, " "), err, out)
 		}
 		return strings.TrimSpace(string(out))
 	}
@@ -289,7 +288,7 @@ func (w *world) checkpoint(reason session.Reason) (session.Checkpoint, capture.R
 	return p, report
 }
 
-// check makes a checkpoint and compares it with what git would make.
+// check makes a checkpoint and compares its tree with the one that git makes.
 func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	w.t.Helper()
 	p, report := w.checkpoint(session.Manual)
@@ -300,7 +299,7 @@ func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	return p, report
 }
 
-// withoutEmpty is a tree without its empty directories, which git adds nothing of.
+// withoutEmpty returns a tree without its empty directories, which git does not add.
 func (w *world) withoutEmpty(tree string) string {
 	w.t.Helper()
 	list := w.git(w.repo.Dir(), "ls-tree", "-r", "-t", "-z", tree)
@@ -330,7 +329,7 @@ func (w *world) withoutEmpty(tree string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// emptyDirs checks that a checkpoint holds the directories in which there is nothing, unless git ignores them.
+// emptyDirs checks that a checkpoint contains the empty directories, unless git ignores them.
 func (w *world) emptyDirs(step string, p session.Checkpoint) {
 	w.t.Helper()
 	held := map[string]bool{}
@@ -339,7 +338,7 @@ func (w *world) emptyDirs(step string, p session.Checkpoint) {
 		if entry, path, _ := strings.Cut(line, "\t"); strings.HasSuffix(entry, empty) {
 			held[path] = true
 			if st, err := os.Lstat(w.at(path)); err != nil || !st.IsDir() {
-				w.t.Fatalf("%s: the checkpoint has an empty directory %s, which is not there (%v)", step, path, err)
+				w.t.Fatalf("%s: the checkpoint has an empty directory %s, which does not exist (%v)", step, path, err)
 			}
 		}
 	}
@@ -371,7 +370,7 @@ func (w *world) diff(a, b string) string {
 
 func text(s string) gittest.File { return gittest.File{Data: []byte(s)} }
 
-// rules are all ignore files there are.
+// rules returns the contents of all ignore files.
 func (w *world) rules() string {
 	out, _ := exec.Command("sh", "-c", "cd "+w.plain+" && for f in .git/info/exclude $(find . -name .gitignore); do echo \"== $f\"; cat $f; done").CombinedOutput()
 	return string(out)

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir/statedirtest"
 )
 
-// A list of sessions that is made while others look at one has that one, too.
+// Unmounted also lists a session that other processes read at the same time.
 func TestListWaitsForLooking(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)
@@ -43,7 +43,7 @@ func TestListWaitsForLooking(t *testing.T) {
 		}
 		time.AfterFunc(3*statedir.LookPause, looking.Unlock)
 		if got := list(); got != before {
-			t.Errorf("%s while somebody looks: got %d sessions, want %d", name, got, before)
+			t.Errorf("%s while other processes list: got %d sessions, want %d", name, got, before)
 		}
 		m, err := h.Lock(t.Context(), "work", "/srv/work")
 		if err != nil {
@@ -66,7 +66,7 @@ func encodeRecord(t *testing.T, r statedir.Record) []byte {
 	return text
 }
 
-// The lock of a mount that was killed ends later than its process seems to.
+// The kernel may release the lock of a killed mount later than the process disappears.
 func TestDeadMountIsWaitedFor(t *testing.T) {
 	h := statedirtest.New(t)
 	statedirtest.Add(t, h, "work", 1, true)
@@ -84,7 +84,7 @@ func TestDeadMountIsWaitedFor(t *testing.T) {
 	}
 	die()
 	if kept, err := Unmounted(h.State); err != nil || len(kept) != 1 {
-		t.Errorf("sessions listed after the end of the process that had one mounted: got %+v, %v, want session work", kept, err)
+		t.Errorf("sessions after the end of the process that had mounted one: got %+v, %v, want session work", kept, err)
 	}
 	die()
 	m, err := h.Lock(t.Context(), "work", "/srv/again")
@@ -126,10 +126,10 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if names := statedirtest.Names(t, h); names != "commits kept killed lost mounted newer odd" {
-		t.Errorf("homes %q", names)
+		t.Errorf("directories below mounts/: got %q", names)
 	}
 	if r, err := statedir.ReadRecord(filepath.Join(h.Dir(), "killed")); err != nil || !r.Counted || r.Changed != 3 {
-		t.Errorf("a killed session's changes are not counted: %+v, %v", r, err)
+		t.Errorf("changes of a session whose mount was killed: got %+v, %v", r, err)
 	}
 	kept, err := Unmounted(h.State)
 	if err != nil {
@@ -144,10 +144,10 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	}
 	for name, want := range map[string]int64{"kept": 2, "killed": 3, "commits": 0, "odd": -1, "newer": -1, "lost": -1} {
 		if got, ok := changed[name]; !ok || got != want {
-			t.Errorf("%s: %d changes, want %d", name, got, want)
+			t.Errorf("session %s: got %d changes, want %d", name, got, want)
 		}
 	}
 	if len(kept) != 6 {
-		t.Errorf("%d are listed", len(kept))
+		t.Errorf("got %d unmounted sessions", len(kept))
 	}
 }

@@ -23,7 +23,7 @@ func TestLinkedObjectsShareTheirFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := LinkObjects(from, to); err != nil {
-		t.Errorf("link what is linked already: %v", err)
+		t.Errorf("link files that are linked already: %v", err)
 	}
 	for name, want := range map[string]bool{
 		"pack/pack-1.pack": true, "pack/pack-1.idx": true, "pack/pack-1.promisor": true, "ab/cd": true,
@@ -32,30 +32,30 @@ func TestLinkedObjectsShareTheirFiles(t *testing.T) {
 		a, aErr := os.Stat(filepath.Join(from, name))
 		b, bErr := os.Stat(filepath.Join(to, name))
 		if got := aErr == nil && bErr == nil && os.SameFile(a, b); got != want {
-			t.Errorf("%s is linked: got %v, want %v", name, got, want)
+			t.Errorf("file %s is linked: got %v, want %v", name, got, want)
 		}
 	}
 	if err := LinkObjects(filepath.Join(from, "none"), to); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("link a directory that does not exist: %v", err)
+		t.Errorf("link a missing directory: got %v", err)
 	}
 }
 
 func TestIDsAreReadFromLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shallow")
 	if ids, err := readIDs(path); err != nil || len(ids) != 0 {
-		t.Errorf("a file that does not exist: %v, %v", ids, err)
+		t.Errorf("read a missing file: got %v, %v", ids, err)
 	}
 	one, two := object.EmptyTree(object.SHA1), object.EmptyTree(object.SHA256)
 	if err := os.WriteFile(path, []byte(one.String()+"\n"+two.String()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if ids, err := readIDs(path); err != nil || len(ids) != 2 || ids[0] != one || ids[1] != two {
-		t.Errorf("two lines: %v, %v", ids, err)
+		t.Errorf("read a file of two lines: got %v, %v", ids, err)
 	}
 	if err := os.WriteFile(path, []byte("no id\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readIDs(path); err == nil {
-		t.Error("a line that is no ID was accepted")
+		t.Error("an invalid id was accepted")
 	}
 }

@@ -26,7 +26,7 @@ func TestManifest(t *testing.T) {
 	}
 	m, err := decodeManifest(text)
 	if err != nil || m.Refs["refs/heads/main"] != id(4) || len(m.Packs) != 2 || m.Packs[1] != example().Packs[1] || m.Base.Commits[0] != id(1) {
-		t.Errorf("decoded %+v, %v", m, err)
+		t.Errorf("decode the manifest: got %+v, %v", m, err)
 	}
 	for was, now := range map[string]string{
 		`"refs/heads/main"`:           `"refs/heads/../main"`,
@@ -40,18 +40,18 @@ func TestManifest(t *testing.T) {
 		`"version": 1`:                `"version": 0`,
 	} {
 		if !bytes.Contains(text, []byte(was)) {
-			t.Fatalf("no %s in %s", was, text)
+			t.Fatalf("the manifest has no %s: %s", was, text)
 		}
 		if _, err := decodeManifest(bytes.Replace(text, []byte(was), []byte(now), 1)); !errors.Is(err, ErrContainer) {
-			t.Errorf("with %s in place of %s: %v", now, was, err)
+			t.Errorf("decode the manifest with %s in place of %s: got %v", now, was, err)
 		}
 	}
 	if _, err := decodeManifest(bytes.Replace(text, []byte(`"version": 1`), []byte(`"version": 2`), 1)); !errors.Is(err, ErrNewer) {
-		t.Errorf("of a later version: %v", err)
+		t.Errorf("decode a manifest of a later version: got %v", err)
 	}
 }
 
-// FuzzManifest: what is accepted is written as it was read.
+// FuzzManifest: a manifest that was decoded, encoded and decoded again is the same.
 func FuzzManifest(f *testing.F) {
 	text, err := example().encode()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Segments of checkpoints that are gone go when they are older than the retention; turns keep their numbers, facts stay.
+// Segments of dropped checkpoints are removed when they are older than the retention. Turns keep their numbers, and facts stay.
 func TestExpire(t *testing.T) {
 	r := newRepo(t, object.SHA1)
 	ctx := context.Background()
@@ -70,7 +70,7 @@ func TestExpire(t *testing.T) {
 		}
 	}
 	if got := strings.TrimSpace(git(t, r.Dir(), "rev-list", "--count", head.String())); got != "1" {
-		t.Errorf("commits of the transcript after gc: got %s, want 1: history still has what was dropped", got)
+		t.Errorf("commits of the transcript after gc: got %s, want 1, because older commits would still have the dropped records", got)
 	}
 	if n := expire(false); n != 0 {
 		t.Errorf("records that a second gc dropped: got %d, want none", n)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// letters makes a text that no scanner of this repository takes for a secret of ours.
+// letters returns a text that secret scanners of this repository do not report.
 func letters(n int) string { return strings.Repeat("a1B2c3D4e5F6g7H8i9J0", 20)[:n] }
 
 func TestSecretsOfKnownShapesAreTakenOut(t *testing.T) {
@@ -45,10 +45,10 @@ func TestSecretsOfKnownShapesAreTakenOut(t *testing.T) {
 	} {
 		got, n := Redact(text)
 		if got != want || n == 0 {
-			t.Errorf("%q\n got %q (%d)\nwant %q", text, got, n, want)
+			t.Errorf("redact %q\n got %q (%d)\nwant %q", text, got, n, want)
 		}
 		if again, n := Redact(got); again != got || n != 0 {
-			t.Errorf("%q becomes %q, and then %q", text, got, again)
+			t.Errorf("redact %q: got %q, and the second time %q", text, got, again)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestWhatIsNoSecretStays(t *testing.T) {
 		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----", "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "passwordless login", "bearer of bad news, and of a longword",
 	} {
 		if got, n := Redact(text); got != text || n != 0 {
-			t.Errorf("%q becomes %q", text, got)
+			t.Errorf("redact %q, which has no secret: got %q", text, got)
 		}
 	}
 }
@@ -86,12 +86,12 @@ func TestJSONKeepsItsShape(t *testing.T) {
 	} {
 		got, n, err := RedactJSON([]byte(in))
 		if err != nil || string(got) != want || (n > 0) != strings.Contains(want, "[redacted") {
-			t.Errorf("%s\n got %s, %d, %v\nwant %s", in, got, n, err, want)
+			t.Errorf("redact %s\n got %s, %d, %v\nwant %s", in, got, n, err, want)
 		}
 	}
 	for _, in := range []string{"", "{", `{"a":}`, `{} {}`, "x"} {
 		if _, _, err := RedactJSON([]byte(in)); err == nil {
-			t.Errorf("%q is taken for JSON", in)
+			t.Errorf("invalid JSON %q was accepted", in)
 		}
 	}
 }
@@ -103,17 +103,17 @@ func FuzzRedactJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		out, n, err := RedactJSON(in)
 		if json.Valid(in) != (err == nil) {
-			t.Fatalf("valid: %v, but %v", json.Valid(in), err)
+			t.Fatalf("redact JSON that is valid: %v, got error %v", json.Valid(in), err)
 		}
 		if err != nil {
 			return
 		}
 		if !json.Valid(out) {
-			t.Fatalf("%q becomes %q", in, out)
+			t.Fatalf("redact %q: got invalid JSON %q", in, out)
 		}
 		again, more, err := RedactJSON(out)
 		if err != nil || n == 0 && string(again) != string(out) {
-			t.Fatalf("%q, then %q (%d), %v", out, again, more, err)
+			t.Fatalf("redact the redacted %q: got %q (%d), %v", out, again, more, err)
 		}
 	})
 }
@@ -123,7 +123,7 @@ func FuzzMergeObjects(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		merged, err := mergeObjects(a, b)
 		if err == nil && json.Valid(a) && json.Valid(b) && !json.Valid(merged) {
-			t.Fatalf("%q and %q become %q", a, b, merged)
+			t.Fatalf("merge of %q and %q: got invalid JSON %q", a, b, merged)
 		}
 	})
 }
@@ -131,10 +131,10 @@ func FuzzMergeObjects(f *testing.F) {
 func TestObjectsAreMerged(t *testing.T) {
 	for _, c := range [][3]string{
 		{`{}`, `{}`, `{}`}, {`{"a":1}`, `{"b":2}`, `{"a":1,"b":2}`}, {`{"b":1,"a":{"x":1}}`, `{"a":{"y":2},"c":[3]}`, `{"b":1,"a":{"y":2},"c":[3]}`},
-		{`{"a":1}` + "\n" + `{"a":2,"b":1}`, `{"c":3}`, `{"a":2,"b":1,"c":3}`}, // two lines, as git notes merge leaves them
+		{`{"a":1}` + "\n" + `{"a":2,"b":1}`, `{"c":3}`, `{"a":2,"b":1,"c":3}`}, // two lines, as git notes merge writes them
 	} {
 		if got, err := mergeObjects([]byte(c[0]), []byte(c[1])); err != nil || string(got) != c[2] {
-			t.Errorf("%s and %s become %s, %v", c[0], c[1], got, err)
+			t.Errorf("merge of %s and %s: got %s, %v", c[0], c[1], got, err)
 		}
 	}
 }

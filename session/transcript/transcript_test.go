@@ -24,7 +24,7 @@ func git(t *testing.T, dir string, args ...string) string {
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		t.Fatalf("git %s failed: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
@@ -64,18 +64,18 @@ func TestRecordsAreThereForGit(t *testing.T) {
 `
 		id := regexp.MustCompile(`"id":"[0-9A-Z]{26}",`)
 		if got := id.ReplaceAllString(git(t, r.Dir(), "show", done.Ref+":2026-11-22/"+string(p)+".jsonl"), ""); got != want {
-			t.Errorf("got\n%s", got)
+			t.Errorf("files of the transcript: got\n%s", got)
 		}
 		if got := git(t, r.Dir(), "log", "--format=%s", done.Ref); got != "record: 1 lines\nrecord: 1 lines\nrecord: 2 lines\n" {
-			t.Errorf("log:\n%s", got)
+			t.Errorf("git log of the transcript:\n%s", got)
 		}
 		if got := git(t, r.Dir(), "ls-tree", "-r", "--name-only", done.Ref); got != "2026-11-22/"+string(p)+".jsonl\n2026-11-23/none.jsonl\n" {
-			t.Errorf("files:\n%s", got)
+			t.Errorf("git ls-tree of the transcript:\n%s", got)
 		}
 		git(t, r.Dir(), "fsck", "--strict")
 		for id, want := range map[session.CheckpointID]int64{p: 3, "": 1, session.NewCheckpointID(at): 0} {
 			if n, err := countOf(r, "work", id); n != want || err != nil {
-				t.Errorf("%q has %d lines, %v", id, n, err)
+				t.Errorf("lines of %q: got %d, %v", id, n, err)
 			}
 		}
 		if n, err := countOf(r, "none", p); n != 0 || err != nil {
@@ -94,7 +94,7 @@ func TestRecordIsAllOrNothing(t *testing.T) {
 		}
 	}
 	if id, err := r.Ref("refs/afs/transcript/work"); !id.IsZero() || err != nil {
-		t.Errorf("%s is there, %v", id, err)
+		t.Errorf("ref of the transcript after the refused record: got %s, %v", id, err)
 	}
 }
 
@@ -109,10 +109,10 @@ func TestLongTranscriptsAreCut(t *testing.T) {
 		}
 	}
 	if n, err := countOf(r, "work", p); n != 8 || err != nil {
-		t.Errorf("%d lines, %v", n, err)
+		t.Errorf("lines of the transcript: got %d, %v", n, err)
 	}
 	if names := strings.Count(git(t, r.Dir(), "ls-tree", "-r", "--name-only", "refs/afs/transcript/work"), "\n"); names != 3 {
-		t.Errorf("%d files", names)
+		t.Errorf("files of the transcript: got %d", names)
 	}
 	git(t, r.Dir(), "fsck", "--strict")
 }
@@ -132,7 +132,7 @@ func TestRecordersAtTheSameTime(t *testing.T) {
 	}
 	wg.Wait()
 	if n, err := countOf(r, "work", ""); n != 20 || err != nil {
-		t.Errorf("%d lines, %v", n, err)
+		t.Errorf("lines of the transcript: got %d, %v", n, err)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestNotes(t *testing.T) {
 	git(t, dir, "init", "-q", "-b", "main")
 	gitDir := filepath.Join(dir, ".git")
 	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{}`)}); !errors.Is(err, ErrNoCommit) {
-		t.Errorf("without a commit: %v", err)
+		t.Errorf("note in a repository without a commit: got %v", err)
 	}
 	git(t, dir, "commit", "-q", "--allow-empty", "-m", "one")
 	git(t, dir, "commit", "-q", "--allow-empty", "-m", "two")
@@ -161,10 +161,10 @@ func TestNotes(t *testing.T) {
 			t.Errorf("git notes show after the note %s: got %s", c.json, got)
 		}
 		if got := strings.TrimSpace(git(t, dir, "notes", "--ref=agent", "list", head)); got != n.Note {
-			t.Errorf("note %s, want %s", n.Note, got)
+			t.Errorf("id of the note: got %s, want %s", n.Note, got)
 		}
 		if !json.Valid([]byte(git(t, dir, "cat-file", "blob", n.Note))) {
-			t.Errorf("%s: no JSON", c.json)
+			t.Errorf("note of the invalid JSON %s was accepted", c.json)
 		}
 	}
 	for _, r := range []NoteRequest{{Ref: "a..b"}, {Ref: ""}, {Ref: "-x y"}} {
@@ -183,7 +183,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// countOf is how many lines belong to a checkpoint.
+// countOf returns the number of lines that belong to a checkpoint.
 func countOf(r *session.Repo, name string, p session.CheckpointID) (n int64, err error) {
 	lines, _, err := Read(r, name, nil)
 	for _, l := range lines {

@@ -98,7 +98,7 @@ func FuzzParseMerged(f *testing.F) {
 	f.Fuzz(func(t *testing.T, out []byte) {
 		m, err := ParseMerged(out)
 		if err == nil && len(m.Conflicted()) > len(m.Conflicts) {
-			t.Errorf("%d conflicted paths of %d conflicts", len(m.Conflicted()), len(m.Conflicts))
+			t.Errorf("got %d conflicted paths of %d conflicts", len(m.Conflicted()), len(m.Conflicts))
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// What was adopted of one session remote is known of it, and of no other.
+// Adopted refs are recorded for the session remote that they were adopted from, and for no other.
 func TestAdopt(t *testing.T) {
 	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {

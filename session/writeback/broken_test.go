@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A ref whose file a power cut has emptied was not removed by anybody: the session remote still has it.
+// A ref file that is empty after a power failure does not count as a removed ref, so the session remote keeps its ref.
 func TestBrokenRefs(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, p.origin.Path)

@@ -22,8 +22,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// place is an origin, a store of its commits and trees without contents, a git directory with a working tree that borrows
-// from it as a mount's does, and the session's repository.
+// place is a mounted remote, a blobless store of it, a git directory with a working tree that has the store as its alternate, as that
+// of a mount has, and the session's repository.
 type place struct {
 	t       testing.TB
 	origin  *gittest.Repo
@@ -41,7 +41,7 @@ func run(t testing.TB, dir string, stdin string, args ...string) string {
 	t.Helper()
 	out, err := try(t, dir, stdin, args...)
 	if err != nil {
-		t.Fatalf("git %v: %v\n%s", args, err, out)
+		t.Fatalf("git %v failed: %v\n%s", args, err, out)
 	}
 	return out
 }
@@ -88,7 +88,7 @@ func newPlace(t testing.TB, f object.Format) *place {
 	run(t, p.work, "", "update-ref", "refs/remotes/origin/main", p.base.String())
 	run(t, p.work, "", "update-ref", "refs/heads/main", p.base.String())
 	run(t, p.work, "", "pack-refs", "--all")
-	run(t, p.work, "", "read-tree", "HEAD") // nothing is checked out: a mount would show it
+	run(t, p.work, "", "read-tree", "HEAD") // no files are checked out, because a mount would show them
 	return p
 }
 
@@ -107,7 +107,7 @@ func (p *place) open() (*session.Repo, error) {
 	return repo, err
 }
 
-// commit changes a file as a user does and gives the commit. Files that were not touched are not in the way.
+// commit changes a file as a user does, and returns the new commit. It ignores the files that are not checked out.
 func (p *place) commit(name, content string, args ...string) object.ID {
 	p.t.Helper()
 	file := filepath.Join(p.work, name)
@@ -124,7 +124,7 @@ func (p *place) commit(name, content string, args ...string) object.ID {
 	return object.MustID(run(p.t, p.work, "", "rev-parse", "HEAD"))
 }
 
-// Provide and Missing stand for fetch.Store: contents come from the origin into the store.
+// Provide and Missing have the signatures of those of fetch.Store: they fetch contents from the mounted remote into the store.
 func (p *place) Missing(ids []object.ID) []object.ID {
 	packs, err := odb.Open(p.store+"/objects", p.format)
 	if err != nil {
@@ -154,7 +154,7 @@ func (p *place) Provide(ctx context.Context, wanted, along []object.ID) error {
 	return nil
 }
 
-// pollWatch stands for the daemon's watch: it looks at a directory's time.
+// pollWatch replaces the daemon's inotify watch: it polls the mtime of a directory.
 func pollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), bool, error) {
 	var mu sync.Mutex
 	watched := map[string]os.FileInfo{}
@@ -238,14 +238,14 @@ func TestCarrier(t *testing.T) {
 			}
 			one := p.commit("d/new.txt", "one")
 			start := time.Now()
-			await.Until(t, "the commit", func() bool { return p.inSession("refs/heads/main") == one.String() })
+			await.Until(t, "the commit is in the session repository", func() bool { return p.inSession("refs/heads/main") == one.String() })
 			t.Logf("carried within %v", time.Since(start))
 			if p.repo.Owned(p.base) {
 				t.Error("a commit of the mounted remote was copied into the session's repository")
 			}
-			// Rewritten, branched, tagged, noted, removed, and packed.
+			// An amended commit, a new branch, a tag, a note, a removed branch, and packed refs.
 			two := p.commit("d/new.txt", "two", "--amend")
-			await.Until(t, "the amended commit", func() bool { return p.inSession("refs/heads/main") == two.String() })
+			await.Until(t, "the amended commit is in the session repository", func() bool { return p.inSession("refs/heads/main") == two.String() })
 			if kept := p.kept(); len(kept) != 1 || kept[0] != one.String() {
 				t.Errorf("kept refs after an amended commit: got %v, want %v", kept, one)
 			}
@@ -274,7 +274,7 @@ func TestCarrier(t *testing.T) {
 			run(t, p.work, "", "tag", "-d", "light")
 			// feature could not be created as long as feature/x existed.
 			run(t, p.work, "", "branch", "feature", three.String())
-			await.Until(t, "a branch in place of another", func() bool { return p.inSession("refs/heads/feature") == three.String() })
+			await.Until(t, "branch feature replaces branch feature/x", func() bool { return p.inSession("refs/heads/feature") == three.String() })
 			if got := p.inSession("refs/heads/feature/x") + p.inSession("refs/tags/light"); got != "" {
 				t.Errorf("refs that were removed in the mount still exist: %s", got)
 			}
@@ -337,6 +337,7 @@ func TestCarrierOfALostObject(t *testing.T) {
 }
 
 // If the git directory cannot be read, no ref counts as removed.
+// A missing git directory is a failure, and does not remove refs of the session repository.
 func TestCarrierWithoutGitDirectory(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	var failure atomic.Pointer[error]
@@ -355,7 +356,7 @@ func TestCarrierWithoutGitDirectory(t *testing.T) {
 		t.Errorf("refs/heads/main: got %q, want %s", got, one)
 	}
 	os.Rename(p.git+".away", p.git)
-	await.Until(t, "recovery", func() bool { return *failure.Load() == nil })
+	await.Until(t, "the copier works again", func() bool { return *failure.Load() == nil })
 }
 
 // Refs that do not belong to the session are not copied: fetched tags, and branches with the values of the remote.
@@ -395,7 +396,7 @@ func TestCloneable(t *testing.T) {
 				defer os.Rename(p.origin.Path+".away", p.origin.Path)
 				into := filepath.Join(t.TempDir(), "clone")
 				if out, err := try(t, "/", "", "clone", "-q", p.session, into); err != nil {
-					t.Fatalf("clone: %v: %s", err, out)
+					t.Fatalf("git clone failed: %v: %s", err, out)
 				}
 				if got := run(t, into, "", "rev-parse", "origin/"+branch); got != want.String() {
 					t.Errorf("branch %s of the clone: got %s, want %v", branch, got, want)
@@ -405,7 +406,7 @@ func TestCloneable(t *testing.T) {
 				}
 				for _, dir := range []string{into, p.session} {
 					if out, err := try(t, dir, "", "fsck", "--strict"); err != nil || strings.Contains(out, "missing") {
-						t.Errorf("fsck %s: %v: %s", dir, err, out)
+						t.Errorf("git fsck in %s: %v: %s", dir, err, out)
 					}
 				}
 			}

@@ -20,47 +20,47 @@ func TestDivergence(t *testing.T) {
 	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")
-	await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
-	// Somebody else commits there.
+	await.Until(t, "the first commit is pushed", func() bool { return to.ref("refs/heads/main") == one.String() })
+	// Another user pushes a commit to the branch.
 	theirs := run(t, to.dir, "", "-c", "user.name=b", "-c", "user.email=b@c", "commit-tree", "-p", one.String(), "-m", "theirs", one.String()+"^{tree}")
 	run(t, to.dir, "", "update-ref", "refs/heads/main", theirs)
 	two := p.commit("a", "two")
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
-	await.Until(t, "ours beside theirs", func() bool { return to.ref(diverged) == two.String() })
-	wantSync(t, q) // all is there
+	await.Until(t, "our commit is pushed beside theirs", func() bool { return to.ref(diverged) == two.String() })
+	wantSync(t, q) // everything is pushed
 	want := []Diverged{{Ref: "refs/heads/main", There: "refs/heads/main", Ours: diverged}}
 	if st := q.Status(); !slices.Equal(st.Diverged, want) {
 		t.Errorf("diverged refs: got %+v, want %+v", st.Diverged, want)
 	}
 	if got := to.ref("refs/heads/main"); got != theirs {
-		t.Fatalf("theirs is lost: %s", got)
+		t.Fatalf("the other user's commit is lost: main is %s", got)
 	}
 	three := p.commit("a", "three")
-	await.Until(t, "ours going on", func() bool { return to.ref(diverged) == three.String() })
-	// A new process sees it the same way.
+	await.Until(t, "our next commit is pushed beside theirs", func() bool { return to.ref(diverged) == three.String() })
+	// A new process reports the same diverged refs.
 	q = p.reopen(q, to, QueueOptions{})
 	wantSync(t, q)
 	if st := q.Status(); !slices.Equal(st.Diverged, want) {
 		t.Errorf("diverged refs as another process sees them: got %+v, want %+v", st.Diverged, want)
 	}
-	// Merged: all is well.
+	// After a merge of their commit, no ref is diverged.
 	run(t, p.work, "", "fetch", "-q", to.dir, "main")
 	run(t, p.work, "", "merge", "-q", "-m", "both", "FETCH_HEAD")
 	merged := run(t, p.work, "", "rev-parse", "HEAD")
-	await.Until(t, "the merge", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
+	await.Until(t, "the merge is pushed", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged) != 0 {
 		t.Errorf("status after the merge: got %+v, want no diverged ref", st)
 	}
-	// Removed there, by whomever: it is sent again. Removed here while moved there: theirs stays.
+	// A ref that was removed on the session remote is pushed again. If it was removed here and moved there, theirs stays.
 	run(t, to.dir, "", "update-ref", "-d", "refs/heads/main")
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != merged || len(q.Status().Notices) == 0 {
-		t.Errorf("a lost ref is %q; %q", got, q.Status().Notices)
+		t.Errorf("ref that was removed on the session remote: got %q; notices %q", got, q.Status().Notices)
 	}
 }
 
-// The session's own refs, moved by another machine.
+// Another machine moves the session's own refs.
 func TestTaken(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, p.origin.Path)
@@ -95,23 +95,23 @@ func TestTaken(t *testing.T) {
 	set(meta, first, ours)
 	p.checkpoint("manual")
 	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
-		t.Errorf("sync: %v", err)
+		t.Errorf("sync of a lane that another machine has: got %v", err)
 	}
 	lane := session.SegmentRef(sessionName, "main", 1)
 	if got := to.ref(lane); got != before.Commit.String() {
-		t.Errorf("a checkpoint was sent to a lane that another machine has: %s", got)
+		t.Errorf("a checkpoint was pushed to a lane that another machine has: %s", got)
 	}
-	await.Until(t, "the news", func() bool { mu.Lock(); defer mu.Unlock(); return len(taken) > 0 })
+	await.Until(t, "the take-over is reported", func() bool { mu.Lock(); defer mu.Unlock(); return len(taken) > 0 })
 	if taken[0] != (Taken{Ref: meta, Theirs: theirs}) || !repo.Owned(theirs) {
-		t.Errorf("told %v, here: %v", taken, repo.Owned(theirs))
+		t.Errorf("reported refs: got %v; their commit was fetched: %v", taken, repo.Owned(theirs))
 	}
-	// Ours goes on top of theirs: settled.
+	// Our metadata becomes a successor of theirs, which ends the divergence.
 	set(meta, ours, commit(p.session, theirs.String()))
 	wantSync(t, q)
 	if n := len(taken); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("the take-over was reported %d times", n)
 	}
-	// A repository that has lost its refs removes nothing there.
+	// A repository that has lost all its refs removes none on the session remote.
 	q.Close()
 	for _, ref := range strings.Fields(run(t, p.session, "", "for-each-ref", "--format=%(refname)")) {
 		run(t, p.session, "", "update-ref", "-d", ref)
@@ -121,6 +121,6 @@ func TestTaken(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := q.Sync(ctx, nil); !errors.Is(err, errNoMeta) || to.ref(lane) == "" {
-		t.Errorf("sync without refs: %v", err)
+		t.Errorf("sync without refs: got %v", err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Neither the user's nor the machine's git configuration may have a say.
+	// Ignore the git configuration of the user and of the machine.
 	home, err := os.MkdirTemp("", "writeback-home")
 	if err != nil {
 		panic(err)
@@ -37,16 +37,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// far is a session remote.
+// far is a session remote for tests.
 type far struct {
 	t      testing.TB
 	dir    string
 	url    string
-	server *gittest.Server // nil: a path
-	kept   string          // where the remote that was opened last keeps its state
+	server *gittest.Server // nil if the session remote is reached by path
+	kept   string          // state directory of the remote that was opened last
 }
 
-// newFar makes an empty session remote, or with the history of a repository.
+// newFar creates a session remote that is empty or has the history of a repository.
 func newFar(t testing.TB, kind string, f object.Format, from string) *far {
 	t.Helper()
 	root := t.TempDir()
@@ -82,12 +82,12 @@ func newFar(t testing.TB, kind string, f object.Format, from string) *far {
 	return r
 }
 
-// own makes the plain names those of the session.
+// own makes the session the owner of the plain branch names.
 func (r *far) own() {
 	run(r.t, r.dir, "", "update-ref", session.OwnerRef, run(r.t, r.dir, sessionName+"\n", "hash-object", "-w", "--stdin"))
 }
 
-// disown makes the session remote one that people use.
+// disown makes the plain branch names belong to users, not to the session.
 func (r *far) disown() { run(r.t, r.dir, "", "update-ref", "-d", session.OwnerRef) }
 
 func (r *far) ref(name string) string {
@@ -111,7 +111,7 @@ func (r *far) open(o transport.Options) *thin.Remote {
 	return far
 }
 
-// queue begins one. It is closed before the remote, and can be earlier.
+// queue starts a queue, which is closed before the remote, or earlier by the test.
 func (p *place) queue(to *far, o QueueOptions) *Queue {
 	p.t.Helper()
 	repo, err := p.open()
@@ -139,13 +139,13 @@ func (p *place) queue(to *far, o QueueOptions) *Queue {
 	return q
 }
 
-// carried waits for the copier.
+// carried waits until the copier has copied main with the value id.
 func (p *place) carried(id object.ID) {
 	p.t.Helper()
-	await.Until(p.t, "the carrier", func() bool { return p.inSession("refs/heads/main") == id.String() })
+	await.Until(p.t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == id.String() })
 }
 
-// syncAll waits for a queue, with patience.
+// syncAll syncs a queue with a long timeout.
 func syncAll(t testing.TB, q *Queue) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -153,23 +153,23 @@ func syncAll(t testing.TB, q *Queue) error {
 	return q.Sync(ctx, nil)
 }
 
-// awaitFailure waits until a queue has tried, and told that it could not.
+// awaitFailure waits until a push of the queue has failed and the status reports the failure.
 func awaitFailure(t testing.TB, q *Queue) {
 	t.Helper()
-	await.Until(t, "a failure", func() bool { return q.Status().Failure != nil })
+	await.Until(t, "the status reports a failure", func() bool { return q.Status().Failure != nil })
 }
 
 func wantSync(t testing.TB, q *Queue) {
 	t.Helper()
 	if err := syncAll(t, q); err != nil {
-		t.Fatalf("sync: %v (%+v)", err, q.Status())
+		t.Fatalf("sync failed: %v (status %+v)", err, q.Status())
 	}
 	if st := q.Status(); st.Pending != 0 || st.Failure != nil || st.LastSync.IsZero() {
-		t.Fatalf("after sync: %+v", st)
+		t.Fatalf("status after sync: got %+v", st)
 	}
 }
 
-// checkpoint makes a checkpoint of a tree, as a capturer does: a state, and a commit behind the checkpoint before.
+// checkpoint creates a checkpoint of a tree as a capturer does: a checkpoint state, and a commit on top of the previous checkpoint.
 func (p *place) checkpoint(reason string) session.Checkpoint {
 	p.t.Helper()
 	repo, err := p.open()
@@ -200,7 +200,7 @@ func (p *place) checkpoint(reason string) session.Checkpoint {
 	return checkpoint
 }
 
-// ingest puts what was fetched into a store of its own.
+// ingest stores fetched objects in a new object store.
 func (p *place) ingest(resp *transport.FetchResponse) *odb.Store {
 	p.t.Helper()
 	defer resp.Pack.Close()
@@ -215,7 +215,7 @@ func (p *place) ingest(resp *transport.FetchResponse) *odb.Store {
 	return into
 }
 
-// reopen is another process that goes on.
+// reopen closes the queue and opens another, as a new process does.
 func (p *place) reopen(q *Queue, to *far, o QueueOptions) *Queue {
 	q.Close()
 	return p.queue(to, o)

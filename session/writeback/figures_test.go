@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// What is sent is counted, what is refused, and what does not arrive.
+// The figures count pushed refs, refused refs and failed pushes.
 func TestFigures(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
@@ -19,7 +19,7 @@ func TestFigures(t *testing.T) {
 	wantSync(t, q)
 	quiet := q.Figures()
 	if quiet.Pushes < 1 || quiet.Refs < 1 || quiet.Bytes < 100 || quiet.Took <= 0 || quiet.Failures != 0 || quiet.Refused != 0 {
-		t.Errorf("after a push: %+v", quiet)
+		t.Errorf("figures after a push: got %+v", quiet)
 	}
 
 	hook := filepath.Join(to.dir, "hooks", "pre-receive")
@@ -28,11 +28,11 @@ func TestFigures(t *testing.T) {
 	}
 	p.carried(p.commit("a", "two"))
 	if err := syncAll(t, q); err == nil {
-		t.Error("what is refused is synced")
+		t.Error("sync succeeded although the push was refused")
 	}
 	refused := q.Figures()
 	if refused.Refused <= quiet.Refused || refused.Failures <= quiet.Failures || refused.Bytes <= quiet.Bytes || refused.Refs != quiet.Refs {
-		t.Errorf("after a refusal: %+v, before %+v", refused, quiet)
+		t.Errorf("figures after a refusal: got %+v, before %+v", refused, quiet)
 	}
 	if err := os.Remove(hook); err != nil {
 		t.Fatal(err)
@@ -40,15 +40,15 @@ func TestFigures(t *testing.T) {
 
 	to.server.Down()
 	q.Wake()
-	await.Until(t, "a failure", func() bool { return q.Figures().Failures > refused.Failures })
+	await.Until(t, "a failure is counted", func() bool { return q.Figures().Failures > refused.Failures })
 	if now := q.Figures(); now.Refs != refused.Refs {
-		t.Errorf("without a session remote: %+v, before %+v", now, refused)
+		t.Errorf("figures without a session remote: got %+v, before %+v", now, refused)
 	}
 	if err := to.server.Up(); err != nil {
 		t.Fatal(err)
 	}
 	wantSync(t, q)
 	if now := q.Figures(); now.Refs <= refused.Refs || now.Pushes <= refused.Pushes || now.Took <= refused.Took {
-		t.Errorf("in the end: %+v, before %+v", now, refused)
+		t.Errorf("figures in the end: got %+v, before %+v", now, refused)
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// await waits until a ref of the session remote is id; "": until it is gone.
+// await waits until a ref of the session remote has the value id, or, if id is "", until it does not exist.
 func (r *far) await(ref, id string) {
 	r.t.Helper()
 	await.Until(r.t, ref+" is "+id, func() bool { return r.ref(ref) == id })
 }
 
-// Branches and tags of a session remote that people use are theirs: the session's have other names, and may be rewritten.
+// On a session remote with plain branches of users, the session's branches and tags have other names, and may be rewritten.
 func TestPlainNamesOfOthersStay(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
@@ -39,7 +39,7 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 	run(t, p.work, "", "branch", "feature")
 	to.await(session.TagsPrefix(sessionName)+"v1", amended.String())
 	to.await(ours("feature"), amended.String())
-	// git has no branches feature and feature/x at the same time, here or there.
+	// git cannot have the branches feature and feature/x at the same time, in either repository.
 	run(t, p.work, "", "branch", "-m", "feature", "feature/x")
 	to.await(ours("feature/x"), amended.String())
 	to.await(ours("feature"), "")
@@ -54,12 +54,12 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 	now := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
 	now = strings.Join(slices.DeleteFunc(strings.Split(now, "\n"), func(line string) bool { return strings.Contains(line, "refs/heads/afs/") }), "\n")
 	if now != before {
-		t.Errorf("branches and tags of the people:\n%s\nwere\n%s", now, before)
+		t.Errorf("branches and tags of users:\ngot %s\nwant %s", now, before)
 	}
 	if st := q.Status(); len(st.Diverged) > 0 || st.Layout.Pattern() != "afs/s1/{branch}" {
-		t.Errorf("status: %+v", st)
+		t.Errorf("status: got %+v", st)
 	}
-	// A branch of theirs where ours are to be: all the rest goes on, and ours is there under another name.
+	// A user's branch named afs makes names below afs/ impossible: the session's branches are pushed under other names.
 	run(t, p.work, "", "branch", "blocked", amended.String())
 	to.await(ours("blocked"), amended.String())
 	for _, ref := range strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads/afs")) {
@@ -72,11 +72,11 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
 	to.await(diverged, three.String())
 	if st := q.Status(); !slices.Contains(st.Diverged, Diverged{Ref: "refs/heads/main", There: ours("main"), Ours: diverged, InWay: "refs/heads/afs"}) {
-		t.Errorf("diverged refs: %+v", st.Diverged)
+		t.Errorf("diverged refs: got %+v", st.Diverged)
 	}
 }
 
-// Of many sessions that come upon an empty session remote one gets the plain names.
+// If several sessions push to an empty session remote at once, exactly one becomes the owner of the plain names.
 func TestOneSessionOwnsPlainNames(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
@@ -115,7 +115,7 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 	for _, s := range all {
 		wantSync(t, s.queue)
 		if st := s.queue.Status(); len(st.Diverged) > 0 || len(st.Refused) > 0 {
-			t.Errorf("session %s: %+v", s.name, st)
+			t.Errorf("status of session %s: got %+v", s.name, st)
 		} else if st.Layout.Own {
 			owners = append(owners, s.name)
 		} else {
@@ -132,7 +132,7 @@ func TestOneSessionOwnsPlainNames(t *testing.T) {
 	}
 }
 
-// Notes of all sessions are one: what two have noted at the same time is merged, there and in the mounts.
+// All sessions share one notes ref: notes that two sessions add at the same time are merged, on the session remote and in the mounts.
 func TestNotesAreMerged(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestNotesAreMerged(t *testing.T) {
 			to.await(ref, first)
 			note(to.dir, "theirs")
 			second := note(p.work, "ours again")
-			await.Until(t, "the merge", func() bool {
+			await.Until(t, "the notes are merged", func() bool {
 				out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
 				return err == nil && strings.Contains(out, "theirs") && strings.Contains(out, "ours again")
 			})
@@ -174,23 +174,23 @@ func TestNotesAreMerged(t *testing.T) {
 				t.Errorf("note in the mount %q, on the session remote %q", here, there)
 			}
 			if st := q.Status(); len(st.Diverged) > 0 {
-				t.Errorf("status: %+v", st)
+				t.Errorf("status: got %+v", st)
 			}
-			// They are not rewound, or removed there.
+			// Notes are never rewound or removed on the session remote.
 			tip := to.ref(ref)
 			run(t, p.work, "", "update-ref", "-d", ref)
-			await.Until(t, "the removal", func() bool { return p.inSession(ref) == "" })
+			await.Until(t, "the notes are removed here", func() bool { return p.inSession(ref) == "" })
 			wantSync(t, q)
 			if got := to.ref(ref); got != tip {
-				t.Errorf("notes that were removed here are %q there, want %q", got, tip)
+				t.Errorf("notes on the session remote after their removal here: got %q, want %q", got, tip)
 			}
 			third := note(p.work, "new beginning")
-			await.Until(t, "notes that were begun anew", func() bool {
+			await.Until(t, "new notes after the removal are merged", func() bool {
 				_, err := try(t, to.dir, "", "merge-base", "--is-ancestor", third, ref)
 				return err == nil
 			})
 			if _, err := try(t, to.dir, "", "merge-base", "--is-ancestor", tip, ref); err != nil {
-				t.Errorf("notes begun anew have replaced those that were there")
+				t.Errorf("new notes have replaced those on the session remote")
 			}
 			run(t, to.dir, "", "fsck", "--strict")
 		})
@@ -222,7 +222,7 @@ grep -q %[1]s pushed || exit 0
 	}
 	q := p.queue(to, QueueOptions{})
 	note(p.work, "agent", "ours")
-	await.Until(t, "the merge of all three", func() bool {
+	await.Until(t, "the notes of all three sessions are merged", func() bool {
 		out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
 		return err == nil && strings.Contains(out, "of the winner") && strings.Contains(out, "of another loser") && strings.Contains(out, "ours")
 	})
@@ -231,10 +231,10 @@ grep -q %[1]s pushed || exit 0
 	if own := session.DivergedRef(q.o.Session, ref); err != nil || !strings.Contains(string(pushed), own) {
 		t.Errorf("pushes after a lost race: got %s, want one of %s", pushed, own)
 	} else if got := to.ref(own); got != "" {
-		t.Errorf("%s after the merge: got %s, want none", own, got)
+		t.Errorf("ref %s after the merge: got %s, want none", own, got)
 	}
 	if got := to.ref(other); got == "" {
-		t.Errorf("%s was removed, which is for its session to do", other)
+		t.Errorf("ref %s was removed, but only its own session may remove it", other)
 	}
 	if st := q.Status(); len(st.Diverged) > 0 || st.Pending > 0 {
 		t.Errorf("status after the merge: got %d diverged, %d pending, want none", len(st.Diverged), st.Pending)
@@ -261,7 +261,7 @@ func TestMergeNote(t *testing.T) {
 			return []byte(s)
 		}
 		if got := string(mergeNote(end(c.base), end(c.ours), end(c.theirs))); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+			t.Errorf("case %s: got %q, want %q", c.what, got, c.want)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A commit whose whole tree is one of a branch that only the mounted remote has, as a cherry-pick makes it, arrives with it.
+// A commit with the same tree as a commit of a branch that only the mounted remote has, as after a cherry-pick, is pushed with its tree.
 func TestATreeOfSomebodyElsesBranch(t *testing.T) {
 	for _, kind := range []string{"path", "http"} {
 		t.Run(kind, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestATreeOfSomebodyElsesBranch(t *testing.T) {
 			p.carried(picked)
 			wantSync(t, q)
 			if got := to.ref("refs/heads/main"); got != picked.String() {
-				t.Errorf("main is %q, want %s", got, picked)
+				t.Errorf("main on the session remote: got %q, want %s", got, picked)
 			}
 			run(t, to.dir, "", "fsck", "--strict")
 		})

@@ -26,42 +26,42 @@ func TestQueue(t *testing.T) {
 				p.copier(RefCopierOptions{})
 				one := p.commit("d/new.txt", "one")
 				q := p.queue(to, QueueOptions{})
-				await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
+				await.Until(t, "the first commit is pushed", func() bool { return to.ref("refs/heads/main") == one.String() })
 				checkpoint := p.checkpoint("manual")
 				start := time.Now()
 				two := p.commit("two.txt", "two")
-				await.Until(t, "the second commit", func() bool { return to.ref("refs/heads/main") == two.String() })
+				await.Until(t, "the second commit is pushed", func() bool { return to.ref("refs/heads/main") == two.String() })
 				t.Logf("on the session remote within %v", time.Since(start))
 				wantSync(t, q)
 				if got := to.ref(session.SegmentRef(sessionName, "main", 1)); got != checkpoint.Commit.String() || !q.Has(checkpoint) {
-					t.Errorf("checkpoint %v is %q there", checkpoint.Commit, got)
+					t.Errorf("ref of checkpoint %v on the session remote: got %q", checkpoint.Commit, got)
 				}
 				if st := q.Status(); st.Mode != ModeShared {
-					t.Errorf("mode %q", st.Mode)
+					t.Errorf("mode of the session remote: got %q", st.Mode)
 				}
-				// Rewritten: the remote's branch is as we left it, so it follows, and the old tip is kept.
+				// After an amend, the branch on the remote still has the value that we pushed, so it is moved, and the old commit is kept.
 				three := p.commit("two.txt", "three", "--amend")
 				run(t, p.work, "", "branch", "topic")
 				run(t, p.work, "", "tag", "-a", "-m", "v", "v1")
-				await.Until(t, "the amended commit", func() bool { return to.ref("refs/heads/main") == three.String() })
-				await.Until(t, "the tag", func() bool { return to.ref("refs/tags/v1") != "" })
+				await.Until(t, "the amended commit is pushed", func() bool { return to.ref("refs/heads/main") == three.String() })
+				await.Until(t, "the tag is pushed", func() bool { return to.ref("refs/tags/v1") != "" })
 				wantSync(t, q)
 				kept := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(objectname)", session.KeptPrefix(sessionName)))
 				if !slices.Contains(kept, two.String()) {
-					t.Errorf("kept there: %v, want %v", kept, two)
+					t.Errorf("kept commits on the session remote: got %v, want %v", kept, two)
 				}
 				run(t, p.work, "", "branch", "-D", "topic")
-				await.Until(t, "the removal", func() bool { return to.ref("refs/heads/topic") == "" })
+				await.Until(t, "the branch is removed on the session remote", func() bool { return to.ref("refs/heads/topic") == "" })
 				run(t, to.dir, "", "fsck", "--strict")
 				if p.repo.Owned(p.base) {
-					t.Error("the base is owned")
+					t.Error("the base commit counts as owned")
 				}
 			})
 		}
 	}
 }
 
-// Whether a push whose answer was lost has been done is found out, also when the ref has gone on by then.
+// If the response of a push was lost, the queue finds out whether the push was done, also if the ref has moved since.
 func TestLostAnswer(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
@@ -72,11 +72,11 @@ func TestLostAnswer(t *testing.T) {
 	wantSync(t, q)
 	isPost := func(r gittest.Request) bool { return r.Method == "POST" }
 	cut := to.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, Match: isPost, Times: 1})
-	// Behind that push nothing goes, however many requests a busy machine makes it try before.
+	// No push succeeds after that one, independent of the number of requests that a busy machine sends before it.
 	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Match: func(r gittest.Request) bool { return cut.Hits() > 0 && r.Method != "POST" }})
 	two := p.commit("a", "two")
 	p.carried(two)
-	await.Until(t, "a push without an answer", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
+	await.Until(t, "a push is done, and its response is lost", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
 	q.Close()
 	three := p.commit("a", "three", "--amend")
 	p.carried(three)
@@ -88,8 +88,8 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// A server may finish a push when the process that sent it is gone and its successor has looked already. The successor knows
-// the value as the session's own.
+// A server may finish a push after the process that sent it has ended and its successor has listed the refs. The successor recognizes
+// the value as one that the session pushed.
 func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
@@ -98,7 +98,7 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	one := p.commit("a", "one")
 	p.carried(one)
 	wantSync(t, q)
-	// The first push from here on waits for the second, which goes on when the first has moved the branch.
+	// The next push waits in a hook for the one after it, which continues when the first has moved the branch.
 	hook := "#!/bin/sh\n" +
 		"if mkdir first 2>/dev/null; then until [ -e second ]; do sleep 0.01; done; exit 0; fi\n" +
 		"if mkdir second 2>/dev/null; then while [ \"$(git rev-parse refs/heads/main)\" = " + one.String() + " ]; do sleep 0.01; done; fi\n"
@@ -107,7 +107,7 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	}
 	two := p.commit("a", "two")
 	p.carried(two)
-	await.Until(t, "a push that the server does not finish", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
+	await.Until(t, "a push waits in the server", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
 	q.Close()
 	three := p.commit("a", "three", "--amend")
 	p.carried(three)
@@ -121,7 +121,7 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	}
 }
 
-// A queue that ends at any moment, and remotes that break off, lose nothing and do nothing twice.
+// If a queue ends at any moment or connections break, no value is lost and none is pushed twice.
 func TestQueueEndsAnywhere(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
@@ -145,7 +145,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 		case 2:
 			fault = to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Skip: i % 3})
 		}
-		time.Sleep(time.Duration(i*i%60) * time.Millisecond) // some moment, none in particular
+		time.Sleep(time.Duration(i*i%60) * time.Millisecond) // different moments
 		q.Close()
 		if fault != nil {
 			fault.Remove()
@@ -158,19 +158,19 @@ func TestQueueEndsAnywhere(t *testing.T) {
 		t.Errorf("status after the push: got %+v, want no diverged ref, no moved ref and no notice", st)
 	}
 	if got := to.ref("refs/heads/main"); got != tips[len(tips)-1].String() {
-		t.Errorf("main is %s", got)
+		t.Errorf("main on the session remote: got %s", got)
 	}
 	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-25", session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
 		if id != checkpoints[len(checkpoints)-1-i].Commit.String() {
-			t.Errorf("checkpoint %d from the end is %s", i, id)
+			t.Errorf("checkpoint %d from the end: got %s", i, id)
 		}
 	}
-	// Every value came once: what a ref was moved to it was not moved to again.
+	// Each value was pushed once: no ref was moved to the same value twice.
 	seen := map[string]bool{}
 	for _, id := range strings.Fields(run(t, to.dir, "", "log", "-g", "--format=%H", "refs/heads/main")) {
 		if seen[id] {
-			t.Errorf("main came to %s twice", id)
+			t.Errorf("main was moved to %s twice", id)
 		}
 		seen[id] = true
 	}
@@ -193,12 +193,12 @@ func FuzzLedger(f *testing.F) {
 		}
 		again, err := parseLedger(object.SHA1, l.encode())
 		if err != nil || !reflect.DeepEqual(again.refs, l.refs) || again.remote != l.remote || again.mode != l.mode {
-			t.Errorf("%q read as %+v, then as %+v (%v)", text, l, again, err)
+			t.Errorf("ledger %q was read as %+v, then as %+v (%v)", text, l, again, err)
 		}
 	})
 }
 
-// How long a commit takes to a session remote that is 50 ms away.
+// The benchmark measures the time until a commit is on a session remote with a round-trip time of 50 ms.
 func TestDelay(t *testing.T) {
 	for _, kind := range []string{"http", "ssh"} {
 		p := newPlace(t, object.SHA1)
@@ -209,7 +209,7 @@ func TestDelay(t *testing.T) {
 		for i := range 4 {
 			id := p.commit("a", fmt.Sprint(i))
 			start := time.Now()
-			await.Until(t, "the commit", func() bool { return to.ref("refs/heads/main") == id.String() })
+			await.Until(t, "the commit is pushed", func() bool { return to.ref("refs/heads/main") == id.String() })
 			t.Logf("%s, commit %d: %v", kind, i, time.Since(start))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A ref that somebody else has moved is that no more when ours was put on top of theirs: it is waited for.
+// A ref that another writer has moved does not count as moved any more once our value is a successor of theirs, so Sync waits for it.
 func TestReachWaitsForWhatWasSettled(t *testing.T) {
 	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
 	if err != nil {
@@ -45,7 +45,7 @@ func TestReachWaitsForWhatWasSettled(t *testing.T) {
 	} {
 		q.moved.set(map[string]object.ID{ref: moved})
 		if err := q.Reach(ctx, ref); !errors.Is(err, want) {
-			t.Errorf("moved to %s: %v, want %v", moved, err, want)
+			t.Errorf("sync with the ref moved to %s: got %v, want %v", moved, err, want)
 		}
 	}
 }

@@ -31,10 +31,10 @@ func TestRefusals(t *testing.T) {
 	}
 	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
-	// A protected branch does not hold the checkpoints up.
+	// A protected branch does not delay checkpoints.
 	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
 	one := p.commit("a", "one")
-	await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
+	await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == one.String() })
 	checkpoint := p.checkpoint("manual")
 	err := syncAll(t, q)
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "protected") {
@@ -45,7 +45,7 @@ func TestRefusals(t *testing.T) {
 	}
 	remove()
 	wantSync(t, q)
-	// All is refused.
+	// The server refuses all refs.
 	remove = hook("pre-receive", "echo closed today >&2; exit 1")
 	two := p.commit("a", "two")
 	p.carried(two)
@@ -55,9 +55,9 @@ func TestRefusals(t *testing.T) {
 	remove()
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != two.String() {
-		t.Errorf("main is %s", got)
+		t.Errorf("main on the session remote: got %s", got)
 	}
-	// Rewriting is forbidden: ours goes beside.
+	// The server refuses non-fast-forward updates: our branch is pushed beside.
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "true")
 	three := p.commit("a", "three", "--amend")
 	p.carried(three)
@@ -66,22 +66,22 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("diverged refs where rewriting is forbidden: got %+v, want refs/heads/main", st.Diverged)
 	}
 	if got := to.ref(session.DivergedRef(sessionName, "refs/heads/main")); got != three.String() || to.ref("refs/heads/main") != two.String() {
-		t.Errorf("ours is %s there", got)
+		t.Errorf("our branch on the session remote: got %s", got)
 	}
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "false")
 	q = p.reopen(q, to, QueueOptions{})
 	wantSync(t, q)
-	// So is removal.
+	// The server also refuses deletions.
 	run(t, to.dir, "", "config", "receive.denyDeletes", "true")
 	run(t, p.work, "", "branch", "gone", "HEAD")
-	await.Until(t, "a branch", func() bool { return to.ref("refs/heads/gone") != "" })
+	await.Until(t, "the branch is pushed", func() bool { return to.ref("refs/heads/gone") != "" })
 	run(t, p.work, "", "branch", "-D", "gone")
-	await.Until(t, "the removal", func() bool { return p.inSession("refs/heads/gone") == "" })
+	await.Until(t, "the copier has removed the branch", func() bool { return p.inSession("refs/heads/gone") == "" })
 	wantSync(t, q)
-	// No access.
+	// The server refuses authentication.
 	deny := to.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "u", Pass: "secret"})
 	four := p.commit("a", "four")
-	await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == four.String() })
+	await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == four.String() })
 	if err := syncAll(t, q); !errors.Is(err, transport.ErrAuth) {
 		t.Errorf("sync: %v", err)
 	}
@@ -92,7 +92,7 @@ func TestRefusals(t *testing.T) {
 	wantSync(t, q)
 }
 
-// While the session remote is away everything waits, and then arrives once, in order.
+// While the session remote is unreachable everything stays pending, and is then pushed once and in order.
 func TestOutage(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
@@ -111,27 +111,27 @@ func TestOutage(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if err := q.Sync(ctx, nil); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, transport.ErrUnreachable) {
-		t.Errorf("sync without a remote: %v", err)
+		t.Errorf("sync without a remote: got %v", err)
 	}
-	q.Close() // and nothing is forgotten
+	q.Close() // pending refs must survive a new process
 	if err := to.server.Up(); err != nil {
 		t.Fatal(err)
 	}
 	q = p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	if to.ref("refs/heads/main") != last.String() || !q.Has(checkpoints[9]) {
-		t.Error("not all is there")
+		t.Error("not everything was pushed")
 	}
 	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-10", session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
 		if id != checkpoints[9-i].Commit.String() {
-			t.Errorf("checkpoint %d from the end is %s", i, id)
+			t.Errorf("checkpoint %d from the end: got %s", i, id)
 		}
 	}
 	run(t, to.dir, "", "fsck", "--strict")
 }
 
-// A session remote whose disk is full says so, and gets all when there is room.
+// A session remote with a full disk causes a failure in the status, and receives everything once it has space.
 func TestFullRemote(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	dir := t.TempDir()
@@ -155,7 +155,7 @@ func TestFullRemote(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := q.Sync(ctx, nil); err == nil {
-		t.Error("all was taken by a full disk")
+		t.Error("sync to a full disk succeeded")
 	}
 	if st := q.Status(); st.Failure == nil || !strings.Contains(st.Failure.Error(), "No space") || st.Pending == 0 {
 		t.Errorf("status with a full disk: got %+v, want pending refs and the failure \"No space\"", st)

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// An empty session remote gets the history first, in one request to the mounted remote.
+// An empty session remote receives the history first, which takes one request to the mounted remote.
 func TestSeed(t *testing.T) {
 	for _, kind := range []string{"path", "http"} {
 		t.Run(kind, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSeed(t *testing.T) {
 			to := newFar(t, kind, object.SHA1, "")
 			p.copier(RefCopierOptions{})
 			one := p.commit("d/new.txt", "one")
-			await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
+			await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == one.String() })
 			checkpoint := p.checkpoint("manual")
 			q := p.queue(to, QueueOptions{Origin: origin})
 			defer q.Close()
@@ -40,14 +40,14 @@ func TestSeed(t *testing.T) {
 			}
 			run(t, to.dir, "", "fsck", "--strict")
 			if n := len(serve.Log().Requests()); n > 5 {
-				t.Errorf("%d requests to the mounted remote:\n%s", n, serve.Log())
+				t.Errorf("got %d requests to the mounted remote:\n%s", n, serve.Log())
 			}
 			into := filepath.Join(t.TempDir(), "clone")
 			run(t, "/", "", "clone", "-q", to.dir, into)
 			if left, _ := filepath.Glob(filepath.Join(q.o.Dir, "*")); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+				t.Errorf("temporary files after the seed: %v", left)
 			}
-			// A file of a commit that is not in that history.
+			// A file of a commit that is not in the pushed history.
 			run(t, p.origin.Path, "", "branch", "side", "main")
 			side, err := p.origin.Commit("side", map[string]gittest.File{"side.txt": {Data: []byte("from the side")}}, "side")
 			if err != nil {
@@ -64,7 +64,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// A server of old that cannot be asked what it has, and has nothing.
+// An empty session remote with an old server, which cannot list objects.
 func TestSeedUnasked(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
@@ -75,11 +75,11 @@ func TestSeedUnasked(t *testing.T) {
 	q := p.queue(to, QueueOptions{})
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != one.String() || q.Status().Mode != ModeSeed {
-		t.Errorf("main is %q; %+v", got, q.Status())
+		t.Errorf("main on the session remote: got %q; status %+v", got, q.Status())
 	}
 }
 
-// A mounted remote that cannot give its history is not asked for it again and again, and who waits is told.
+// If the mounted remote cannot send its history, the queue does not request it repeatedly, and Sync returns the failure.
 func TestSeedFails(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
@@ -99,7 +99,7 @@ func TestSeedFails(t *testing.T) {
 	q := p.queue(to, QueueOptions{Origin: origin})
 	for range 3 {
 		if err := syncAll(t, q); err == nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("sync: %v", err)
+			t.Errorf("sync without the history: got %v", err)
 		}
 	}
 	p.carried(p.commit("a", "two"))
@@ -107,14 +107,14 @@ func TestSeedFails(t *testing.T) {
 		t.Errorf("status without the history: got %+v, want pending refs and a failure in seed mode", st)
 	}
 	if n := broken.Hits(); n != 1 {
-		t.Errorf("the mounted remote was asked %d times", n)
+		t.Errorf("the mounted remote received %d requests, want 1", n)
 	}
 	broken.Remove()
 	q = p.reopen(q, to, QueueOptions{Origin: origin})
 	wantSync(t, q)
 }
 
-// A history that came to the session remote in another way than by a try that ended well is no trouble any more.
+// After a failed seed, the queue notices that the history was pushed to the session remote by other means, and continues.
 func TestSeededOtherwise(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})

@@ -15,7 +15,7 @@ import (
 
 const baseURL = "https://git.example/app.git"
 
-// An empty session remote gets owned objects alone, in a container that stock git servers take, and has all refs in it.
+// In thin mode an empty session remote receives only owned objects and all refs, in a container: a commit that stock git servers accept.
 func TestThin(t *testing.T) {
 	for _, kind := range []string{"path", "http", "ssh"} {
 		for _, f := range formatsOf(kind) {
@@ -29,27 +29,27 @@ func TestThin(t *testing.T) {
 				q := p.queue(to, QueueOptions{BaseURL: baseURL})
 				wantSync(t, q)
 				if !q.Has(checkpoint) || q.Status().Mode != ModeThin {
-					t.Errorf("after sync: %+v", q.Status())
+					t.Errorf("status after sync: got %+v", q.Status())
 				}
 				if st := q.Status().Traffic; st.Sent == 0 || st.Received == 0 || st.Seeded != 0 {
-					t.Errorf("traffic %+v, want bytes sent and received, and none for seeding", st)
+					t.Errorf("traffic: got %+v, want bytes sent and received, and none for seeding", st)
 				}
 				refs := run(t, to.dir, "", "for-each-ref", "--format=%(refname)")
 				if refs != thin.Ref(sessionName) {
-					t.Errorf("refs of the session remote: %s", refs)
+					t.Errorf("refs of the session remote: got %s", refs)
 				}
 				run(t, to.dir, "", "fsck", "--strict")
 				if _, err := try(t, to.dir, "", "cat-file", "-e", p.base.String()); err == nil {
-					t.Errorf("the session remote has the base")
+					t.Errorf("the session remote has the objects of the base")
 				}
-				// Another machine sees the same refs, and gets their objects.
+				// Another machine lists the same refs, and can fetch their objects.
 				other := to.open(transport.Options{})
 				seen, err := other.Refs(t.Context(), []string{"refs/heads/", session.LanePrefix(sessionName)})
 				if err != nil || len(seen.List) != 2 || seen.List[1].ID != one {
-					t.Fatalf("refs seen elsewhere: %+v, %v", seen.List, err)
+					t.Fatalf("refs that another machine lists: got %+v, %v", seen.List, err)
 				}
 				if base := other.Base(); base.URL != baseURL || len(base.Commits) != 1 || base.Commits[0] != p.base {
-					t.Errorf("base seen elsewhere: %+v, want %s at %s", base, p.base, baseURL)
+					t.Errorf("base that another machine reads: got %+v, want %s at %s", base, p.base, baseURL)
 				}
 				resp, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{one, checkpoint.Commit}})
 				if err != nil {
@@ -58,29 +58,29 @@ func TestThin(t *testing.T) {
 				into := p.ingest(resp)
 				for _, id := range []object.ID{one, checkpoint.Commit} {
 					if !into.Has(id) {
-						t.Errorf("%s did not come", id)
+						t.Errorf("object %s was not fetched", id)
 					}
 				}
 				var none transport.NotOurRef
 				if _, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{p.base}}); !errors.As(err, &none) || none.ID != p.base {
-					t.Errorf("fetch of the base: %v, want that it is not there", err)
+					t.Errorf("fetch of the base: got %v, want not found", err)
 				}
-				// A removed branch, and one that is new.
+				// A new branch is added to the refs, and removed again.
 				run(t, p.work, "", "branch", "-q", "side")
-				await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/side") != "" })
+				await.Until(t, "the copier has copied the change", func() bool { return p.inSession("refs/heads/side") != "" })
 				wantSync(t, q)
 				run(t, p.work, "", "branch", "-qD", "side")
-				await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/side") == "" })
+				await.Until(t, "the copier has copied the change", func() bool { return p.inSession("refs/heads/side") == "" })
 				wantSync(t, q)
 				if seen, err = to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); err != nil || len(seen.List) != 1 {
-					t.Errorf("refs after a branch was removed: %+v, %v", seen.List, err)
+					t.Errorf("refs after a branch was removed: got %+v, %v", seen.List, err)
 				}
 			})
 		}
 	}
 }
 
-// An ordinary ref of a session with a container can have moved since this process listed it. Its commit is not in the container.
+// An ordinary ref on the session remote may have moved since this process listed it, and its commit is not in the container.
 func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
@@ -97,14 +97,14 @@ func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 	for name, remote := range map[string]*thin.Remote{"sent the container": sender, "fetched the container": reader} {
 		resp, err := remote.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{moved}})
 		if err != nil {
-			t.Errorf("fetch by a process that %s: %v", name, err)
+			t.Errorf("fetch by a process that %s: got %v", name, err)
 		} else if !p.ingest(resp).Has(moved) {
-			t.Errorf("fetch by a process that %s: %s did not come", name, moved)
+			t.Errorf("fetch by a process that %s: commit %s was not fetched", name, moved)
 		}
 	}
 }
 
-// Each push sends what is new; small packs are joined, and what is sent in all stays in proportion.
+// Each push sends only new objects. Small packs are joined, and the total number of bytes stays proportional to the commits.
 func TestThinManyPushes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, "")
@@ -115,14 +115,14 @@ func TestThinManyPushes(t *testing.T) {
 	const pushes = 40
 	for i := range pushes {
 		p.carried(p.commit("a", fmt.Sprint(i+1)))
-		if i == 20 { // another process goes on
+		if i == 20 { // another process continues
 			q = p.reopen(q, to, QueueOptions{BaseURL: baseURL})
 		}
 		wantSync(t, q)
 	}
 	packs := strings.Fields(run(t, to.dir, "", "ls-tree", "--name-only", thin.Ref(sessionName), "pack/"))
 	if len(packs) == 0 || len(packs) > 33 {
-		t.Errorf("%d packs after %d pushes, want 33 at most", len(packs), pushes)
+		t.Errorf("got %d packs after %d pushes, want at most 33", len(packs), pushes)
 	}
 	if n := q.Status().Traffic.Sent; n > 2<<20 {
 		t.Errorf("%d bytes were sent for %d small commits", n, pushes)
@@ -131,7 +131,7 @@ func TestThinManyPushes(t *testing.T) {
 	resp, err := to.open(transport.Options{}).Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.inSession("refs/heads/main"))}})
 	if err == nil {
 		resp.Pack.Close()
-		t.Errorf("a fetch of what no listing has told of goes to the session remote itself, and it has it")
+		t.Errorf("fetch of a commit that is in no listing: the session remote has the commit outside of the container")
 	}
 	other := to.open(transport.Options{})
 	if _, err := other.Refs(t.Context(), []string{"refs/heads/"}); err != nil {
@@ -154,7 +154,7 @@ func TestThinManyPushes(t *testing.T) {
 	}
 }
 
-// Two machines that push at once do not overwrite each other: the second finds out, and puts its work beside.
+// Two machines that push at once do not overwrite each other: the second notices, and pushes its refs under other names.
 func TestThinMovedByOthers(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
@@ -163,7 +163,7 @@ func TestThinMovedByOthers(t *testing.T) {
 	p.carried(one)
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	wantSync(t, q)
-	// Another machine moves the container: here by a push of its own.
+	// Another machine moves the container by a push.
 	other := to.open(transport.Options{})
 	push, err := other.OpenPush(t.Context(), nil)
 	if err != nil {
@@ -180,11 +180,11 @@ func TestThinMovedByOthers(t *testing.T) {
 	wantSync(t, q)
 	seen, err := to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"})
 	if err != nil || len(seen.List) != 2 || seen.List[0].ID != two || seen.List[1].Name != "refs/heads/theirs" {
-		t.Errorf("refs after both: %+v, %v", seen.List, err)
+		t.Errorf("refs after both pushes: got %+v, %v", seen.List, err)
 	}
 }
 
-// After checkpoints were dropped the container holds only what is still named.
+// After checkpoints were dropped, the container has only objects that are reachable from its refs.
 func TestThinRewrite(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
@@ -195,10 +195,10 @@ func TestThinRewrite(t *testing.T) {
 	wantSync(t, q)
 	run(t, p.work, "", "commit", "-q", "--amend", "--allow-empty", "-m", "other")
 	p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
-	wantSync(t, q) // a push under way would take the place of the one that Rewrite asks for
+	wantSync(t, q) // a push in progress would count as the one that Rewrite requests
 	kept, err := q.o.Repo.Refs(session.KeptPrefix(sessionName))
 	if err != nil || len(kept) != 1 {
-		t.Fatalf("kept %v, %v", kept, err)
+		t.Fatalf("kept commits: got %v, %v", kept, err)
 	}
 	if _, err := thin.Rewrite(to.kept); err != nil {
 		t.Fatal(err)
@@ -220,11 +220,11 @@ func TestThinRewrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.ingest(resp).Has(dropped) {
-		t.Errorf("%s is in the container though nothing names it", dropped)
+		t.Errorf("object %s is in the container, but not reachable from a ref", dropped)
 	}
 }
 
-// A session stays in the mode that it began in, and thin is for remotes that other machines can read.
+// A session keeps the mode that it started with, and thin mode requires a mounted remote that other machines can read.
 func TestThinOrNot(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	p.copier(RefCopierOptions{})
@@ -251,23 +251,23 @@ func TestThinOrNot(t *testing.T) {
 		wantSync(t, q)
 		q.Close()
 		if got := q.Status().Mode; got != c.want {
-			t.Errorf("%s: mode %q, want %q", c.name, got, c.want)
+			t.Errorf("case %s: got mode %q, want %q", c.name, got, c.want)
 		}
 		c.o.Base = ModeSeed
 		q = p.queue(to, c.o)
 		wantSync(t, q)
 		if got := q.Status().Mode; got != c.want {
-			t.Errorf("%s: mode after it was opened again %q, want %q", c.name, got, c.want)
+			t.Errorf("case %s: got mode %q after a new start, want %q", c.name, got, c.want)
 		}
 		q.Close()
 	}
 	q := p.queue(newFar(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
 	if err := syncAll(t, q); !errors.Is(err, errNoBase) {
-		t.Errorf("shared with a session remote that lacks the base: %v", err)
+		t.Errorf("shared mode with a session remote that lacks the base: got %v", err)
 	}
 }
 
-// formatsOf are the object formats that a kind of session remote is tried with; ssh takes its time.
+// formatsOf returns the object formats that a kind of session remote is tested with; ssh is slow, so it has one.
 func formatsOf(kind string) []object.Format {
 	if kind == "ssh" {
 		return []object.Format{object.SHA1}
