@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// forever is how long replies let the kernel cache entries and attributes. Changes that the kernel does not make
-// itself are invalidated explicitly (Server.Invalidate).
+// forever is the time for which replies let the kernel cache entries and attributes. Changes that the kernel does not
+// make itself are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
 // fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with EROFS
@@ -86,8 +86,8 @@ func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut)
 	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
 }
 
-// stateless returns ENOSYS if the kernel has the capability, and then opens without requests. Otherwise it lets the
-// open succeed with flags and without a file handle.
+// stateless returns ENOSYS if the kernel has the given capability, since such a kernel then opens without requests.
+// Otherwise the open succeeds with flags and without a file handle.
 func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32) raw.Status {
 	if f.kernel&capability != 0 {
 		return raw.ENOSYS
@@ -120,7 +120,7 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 		status, expected = raw.EIO, false
 	}
 	if op.ofData() && status == raw.Status(syscall.ESTALE) {
-		expected = false // the kernel knows the node of an open file, so the tree must have it
+		expected = false // ESTALE is a fault: the kernel knows the node of an open file, so the tree must have the node
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))

@@ -31,7 +31,7 @@ type redirects struct {
 	binds   sync.WaitGroup // counts the goroutines that mount
 
 	mu sync.Mutex
-	// the directories that are being redirected, by name
+	// binding contains the directories that are being redirected, by name.
 	binding map[place]*redirect
 	threads map[uint32]bool // threads that mount, whose look-ups do not wait
 }

@@ -41,7 +41,7 @@ func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 // sizes). keep reports whether the kernel may cache the attributes.
 func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 	if !isFile(a.Mode) {
-		return a, a.Size >= 0 // the kernel takes the size of anything but a regular file from any reply
+		return a, a.Size >= 0 // except for regular files, the kernel takes the size from any reply
 	}
 	if f.sizes.hidesSize(a.Node, a.Size >= 0) {
 		a.Size = 0

@@ -216,7 +216,7 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
-// before reports whether a WRITE of an earlier round than round is in progress. The caller holds mu.
+// before reports whether a WRITE of a round with a lower number than round is in progress. The caller holds mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {
