@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// killWait is how long program.wait waits for the output pipes to be closed, which children of a killed program
-	// may still have open. It is also the time between stop and kill.
+	// killWait is the time that program.wait waits for the output pipes to be closed, because children of a killed
+	// program may still have them open. It is also the time between stop and kill.
 	killWait = time.Second
 	// maxLogLine is the maximum length in bytes of a logged line of standard error.
 	maxLogLine = 1 << 10
@@ -41,7 +41,7 @@ type program struct {
 	limit  time.Duration
 	timer  *time.Timer // kills the program when limit has passed
 	late   atomic.Bool // the timer has killed the program
-	undo   func() bool // removes the call of stop that cancelling the context causes
+	undo   func() bool // cancels the registration by which the end of the context calls stop
 	killed sync.Once
 	over   atomic.Bool // the process was reaped, so its PID may belong to another process
 }
@@ -97,8 +97,8 @@ func (g *program) stop() {
 	time.AfterFunc(killWait, g.kill)
 }
 
-// wait reaps the process and returns its error, which is nil if it exits with 0. Before, the caller must close the
-// input and read all output that it needs.
+// wait reaps the process and returns its error, which is nil if it exits with 0. Before calling wait, the caller must
+// close the input and read all output that it needs.
 func (g *program) wait() error {
 	err := g.cmd.Wait()
 	g.over.Store(true)

@@ -33,17 +33,17 @@ import (
 )
 
 const (
-	// idleTime is how long an idle process is kept. While it runs, the mount cannot be unmounted, because the working
-	// directory of the process is in the mount.
+	// idleTime is the time for which an idle process is kept. While the process runs, the mount cannot be unmounted,
+	// because the working directory of the process is in the mount.
 	idleTime = 15 * time.Second
-	// patience is how long a file waits for busy processes before another process is started.
+	// patience is the time that a file waits for busy processes before another process is started.
 	patience = time.Second
 	// maxProcesses is the maximum number of processes of one command.
 	maxProcesses = 4
 	// maxOneShots is the maximum number of one-shots, including runs of iconv(1), at the same time.
 	maxOneShots = 8
-	// startPause is how long no process is started after a start has failed. In this time requests fail with the same
-	// error.
+	// startPause is the time after a failed start in which no process is started. Requests in this time fail with the
+	// error of that start.
 	startPause = time.Second
 	// maxBatch is the maximum number of files that a process delays at the same time.
 	maxBatch = 1000
