@@ -83,7 +83,7 @@ func expandStream(id object.ID, content []byte) []byte {
 	const head = keyword + "\x00" // as in git, the keyword includes the NUL of the C string
 	expansion := ": " + id.String() + " $"
 	out, changed := make([]byte, 0, len(content)+256), false
-	held := 0    // offset in out from which on git's filter still buffers its output
+	held := 0    // offset in out: git's filter still buffers the output from here on
 	matched := 0 // number of bytes of head that have matched and are not in out yet
 	for i := 0; i < len(content); {
 		if matched == 0 && held == len(out) {

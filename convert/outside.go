@@ -5,7 +5,7 @@ import "maps"
 // Outside holds the rules and macros of attributes files outside the tree. It is immutable.
 type Outside struct {
 	above *File   // rules of the git directory's file, which take precedence over the tree's files
-	below []*File // rules of the user's, then of the machine's file, over which the tree's files take precedence
+	below []*File // rules of the user's file, then of the machine's; the tree's files take precedence over both
 	// macros has the macros of the files in below, at index 0, and those of above, at index 1.
 	macros [2]map[string][]assignment
 	root   *File // the macros to use if the tree has no file in its root directory

@@ -8,7 +8,7 @@ import (
 // blank has the characters that separate words. They include CR, so a CR at the end of a line is ignored.
 const blank = " \t\r\n"
 
-// macroPrefix is how a line begins that defines a macro.
+// macroPrefix is the beginning of a line that defines a macro.
 const macroPrefix = "[attr]"
 
 // parser collects the rules and macros of one attributes file.
@@ -16,7 +16,7 @@ type parser struct {
 	macrosMay bool // the file may define macros
 	fold      bool // patterns do not distinguish upper and lower case
 	rules     []rule
-	macros    map[string][]assignment // the last definition of a name wins
+	macros    map[string][]assignment // of several definitions of a name, the last one counts
 }
 
 // read parses a whole file. As in git, a NUL byte ends the file, and a file of maxFile bytes or more is ignored.

@@ -25,8 +25,8 @@ type identMode uint8
 
 const (
 	identNone   identMode = iota // $Id$ is not expanded
-	identStream                  // as in files that git streams
-	identWhole                   // as in files that git converts in memory
+	identStream                  // $Id$ is expanded as in files that git streams
+	identWhole                   // $Id$ is expanded as in files that git converts in memory
 )
 
 // Rule is the conversion of one file, as Decide returns it. Callers must first call Apply, then convert to the
