@@ -34,8 +34,8 @@ const (
 )
 
 // retire removes old packs whose objects are all in other packs: in the packs left, or in the pack joined, which may be
-// "". It first waits until no process reads packs of a listing from before the new pack, and then checks that the other
-// packs still exist. It returns the number of removed packs.
+// "". It first waits until no process reads packs that it has listed before the new pack existed, and then checks that
+// the other packs still exist. It returns the number of removed packs.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err

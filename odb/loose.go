@@ -196,7 +196,7 @@ func (r *looseReader) stream(w io.Writer) error {
 // elsewhereWriter marks the errors of w with elsewhere, so that they do not count as damage of the object.
 type elsewhereWriter struct{ w io.Writer }
 
-// Write writes p to w.
+// Write writes p to w and marks an error of w with elsewhere.
 func (w elsewhereWriter) Write(p []byte) (int, error) {
 	n, err := w.w.Write(p)
 	if err != nil {

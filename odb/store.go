@@ -446,7 +446,7 @@ type countingWriter struct {
 	n int64
 }
 
-// Write writes p to w.
+// Write writes p to w and adds the number of written bytes to n.
 func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)
