@@ -177,7 +177,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		for path, x := range changed[p.a] {
 			y, both := changed[p.b][path]
 			switch {
-			case slices.Contains(conflicts, path): // set in the next loop
+			case slices.Contains(conflicts, path): // the next loop sets the verdict of this path
 			case both && x.NewMode == y.NewMode && x.New == y.New:
 				set(path, control.VerdictSame)
 			case both:

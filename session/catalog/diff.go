@@ -35,7 +35,9 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		defer p.a.Close()
 	}
 	var from object.ID
-	if r.A != "" { // before a checkpoint of the current state is made, so that "@" is the newest one until now
+	// r.A is looked up before a checkpoint of the current state is made, so that "@" stands for the newest earlier
+	// checkpoint.
+	if r.A != "" {
 		a, err := p.a.Find(ctx, r.A)
 		if err != nil {
 			return reply, fault.ExplainSession("compare checkpoint", r.A, err)

@@ -46,14 +46,14 @@ func (o *opened) info() control.SessionInfo {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
 	i.Stale = o.stale(meta, time.Now())
-	if o.mount == nil && meta.Interrupted() { // its daemon died; the next mount records this transition
+	if o.mount == nil && meta.Interrupted() { // the daemon of the last mount died; the next mount records this transition
 		i.History = append(i.History, control.Transition{State: string(session.Paused),
 			Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
 	return i
 }
 
-// staleAfter is how long a session must be unchanged to be reported as stale.
+// staleAfter is the time for which a session must be unchanged to be reported as stale.
 const staleAfter = 7 * 24 * time.Hour
 
 // stale reports whether a session is not mounted and has been unchanged for staleAfter. The parameter now is the current time.
@@ -146,7 +146,7 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 		}
 		o, err := openHome(t, false)
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) { // it is the home of a mount without a session
+			if !errors.Is(err, fs.ErrNotExist) { // fs.ErrNotExist means that the home belongs to a mount without a session
 				h.Log.Warn("read session", zap.String("home", filepath.Join(h.Dir(), id)), zap.Error(err))
 			}
 			t.Unlock()

@@ -241,7 +241,8 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 func (all *Catalog) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
 	add := func(name, remote string, at time.Time) {
-		// Sessions older than that are removed by the next command that empties the trash.
+		// Sessions that were deleted longer ago are removed by the next command that empties the trash, so they are not
+		// listed.
 		if time.Since(at) <= trash.Keep {
 			reply.Deleted = append(reply.Deleted, control.DeletedSession{Name: name, Remote: remote, At: at.UTC(), Until: at.Add(trash.Keep).UTC()})
 		}
