@@ -35,9 +35,9 @@ type Builder struct {
 
 // level is one of the directories that contain the current path of the walk.
 type level struct {
-	path  string     // with a slash at its end; "" for the root
-	tree  *Tree      // its entry in the cache tree
-	dir   *Directory // its entry in the untracked cache
+	path  string     // path of the directory with a slash at its end; "" for the root
+	tree  *Tree      // entry of the directory in the cache tree
+	dir   *Directory // entry of the directory in the untracked cache
 	start int        // number of index entries that precede the directory's first one
 }
 

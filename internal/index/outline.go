@@ -16,7 +16,7 @@ import (
 var ErrNoOutline = errors.New("index can only be read completely")
 
 // Outline reads single entries of an index file when they are requested. A caller that needs few entries, or only the
-// cache tree, thus avoids parsing all of them.
+// cache tree, saves the time for parsing all entries.
 type Outline struct {
 	Tree *Tree // cache tree, as in Index; nil if there is none
 
@@ -166,7 +166,7 @@ func (o *Outline) extensions(at int) error {
 // Len returns the number of entries.
 func (o *Outline) Len() int { return o.count }
 
-// before returns a cursor at entry i.
+// before returns a cursor at the start of entry i.
 func (o *Outline) before(i int) cursor {
 	m := o.marks[i/markEvery]
 	c := cursor{m.at, bytes.Clone(m.path)}

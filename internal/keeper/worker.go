@@ -142,7 +142,7 @@ func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 	}
 }
 
-// Message returns the message that transmits s.
+// Message returns the message with which the supervisor sends s to a worker.
 func (s Start) Message() Message {
 	m := Message{StartServing: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
 	if s.Managed {

@@ -89,7 +89,7 @@ func parseLine(line string) (m Mount, ok bool) {
 	return m, true
 }
 
-// number parses a decimal number.
+// number parses a decimal number. It returns false if s is not a decimal number.
 func number(s string) (int, bool) {
 	n, err := strconv.Atoi(s)
 	return n, err == nil

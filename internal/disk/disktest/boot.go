@@ -39,6 +39,6 @@ func (u unsynced) OpenFile(path string, flag int, perm os.FileMode) (disk.File, 
 	return unsyncedFile{f}, nil
 }
 
-// Sync does nothing, and neither does DataSync.
+// Sync and DataSync do nothing.
 func (unsyncedFile) Sync() error     { return nil }
 func (unsyncedFile) DataSync() error { return nil }

@@ -192,10 +192,10 @@ func (c *CrashFS) Mkdir(path string, perm os.FileMode) error {
 	return err
 }
 
-// ReadDir implements disk.FS.
+// ReadDir implements disk.FS. It returns the entries on the host.
 func (c *CrashFS) ReadDir(path string) ([]os.DirEntry, error) { return disk.OS.ReadDir(path) }
 
-// Stat implements disk.FS.
+// Stat implements disk.FS. It returns the attributes on the host.
 func (c *CrashFS) Stat(path string) (os.FileInfo, error) { return disk.OS.Stat(path) }
 
 // Rename implements disk.FS and records the change of names.
@@ -222,7 +222,7 @@ func (c *CrashFS) Remove(path string) error {
 	return err
 }
 
-// BootID implements disk.FS.
+// BootID implements disk.FS. It returns the boot ID of the host.
 func (c *CrashFS) BootID() (string, error) { return disk.OS.BootID() }
 
 // SyncDir implements disk.FS. A rename into the directory or out of it is then on disk in both directories.
@@ -379,5 +379,5 @@ func pageOf(b []byte, off int64) []byte {
 	return b[min(off, int64(len(b))):min(off+page, int64(len(b)))]
 }
 
-// DataSync does the same as Sync.
+// DataSync records the contents of the file as synced, like Sync.
 func (f crashFile) DataSync() error { return f.Sync() }
