@@ -63,7 +63,7 @@ type Homes struct {
 
 // Home is a home whose lock this process holds.
 type Home struct {
-	// Homes is the directory that the home is in.
+	// Homes is the directory that contains the home.
 	Homes    Homes
 	id       string   // name of the home in mounts/
 	Dir      string   // path of the home

@@ -129,8 +129,8 @@ func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) err
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }
 
-// setRefs sets each ref for which the function which returns true to its value in there, which is the value on the
-// session remote.
+// setRefs sets refs to their values in there, which are their values on the session remote. It skips a ref if which
+// returns false for it.
 func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
 	var changes []session.RefChange
 	for ref, id := range there {

@@ -120,7 +120,8 @@ func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte
 		"-c", "core.fsmonitor=false"}, args...)
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = filepath.Clean(n.GitDir)
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...) // the same author as checkpoints
+	// The notes have the same author as checkpoints.
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...)
 	if n.Also != "" {
 		cmd.Env = append(cmd.Env, gitcmd.Alternates(n.Also))
 	}
