@@ -206,7 +206,7 @@ func TestLocksThatAreLeft(t *testing.T) {
 	}
 }
 
-// A store whose history is complete and has a commit-graph does not disturb a repository whose history is shallow.
+// A store with a complete history and a commit-graph does not change the history of a repository that is shallow.
 func TestCommitGraphBesideShallow(t *testing.T) {
 	dir := t.TempDir()
 	remote, err := gittest.New(filepath.Join(dir, "remote.git"), gittest.RepoOptions{})

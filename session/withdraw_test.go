@@ -39,7 +39,7 @@ func TestWithdraw(t *testing.T) {
 			t.Errorf("last transition: got %+v, want paused, not mounted", last)
 		}
 	}
-	// A lane that another machine holds stays.
+	// Withdraw does not change a lane that another writer holds.
 	if _, err := claim(r, first, nil); err != nil {
 		t.Fatal(err)
 	}

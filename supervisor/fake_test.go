@@ -22,12 +22,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// The test's executable is also the supervisor and the workers that it tests: started as `NAME supervisor DIR` and `NAME
-// worker DIR`. DIR holds what steers them and what they leave:
+// TestMain runs the tests, or a supervisor or worker that is tested: the test's executable is started as `NAME supervisor DIR` and
+// `NAME worker DIR`. The files in DIR control these processes and record what they do:
 //
-//	crash, refuse   how many workers shall end before they serve, after and before they wait for their start
-//	events          a line of JSON for everything worth telling
-//	sock            where the worker of the moment answers
+//	crash, refuse   number of workers that end before they serve, after (crash) or before (refuse) they wait for the order to serve
+//	events          one line of JSON for each event
+//	sock            socket on which the present worker answers
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 {
 		switch dir := os.Args[2]; os.Args[1] {
@@ -40,14 +40,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// happening is a line of events.
+// happening is one line of the file events.
 type happening struct {
 	What    string
 	PID     int
 	Exe     string
 	Start   keeper.Start
-	Names   []string // of what was kept
-	Mounts  int      // that the kept memory tells of: one more with each worker
+	Names   []string // names of the descriptors
+	Mounts  int      // counter in the memory that stands for a mount; each worker adds 1
 	Reason  string
 	Version string
 }
@@ -64,7 +64,7 @@ func tell(dir string, h happening) {
 	f.Write(append(line, '\n'))
 }
 
-// countdown says whether the number in a file was more than zero, and takes one off.
+// countdown subtracts 1 from the number in a file. It reports whether the number was positive.
 func countdown(dir, name string) bool {
 	path := filepath.Join(dir, name)
 	text, _ := os.ReadFile(path)
@@ -107,7 +107,7 @@ func fakeDaemon(dir string) int {
 
 const fakeMount = "0a" + mountSuffix
 
-// fakeWorker keeps a socket, at which it does what it is told, and a memory that stands for a mount.
+// fakeWorker is a worker that carries out the commands that it receives on a socket. A memory file stands for a mount.
 func fakeWorker(dir string) int {
 	signal.Ignore(syscall.SIGTERM)
 	exe, err := os.Executable()
@@ -197,7 +197,7 @@ type fake struct {
 	silent atomic.Bool
 }
 
-// listen is what cmd/artifactfs does as well.
+// listen handles the messages of the supervisor, as package serving does in artifactfs.
 func (w *fake) listen() {
 	for {
 		m, _, err := w.conn.Receive()
@@ -227,7 +227,7 @@ func (w *fake) stop() {
 	os.Exit(0)
 }
 
-// answer does what a line says.
+// answer carries out the command in a line.
 func (w *fake) answer(c net.Conn) {
 	defer c.Close()
 	line, err := bufio.NewReader(c).ReadString('\n')

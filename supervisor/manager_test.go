@@ -19,15 +19,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// standIn does what a service manager does for a service with a store: sd_notify(3), FDSTORE=1 and its like, and passing
-// the store to the next start as systemd.exec(5) says.
+// standIn replaces a service manager with a descriptor store: it receives the messages of sd_notify(3), such as FDSTORE=1, and passes
+// the descriptors to the next process, as described in systemd.exec(5).
 type standIn struct {
 	*testing.T
 	socket *net.UnixConn
 	path   string
 
 	mu    sync.Mutex
-	store []keeper.Descriptor // as systemd's: of one name there may be two
+	store []keeper.Descriptor // as in systemd, two descriptors may have the same name
 	heard []keeper.Message
 }
 
@@ -89,7 +89,7 @@ func (m *standIn) read() {
 			})
 		}
 		m.mu.Unlock()
-		for _, fd := range fds { // of a barrier: the sender waits for that
+		for _, fd := range fds { // the sender of a barrier waits until its descriptor is closed
 			unix.Close(fd)
 		}
 	}
@@ -165,7 +165,7 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 		t.Errorf("descriptors in the store of the service manager: got %v, want %v", got, both)
 	}
 
-	// An upgrade leaves the service as it is.
+	// An upgrade keeps the process of the supervisor.
 	y.ask("upgrade " + y.copyExe("better"))
 	y.awaitEvent("serving", 3)
 	again := y.awaitEvent("supervisor", 3)

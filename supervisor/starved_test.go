@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// watched is a supervisor whose worker says nothing, with a clock and a meter of the test's.
+// watched is a supervisor whose worker sends no sign of life. The test controls its clock and its meter.
 type watched struct {
 	supervisor
 	now  time.Time
-	part float64 // of each tick in which the host does not let the worker run
+	part float64 // part of each tick in which the host does not let the worker run
 }
 
 func (w *watched) starved(_ int, passed time.Duration) time.Duration {
@@ -32,7 +32,7 @@ func newWatched(t *testing.T, limit time.Duration) *watched {
 	return w
 }
 
-// serve has another worker serve.
+// serve makes another worker the one that serves.
 func (w *watched) serve(t *testing.T) {
 	t.Helper()
 	conn, peer, err := keeper.Pair()
@@ -43,7 +43,8 @@ func (w *watched) serve(t *testing.T) {
 	w.worker = &worker{conn: conn, orderedAt: w.now, readyAt: w.now}
 }
 
-// replacedAfter lets time pass until the worker is killed, and returns how much that was; limit: it was not killed by then.
+// replacedAfter advances the clock until the worker is killed, and returns the elapsed time. It returns limit if the worker was not
+// killed before that.
 func (w *watched) replacedAfter(limit time.Duration) time.Duration {
 	began := w.now
 	for w.worker.killed == "" && w.now.Sub(began) < limit {
@@ -71,7 +72,7 @@ func TestSilentWorkerIsReplaced(t *testing.T) {
 	}
 }
 
-// A worker that starves for a while and then goes on is left alone.
+// A worker that could not run for a while and then continues is not killed.
 func TestStarvedWorkerIsKept(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	for range 5 {
@@ -118,7 +119,7 @@ func TestLimitsGrow(t *testing.T) {
 	}
 }
 
-// Workers that the watchdog kills before they serve are never the end of the mounts.
+// The supervisor does not give up because of workers that the watchdog kills before they serve.
 func TestHungWorkersAreNotCounted(t *testing.T) {
 	w := newWatched(t, 3*time.Second)
 	w.begun, w.served, w.manager, w.program.path = true, true, nil, "/nonexistent"
@@ -136,7 +137,8 @@ func TestHungWorkersAreNotCounted(t *testing.T) {
 	}
 }
 
-// The meter tells a thread that another keeps from its processor from one that is stopped and from one that sleeps.
+// The meter reports waiting time for a thread that other threads keep from its processor, and none for a thread that is stopped or
+// sleeps.
 func TestThreads(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -172,7 +174,7 @@ func TestThreads(t *testing.T) {
 	if err := syscall.Kill(stopped, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// Some of what a process did before it came to rest counts in the first look; in time there is a second without.
+	// The first measurement may include waiting time from before the process was stopped or slept. A later one does not.
 	during := func(pid int, enough func(starved, passed time.Duration) bool) (starved, passed time.Duration) {
 		m := &threads{}
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); {

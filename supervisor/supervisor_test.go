@@ -20,7 +20,7 @@ import (
 
 const patience = 30 * time.Second
 
-// try is a supervisor in a process of its own.
+// try is a supervisor that runs as a separate process.
 type try struct {
 	*testing.T
 	dir string
@@ -36,7 +36,7 @@ func newTry(t *testing.T, env ...string) *try {
 	return y
 }
 
-// launch starts the supervisor by a command, to which its arguments are added.
+// launch starts the supervisor with the command cmd, to which launch adds the arguments.
 func (y *try) launch(cmd *exec.Cmd, env ...string) {
 	y.Helper()
 	exe, err := os.Executable()
@@ -57,7 +57,8 @@ func (y *try) launch(cmd *exec.Cmd, env ...string) {
 	go func() { end <- cmd.Wait() }()
 }
 
-// clean ends all processes of the try. One that is just starting another may be quicker than we are, but not for ever.
+// clean kills all processes of the try. A process may start another one before it is killed, so clean repeats this until none is
+// left.
 func (y *try) clean() {
 	y.until("all processes have ended", func() bool {
 		pids := y.processes()
@@ -68,7 +69,7 @@ func (y *try) clean() {
 	})
 }
 
-// processes finds those that live by their arguments, which name the directory of the try.
+// processes returns the PIDs of the running processes of the try, which have its directory among their arguments.
 func (y *try) processes() (pids []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -82,13 +83,13 @@ func (y *try) processes() (pids []int) {
 	return pids
 }
 
-// ours says whether a process is one of the test's.
+// ours reports whether a process belongs to the try with the directory dir.
 func ours(pid int, dir string) bool {
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && strings.Contains(string(args), dir)
 }
 
-// events are what was told so far. A line may be seen before all of it is written.
+// events returns the events so far. It ignores a line that is not complete yet.
 func (y *try) events() (all []happening) {
 	text, _ := os.ReadFile(filepath.Join(y.dir, "events"))
 	for line := range bytes.Lines(text) {
@@ -122,7 +123,7 @@ func (y *try) until(what string, done func() bool) {
 	}
 }
 
-// awaitEvent gives the n-th of a kind, the first is 1.
+// awaitEvent waits for the n-th event of a kind and returns it. The first event has the number 1.
 func (y *try) awaitEvent(what string, n int) happening {
 	y.Helper()
 	y.until(fmt.Sprintf("%d times %s", n, what), func() bool { return len(y.of(what)) >= n })
@@ -136,12 +137,12 @@ func (y *try) set(name string, n int) {
 	}
 }
 
-// ask tells the worker something; what it answers, "" if it dies of it.
+// ask sends a command to the worker and returns its answer; "": the worker ended without an answer.
 func (y *try) ask(line string) string {
 	y.Helper()
 	c, err := net.Dial("unix", filepath.Join(y.dir, "sock"))
 	if err != nil {
-		y.Fatal(err) // somebody listens at any time
+		y.Fatal(err) // there is always a process that listens
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
@@ -157,7 +158,7 @@ func (y *try) kill(pid int, s syscall.Signal) {
 	}
 }
 
-// code waits for the end of the supervisor that was launched.
+// code waits for the end of the supervisor that was launched, and returns its exit code.
 func (y *try) code() int {
 	y.Helper()
 	select {
@@ -173,7 +174,7 @@ func (y *try) code() int {
 	}
 }
 
-// copyExe gives the executable another name, which tells it what to do.
+// copyExe copies the executable to a file with another name, on which its behavior depends, and returns the path.
 func (y *try) copyExe(name string) string {
 	y.Helper()
 	exe, err := os.ReadFile("/proc/self/exe")

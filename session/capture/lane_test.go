@@ -108,7 +108,7 @@ func TestGCBetweenCheckpoints(t *testing.T) {
 	w.write("a", "next")
 	q, _ := w.checkpoint(session.Manual)
 	if q.Prev != p.ID || q.Segment != 1 {
-		t.Errorf("checkpoint after the gc: got %+v", q)
+		t.Errorf("checkpoint after gc: got %+v, want segment 1 after %s", q, p.ID)
 	}
 	w.git(w.repo.Dir(), "fsck")
 }

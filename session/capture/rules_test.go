@@ -57,7 +57,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 		rules   capture.Rules
 		files   string
 		left    string
-		tracked string // of src/a.c
+		tracked string // expected contents of src/a.c
 	}{
 		{"by default", capture.Rules{MaxFileSize: 1000},
 			".env .gitignore .npmrc a.pem dist/app.js id_map.go large src/a.c src/new.c sub/.env.example",
@@ -235,7 +235,7 @@ func farRules(t *testing.T) (w *world, asked *int, away *bool) {
 	w.o.Blob = func(_ context.Context, path string, blob object.ID) ([]byte, error) {
 		*asked++
 		if *away {
-			return nil, errors.New("the remote is away")
+			return nil, errors.New("remote cannot be reached")
 		}
 		if path != ".gitignore" || blob != id {
 			return nil, fmt.Errorf("request for missing contents of %s %s", path, blob)

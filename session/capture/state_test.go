@@ -73,7 +73,7 @@ func testState(t *testing.T, f object.Format) {
 		}
 		head, _ := gittest.Git(w.ctx, w.plain, "symbolic-ref", "-q", "HEAD")
 		if s.Branch != head || p.Branch != head || s.Head.String() != w.git(w.plain, "rev-parse", "HEAD") || s.Head != p.Head {
-			t.Errorf("%s: HEAD is %q %s", step, s.Branch, s.Head)
+			t.Errorf("%s: HEAD: got branch %q and commit %s, want those of git", step, s.Branch, s.Head)
 		}
 		var refs []string
 		for _, r := range append(s.Refs, s.Remote...) {
@@ -81,14 +81,14 @@ func testState(t *testing.T, f object.Format) {
 		}
 		if got, want := strings.Join(refs, "\n"), w.git(w.plain, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/notes", "refs/stash", "refs/tags")+
 			"\n"+w.git(w.plain, "for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes"); got != want {
-			t.Errorf("%s: refs\n%s\nwant\n%s", step, got, want)
+			t.Errorf("%s: refs: got\n%s\nwant\n%s", step, got, want)
 		}
 		var stashes []string
 		for _, stash := range s.Stashes {
 			stashes = append(stashes, stash.Commit.String()+" "+stash.Message)
 		}
 		if got, want := strings.Join(stashes, "\n"), w.git(w.plain, "stash", "list", "--format=%H %gs"); got != want {
-			t.Errorf("%s: stashes\n%s\nwant\n%s", step, got, want)
+			t.Errorf("%s: stashes: got\n%s\nwant\n%s", step, got, want)
 		}
 		// The session repository has all objects that were created here, and does not need the git directory.
 		w.git(w.repo.Dir(), "rev-list", "--objects", "--missing=error", p.Commit.String())

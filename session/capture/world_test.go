@@ -176,7 +176,7 @@ func (w *world) mkdir(path string) {
 	must(w.t, err)
 }
 
-// write makes or replaces the contents of a file.
+// write creates a file or replaces its contents.
 func (w *world) write(path, text string) {
 	w.t.Helper()
 	if dir := filepath.Dir(path); dir != "." {
@@ -294,7 +294,7 @@ func (w *world) check(step string) (session.Checkpoint, capture.Report) {
 	p, report := w.checkpoint(session.Manual)
 	w.emptyDirs(step, p)
 	if want := w.want(); w.withoutEmpty(p.Tree.String()) != want {
-		w.t.Fatalf("%s: the tree is %s, git's is %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
+		w.t.Fatalf("%s: tree of the checkpoint: got %s, want the tree of git, %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
 	}
 	return p, report
 }

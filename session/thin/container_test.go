@@ -70,7 +70,7 @@ func FuzzManifest(f *testing.F) {
 		}
 		same, err := decodeManifest(again)
 		if err != nil || same.Session != m.Session || len(same.Packs) != len(m.Packs) || len(same.Refs) != len(m.Refs) || same.Next != m.Next {
-			t.Fatalf("read %+v, wrote %s, read %+v, %v", m, again, same, err)
+			t.Fatalf("manifest: first read as %+v, encoded as %s, then read as %+v, %v", m, again, same, err)
 		}
 	})
 }

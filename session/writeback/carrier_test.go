@@ -27,10 +27,10 @@ import (
 type place struct {
 	t       testing.TB
 	origin  *gittest.Repo
-	store   string // git directory
-	git     string // of the mount
-	work    string // its working tree
-	session string // git directory
+	store   string // git directory of the store
+	git     string // git directory of the mount
+	work    string // working tree of the mount
+	session string // git directory of the session's repository
 	mu      sync.Mutex
 	repo    *session.Repo
 	base    object.ID

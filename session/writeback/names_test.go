@@ -140,7 +140,7 @@ func TestNotesAreMerged(t *testing.T) {
 			to := newFar(t, "http", f, p.origin.Path)
 			p.copier(RefCopierOptions{})
 			brought := make(chan [2]object.ID, 10)
-			bring := func(_ context.Context, ref string, old, merged object.ID) error { // as the daemon does
+			bring := func(_ context.Context, ref string, old, merged object.ID) error { // does the same as the daemon
 				pack := exec.Command("sh", "-ec", fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.session, p.git))
 				pack.Env = gittest.Env()
 				if out, err := pack.CombinedOutput(); err != nil {
@@ -171,7 +171,7 @@ func TestNotesAreMerged(t *testing.T) {
 			wantSync(t, q)
 			here := run(t, p.work, "", "notes", "--ref=agent", "show", p.base.String())
 			if there := run(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String()); here != there || strings.Count(here, "\n") < 2 {
-				t.Errorf("note in the mount %q, on the session remote %q", here, there)
+				t.Errorf("note in the mount: got %q, want the note on the session remote, %q", here, there)
 			}
 			if st := q.Status(); len(st.Diverged) > 0 {
 				t.Errorf("status: got %+v", st)
@@ -197,8 +197,8 @@ func TestNotesAreMerged(t *testing.T) {
 	}
 }
 
-// A session that loses the race for a notes ref publishes its notes under a name of its own, and a session that wins merges the
-// notes of all such names, so that with many sessions each loses a few times at most.
+// A session that loses the race for a notes ref pushes its notes to its diverged name of the ref. A session that wins merges the notes
+// of all diverged names, so that each of many sessions loses only a few times.
 func TestNotesThatLoseTheRace(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)

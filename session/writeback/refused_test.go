@@ -38,7 +38,7 @@ func TestRefusals(t *testing.T) {
 	checkpoint := p.checkpoint("manual")
 	err := syncAll(t, q)
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "protected") {
-		t.Errorf("sync: %v", err)
+		t.Errorf("sync of a protected branch: got %v, want ErrRefused with the reason", err)
 	}
 	if st := q.Status(); !q.Has(checkpoint) || len(st.Refused) != 1 || st.Pending != 1 {
 		t.Errorf("status: got %+v, want the checkpoint pushed, and one refused and pending ref", st)
@@ -50,7 +50,7 @@ func TestRefusals(t *testing.T) {
 	two := p.commit("a", "two")
 	p.carried(two)
 	if err := syncAll(t, q); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "closed today") {
-		t.Errorf("sync: %v", err)
+		t.Errorf("sync while all updates are refused: got %v, want ErrRefused with the reason", err)
 	}
 	remove()
 	wantSync(t, q)
@@ -83,7 +83,7 @@ func TestRefusals(t *testing.T) {
 	four := p.commit("a", "four")
 	await.Until(t, "the copier has copied the ref", func() bool { return p.inSession("refs/heads/main") == four.String() })
 	if err := syncAll(t, q); !errors.Is(err, transport.ErrAuth) {
-		t.Errorf("sync: %v", err)
+		t.Errorf("sync without a password: got %v, want transport.ErrAuth", err)
 	}
 	if st := q.Status(); st.Pending == 0 || st.Failure == nil {
 		t.Errorf("status after the failed authentication: got %+v, want pending refs and a failure", st)
@@ -165,7 +165,7 @@ func TestFullRemote(t *testing.T) {
 	}
 	wantSync(t, q)
 	if got := to.ref("refs/heads/main"); got != two.String() {
-		t.Errorf("main is %s", got)
+		t.Errorf("main on the session remote: got %s, want %s", got, two)
 	}
 	run(t, to.dir, "", "fsck", "--strict")
 }

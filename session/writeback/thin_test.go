@@ -125,7 +125,7 @@ func TestThinManyPushes(t *testing.T) {
 		t.Errorf("got %d packs after %d pushes, want at most 33", len(packs), pushes)
 	}
 	if n := q.Status().Traffic.Sent; n > 2<<20 {
-		t.Errorf("%d bytes were sent for %d small commits", n, pushes)
+		t.Errorf("bytes sent for %d small commits: got %d, want at most 2 MiB", pushes, n)
 	}
 	run(t, to.dir, "", "fsck", "--strict")
 	resp, err := to.open(transport.Options{}).Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.inSession("refs/heads/main"))}})
@@ -208,7 +208,7 @@ func TestThinRewrite(t *testing.T) {
 	}
 	wantSync(t, q)
 	if n := run(t, to.dir, "", "rev-list", "--count", thin.Ref(sessionName)); n != "1" {
-		t.Errorf("the container has %s commits, want 1", n)
+		t.Errorf("commits of the container: got %s, want 1", n)
 	}
 	other := to.open(transport.Options{})
 	seen, err := other.Refs(t.Context(), []string{"refs/heads/"})
