@@ -27,28 +27,28 @@ func TestSetAttr(t *testing.T) {
 		w.set(path, Change{Set: SetAtime | SetMtime, Atime: -1, Mtime: 77})
 		a := w.set(path, Change{Set: SetUID, UID: 5})
 		if a.Ctime < from || a.Ctime > w.clock() {
-			t.Errorf("%s: ctime %v, the changes began at %v", path, time.Unix(0, a.Ctime), time.Unix(0, from))
+			t.Errorf("%s: got ctime %v, but the changes began at %v", path, time.Unix(0, a.Ctime), time.Unix(0, from))
 		}
-		mode := kind | 0o1751 // chown takes set-user-ID and set-group-ID
+		mode := kind | 0o1751 // chown clears set-user-ID and set-group-ID
 		if kind == syscall.S_IFDIR {
 			mode = kind | 0o7751
 		}
 		want := Attr{Node: a.Node, Mode: mode, Nlink: a.Nlink, UID: 5, GID: 4, Size: a.Size, Blocks: a.Blocks, Atime: -1, Mtime: 77, Ctime: a.Ctime}
 		if a != want {
-			t.Errorf("%s: %+v, want %+v", path, a, want)
+			t.Errorf("attributes of %s: got %+v, want %+v", path, a, want)
 		}
 		w.reopen()
 		if b := w.stat(path); b.Mode != a.Mode || b.UID != 5 || b.GID != 4 || b.Atime != -1 || b.Mtime != 77 || b.Ctime != a.Ctime {
-			t.Errorf("%s: after reopening %+v, was %+v", path, b, a)
+			t.Errorf("attributes of %s after reopening: got %+v, want %+v", path, b, a)
 		}
 	}
 	w.contents(map[string]string{"f": "data", "own": "own"})
 	if a := w.set("f", Change{Set: SetCtime, Ctime: 99}); a.Ctime != 99 {
-		t.Errorf("ctime %d", a.Ctime)
+		t.Errorf("ctime after it was set to 99: got %d", a.Ctime)
 	}
 	before := w.stat("f")
 	if a := w.set("f", Change{}); a != before {
-		t.Errorf("no change made %+v of %+v", a, before)
+		t.Errorf("a change without effect: got %+v, want %+v", a, before)
 	}
 	_, err := w.SetAttr(t.Context(), w.node("dir"), Change{Set: SetSize})
 	w.want("truncate a directory", err, ErrIsDir)
@@ -58,7 +58,7 @@ func TestSetAttr(t *testing.T) {
 	w.want("change no node", err, ErrNoNode)
 }
 
-// clock is the time that changes get.
+// clock returns the time that changes get.
 func (w *workspace) clock() int64 {
 	w.t.Helper()
 	var ts unix.Timespec
@@ -70,21 +70,21 @@ func TestTruncate(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "base data"}, "b": {Data: "base data"}, "c": {Data: "base data"}})
 	mtime := w.stat("a").Mtime
 	if a := w.set("a", Change{Set: SetSize, Size: 4}); a.Size != 4 || a.Mtime == mtime {
-		t.Errorf("cut: %+v", a)
+		t.Errorf("attributes after the file was truncated: got %+v", a)
 	}
 	w.set("b", Change{Set: SetSize, Size: 12})
 	if a := w.set("c", Change{Set: SetSize | SetMtime | SetCtime, Mtime: 5, Ctime: 6}); a.Size != 0 || a.Mtime != 5 || a.Ctime != 6 {
-		t.Errorf("emptied: %+v", a)
+		t.Errorf("attributes after the file was truncated to zero: got %+v", a)
 	}
 	w.both(func() { w.contents(map[string]string{"a": "base", "b": "base data\x00\x00\x00", "c": ""}) })
 	w.set("c", Change{Set: SetSize, Size: 1 << 30})
 	w.write(w.node("c"), "end", 1<<30)
 	a := w.stat("c")
 	if a.Size != 1<<30+3 || a.Blocks > 1000 {
-		t.Errorf("sparse file: %+v", a)
+		t.Errorf("attributes of the sparse file: got %+v", a)
 	}
 	if off, err := w.Seek(t.Context(), a.Node, 0, unix.SEEK_HOLE); off != 0 || err != nil {
-		t.Errorf("first hole at %d, %v", off, err)
+		t.Errorf("first hole: got offset %d, %v", off, err)
 	}
 }
 
@@ -133,19 +133,19 @@ func TestKillPriv(t *testing.T) {
 		w.set("f", Change{Set: SetMode, Mode: c.mode})
 		w.ok(c.do())
 		if a := w.stat("f"); a.Mode != syscall.S_IFREG|c.want {
-			t.Errorf("mode %o, want %o", a.Mode, c.want)
+			t.Errorf("mode: got %o, want %o", a.Mode, c.want)
 		}
 	}
 }
 
-// Directories above a change get new times, and nothing else does.
+// A change of a name updates the times of its directory, and of no other.
 func TestTimesOfDirectories(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"dir/a": {Data: "a"}, "other/b": {}})
 	old := w.stat("dir")
 	w.write(w.node("dir/a"), "A", 0)
 	w.set("dir/a", Change{Set: SetMode, Mode: 0o600})
 	if a := w.stat("dir"); a != old {
-		t.Errorf("%+v, was %+v", a, old)
+		t.Errorf("attributes of the directory after its file was changed: got %+v, want %+v", a, old)
 	}
 	for _, do := range []func() error{
 		func() error { w.create("dir/x", ""); return nil },
@@ -157,12 +157,12 @@ func TestTimesOfDirectories(t *testing.T) {
 		w.set("dir", Change{Set: SetMtime | SetCtime, Mtime: 1, Ctime: 1})
 		w.ok(do())
 		if a := w.stat("dir"); a.Mtime < old.Mtime || a.Ctime < old.Ctime {
-			t.Errorf("times stayed: %+v", a)
+			t.Errorf("the times of the directory did not change: %+v", a)
 		}
 	}
 }
 
-// Many who change a tree at once come to no harm: every call ends, and what is left is sound.
+// Concurrent changes of a tree do not deadlock or damage it: every call returns, and the check of the overlay finds no error.
 func TestConcurrentChanges(t *testing.T) {
 	w := newWorkspace(t, modelBase())
 	var all sync.WaitGroup
@@ -218,7 +218,7 @@ func TestConcurrentChanges(t *testing.T) {
 	w.close()
 	report, err := overlay.Check(filepath.Join(w.dir, "overlay"), false)
 	if err != nil || len(report.Findings) != 0 {
-		t.Errorf("check: %+v, %v", report.Findings, err)
+		t.Errorf("check of the overlay: got %+v, %v", report.Findings, err)
 	}
 	w.open()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// BenchmarkChanges is what an operation costs without the kernel's part.
+// BenchmarkChanges measures operations without the kernel.
 func BenchmarkChanges(b *testing.B) {
 	files := make(map[string]worktreetest.File)
 	for i := range 10_000 {

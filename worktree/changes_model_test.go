@@ -12,13 +12,13 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// snapshot is what somebody saw who then trusts what Changes tells.
+// snapshot is the state of the tree at a journal position. A client of Changes that has it checks only the reported paths later.
 type snapshot struct {
 	Token string
 	Paths map[string]string
 }
 
-// look takes a snapshot, the token first.
+// look takes a snapshot, after the journal position.
 func (m *model) look() snapshot {
 	m.t.Helper()
 	c, err := m.Monitor().Changes("")
@@ -26,7 +26,7 @@ func (m *model) look() snapshot {
 	return snapshot{c.Token, m.signatures()}
 }
 
-// signatures gives what there is to see of each path.
+// signatures returns a text with the attributes and contents of each path.
 func (m *model) signatures() map[string]string {
 	paths := make(map[string]string)
 	var visit func(dir Node, path string)
@@ -58,13 +58,13 @@ func (m *model) signatures() map[string]string {
 	return paths
 }
 
-// trust looks whether Changes names all that is different from a snapshot.
+// trust checks that Changes returns all paths that differ from a snapshot.
 func (m *model) trust(s snapshot) {
 	m.t.Helper()
 	c, err := m.Monitor().Changes(s.Token)
 	m.ok(err)
 	if c.All {
-		m.t.Errorf("%s: %s is not known", m.what, s.Token)
+		m.t.Errorf("%s: journal position %s is not known", m.what, s.Token)
 		return
 	}
 	named := make(map[string]bool)
@@ -92,10 +92,10 @@ func (m *model) trust(s snapshot) {
 	}
 	for path := range s.Paths {
 		if _, ok := now[path]; !ok && !covered(path) {
-			m.t.Errorf("%s: %s is gone, and not among %q since %s", m.what, path, c.Paths, s.Token)
+			m.t.Errorf("%s: %s was removed, and is not among %q since %s", m.what, path, c.Paths, s.Token)
 		}
 	}
-	// What git's untracked cache may have of a directory it forgets only for a path inside.
+	// Git's untracked cache invalidates a directory only if a path inside of it is reported.
 	for _, path := range c.Paths {
 		dir, ok := strings.CutSuffix(path, "/")
 		if !ok {
@@ -109,7 +109,7 @@ func (m *model) trust(s snapshot) {
 	}
 }
 
-// lookers are those who look now and then, at different times.
+// lookers take snapshots now and then, at different times.
 func (m *model) lookers(seen []snapshot) []snapshot {
 	if len(seen) > 0 && m.rng.IntN(10) == 0 {
 		i := m.rng.IntN(len(seen))
@@ -122,7 +122,7 @@ func (m *model) lookers(seen []snapshot) []snapshot {
 	return seen
 }
 
-// keepLooks leaves snapshots to the next process, takeLooks takes them.
+// keepLooks stores snapshots for the next process, and takeLooks reads them.
 func (m *model) keepLooks(seen []snapshot) {
 	data, err := json.Marshal(seen)
 	m.ok(err)

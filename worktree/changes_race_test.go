@@ -17,19 +17,19 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// looker keeps what it saw of every path, as an index does, and looks again only at what it is told of.
+// looker stores the attributes of every path, as an index does, and reads them again only for paths that Changes reports.
 type looker struct {
 	*workspace
 	token string
 	seen  map[string]string
 }
 
-// again asks and looks at what is named.
+// again queries the changes and reads the reported paths.
 func (l *looker) again() {
 	c, err := l.Monitor().Changes(l.token)
 	l.ok(err)
 	if c.All {
-		l.t.Errorf("%s is not known", l.token)
+		l.t.Errorf("journal position %s is not known", l.token)
 	}
 	l.token = c.Token
 	for _, at := range c.Paths {
@@ -49,7 +49,7 @@ func (l *looker) again() {
 	}
 }
 
-// look sees a path, and all below a directory.
+// look reads a path, and all paths below a directory.
 func (l *looker) look(at string) {
 	ctx := l.t.Context()
 	n, err := l.Resolve(ctx, at)
@@ -59,7 +59,7 @@ func (l *looker) look(at string) {
 	l.ok(err)
 	a, err := l.Attr(ctx, n)
 	if errors.Is(err, ErrNoNode) {
-		return // it went while we looked
+		return // the path was removed at the same time
 	}
 	l.ok(err)
 	if a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
@@ -77,8 +77,7 @@ func (l *looker) look(at string) {
 	}
 }
 
-// Whoever looks again at what is told knows in the end what there is, whatever was changed while questions were
-// answered.
+// A client that reads the reported paths again has the right state in the end, also if changes are made during its queries.
 func TestChangesWhileChanging(t *testing.T) {
 	files := map[string]worktreetest.File{}
 	for i := range 60 {
@@ -119,7 +118,7 @@ func TestChangesWhileChanging(t *testing.T) {
 				}
 				name, newName := names[rng.IntN(len(names))], names[rng.IntN(len(names))]
 				a, err := w.Lookup(ctx, from, name)
-				// Errors are part of it: others do the same at the same time.
+				// Errors are expected, because others make the same changes at the same time.
 				switch op := rng.IntN(12); {
 				case op < 4 && err == nil:
 					w.Write(ctx, a.Node, fmt.Append(nil, rng.IntN(1000)), int64(rng.IntN(20)), false)
@@ -172,12 +171,12 @@ func TestChangesWhileChanging(t *testing.T) {
 	for i, l := range lookers {
 		for at, is := range truth.seen {
 			if l.seen[at] != is {
-				t.Errorf("looker %d: %s is %s, thought to be %q", i, at, is, l.seen[at])
+				t.Errorf("looker %d: path %s is %s, but the looker has %q", i, at, is, l.seen[at])
 			}
 		}
 		for at, was := range l.seen {
 			if _, ok := truth.seen[at]; !ok {
-				t.Errorf("looker %d: %s is gone, thought to be %q", i, at, was)
+				t.Errorf("looker %d: path %s was removed, but the looker has %q", i, at, was)
 			}
 		}
 	}

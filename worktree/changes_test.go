@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// since gives what Changes names, and the next token.
+// since returns the paths that Changes reports, as text, and the next position.
 func (w *workspace) since(token string) (paths, next string) {
 	w.t.Helper()
 	c, err := w.Monitor().Changes(token)
@@ -30,7 +30,7 @@ func (w *workspace) since(token string) (paths, next string) {
 	return strings.Join(c.Paths, " "), c.Token
 }
 
-// What each kind of change is told as, and that it is told once.
+// Each kind of change is reported with certain paths, and once.
 func TestChanges(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	ctx := t.Context()
@@ -126,24 +126,24 @@ func TestChanges(t *testing.T) {
 		c.do()
 		got, next := w.since(token)
 		if got != c.want {
-			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+			t.Errorf("%s: got changed paths %q, want %q", c.what, got, c.want)
 		}
 		token = next
 		if c.what == "rename" {
-			w.reopen() // and nothing is forgotten, nor told again
+			w.reopen() // no change is forgotten or reported again
 		}
 	}
 	if got, _ := w.since(w.Monitor().StartToken()); got != "everything" {
-		t.Errorf("from the start: %q", got)
+		t.Errorf("changes from the start: got %q", got)
 	}
 	for _, bad := range []string{"", "no token", "0000000000000000:0"} {
 		if got, _ := w.since(bad); got != "everything" {
-			t.Errorf("since %q: %q", bad, got)
+			t.Errorf("changes since %q: got %q", bad, got)
 		}
 	}
 }
 
-// A journal that begins when something has been changed already knows nothing of that.
+// A journal that is started after changes were made does not report these changes.
 func TestLateJournal(t *testing.T) {
 	w := &workspace{t: t, src: worktreetest.New(lazyFiles()), dir: t.TempDir()}
 	open := func(journal string) {
@@ -153,14 +153,14 @@ func TestLateJournal(t *testing.T) {
 	}
 	open("")
 	if got, next := w.since(w.Monitor().StartToken()); got != "everything" || next != "" {
-		t.Errorf("without a journal: %q, %q", got, next)
+		t.Errorf("changes without a journal: got %q, %q", got, next)
 	}
 	w.Monitor().Written(Root)
 	w.create("dir/new", "data")
 	w.close()
 	open(filepath.Join(w.dir, "journal"))
 	if got, _ := w.since(w.Monitor().StartToken()); got != "everything" {
-		t.Errorf("from the start: %q", got)
+		t.Errorf("changes from the start: got %q", got)
 	}
 	w.close()
 }
@@ -188,17 +188,17 @@ func TestGitFile(t *testing.T) {
 		t.Helper()
 		a := w.stat(".git")
 		if got := w.read(w.node(".git")); got != content || a.Mode != syscall.S_IFREG|0o644 || a.UID != 7 || a.Size != int64(len(content)) {
-			t.Errorf("%s: .git is %q, %+v", what, got, a)
+			t.Errorf("%s: got .git with contents %q and attributes %+v", what, got, a)
 		}
 		if s := w.Overlay().Stats(); w.Overlay().Changed() != changed || changed == 0 && (s.Entries != 0 || s.Inodes != 0 || s.Contents != 0 || s.Bytes != 0) {
-			t.Errorf("%s: %d changed, %+v", what, w.Overlay().Changed(), s)
+			t.Errorf("%s: got %d changed paths, statistics %+v", what, w.Overlay().Changed(), s)
 		}
 		root := w.stat("")
 		if changed == 0 && root.Mtime != commitTime.UnixNano() {
-			t.Errorf("%s: the root was changed at %d", what, root.Mtime)
+			t.Errorf("%s: got mtime %d of the root, want that of the base", what, root.Mtime)
 		}
 		if got, _ := w.since(w.Monitor().StartToken()); changed == 0 && got != "" {
-			t.Errorf("%s: %q are told as changed", what, got)
+			t.Errorf("%s: reported as changed: %q", what, got)
 		}
 	}
 	open("gitdir: /one\n", nil)
@@ -208,18 +208,18 @@ func TestGitFile(t *testing.T) {
 	open("gitdir: /another/place\n", nil)
 	check("another place", "gitdir: /another/place\n", 0)
 	if n := w.node(".git"); n != node {
-		t.Errorf("node %d became %d", node, n)
+		t.Errorf("node %d of .git became %d", node, n)
 	}
 	w.close()
 
 	layer, _, err := overlay.Open(filepath.Join(w.dir, "overlay"), overlay.Options{ReadOnly: true})
 	w.ok(err)
 	if n := layer.Changed(); n != 0 {
-		t.Errorf("the overlay has %d changes", n)
+		t.Errorf("changes in the overlay: got %d", n)
 	}
 	w.ok(layer.Close())
 
-	// A session that is only looked at shows the file that it has.
+	// A read-only mount of the session shows its file .git.
 	open("gitdir: /elsewhere\n", func(o *Options) { o.OverlayReadOnly = true })
 	check("overlay read-only", "gitdir: /another/place\n", 0)
 	w.want("create", func() error {
@@ -239,12 +239,12 @@ func TestGitFile(t *testing.T) {
 	w.close()
 	open("gitdir: /one\n", nil)
 	if a := w.stat(".git"); a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		t.Errorf("somebody's own directory became %+v", a)
+		t.Errorf("a user's directory .git became %+v", a)
 	}
 	w.close()
 }
 
-// The file becomes a directory for something to be mounted over, and a file again, and neither is a change.
+// The file .git becomes a directory, as a mount point, and a file again, and neither counts as a change.
 func TestGitDirectory(t *testing.T) {
 	w := &workspace{t: t, src: worktreetest.New(lazyFiles()), dir: t.TempDir()}
 	open := func(dir bool) {
@@ -263,16 +263,16 @@ func TestGitDirectory(t *testing.T) {
 			want = syscall.S_IFDIR | 0o755
 		}
 		if a.Mode != want || a.UID != 7 || w.Overlay().Changed() != 0 || w.Overlay().Stats() != (overlay.Stats{LogBytes: w.Overlay().Stats().LogBytes}) {
-			t.Errorf("open %d: %+v, %d changed, %+v", i, a, w.Overlay().Changed(), w.Overlay().Stats())
+			t.Errorf("open %d: got .git %+v, %d changed paths, statistics %+v", i, a, w.Overlay().Changed(), w.Overlay().Stats())
 		}
 		if i == 1 && w.node(".git") != before {
-			t.Errorf("node %d became %d", before, w.node(".git"))
+			t.Errorf("node %d of .git became %d", before, w.node(".git"))
 		}
 		if !dir && w.read(w.node(".git")) != "gitdir: /one\n" {
-			t.Errorf("open %d: %q", i, w.read(w.node(".git")))
+			t.Errorf("open %d: got .git with contents %q", i, w.read(w.node(".git")))
 		}
 		if got, _ := w.since(w.Monitor().StartToken()); got != "" {
-			t.Errorf("open %d: %q are told as changed", i, got)
+			t.Errorf("open %d: reported as changed: %q", i, got)
 		}
 		before = w.node(".git")
 		w.close()
@@ -283,12 +283,12 @@ func TestGitDirectory(t *testing.T) {
 	w.close()
 	open(false)
 	if a := w.stat(".git"); a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		t.Errorf("a directory with files in it became %+v", a)
+		t.Errorf("a directory .git with files became %+v", a)
 	}
 	w.close()
 }
 
-// A tree that cannot be changed has a .git all the same.
+// A read-only tree has a .git, too.
 func TestGitFileReadOnly(t *testing.T) {
 	w := &workspace{t: t, src: worktreetest.New(lazyFiles()), dir: t.TempDir()}
 	o := gitFileOptions(w, "gitdir: /x\n")
@@ -309,7 +309,7 @@ func TestGitFileReadOnly(t *testing.T) {
 	w.want("unlink", w.unlink(".git"), syscall.EROFS)
 }
 
-// Who asks while a write waits for the contents that it changes is told again when it is done.
+// A change whose write waits for contents during a query is reported again after the write.
 func TestChangesDuringCopyUp(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	n, block := w.node("dir/f00"), make(chan struct{})
@@ -330,11 +330,11 @@ func TestChangesDuringCopyUp(t *testing.T) {
 		t.Errorf("changed paths: got %q, want dir/f00", got)
 	}
 	if got, _ = w.since(token); got != "" {
-		t.Errorf("again %q", got)
+		t.Errorf("changed paths of the next query: got %q", got)
 	}
 }
 
-// processorTime is what this process has used so far.
+// processorTime returns the processor time of this process so far.
 func processorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var u unix.Rusage
@@ -344,7 +344,7 @@ func processorTime(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Many files that are being written in one directory are found in one pass over it.
+// Many files of one directory that are being written are found in one pass over the directory.
 func TestManyWritten(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	const files = 20_000
@@ -365,15 +365,15 @@ func TestManyWritten(t *testing.T) {
 	start := processorTime(t)
 	got, _ := w.since(token)
 	if took := processorTime(t) - start; took > 5*time.Second {
-		t.Errorf("question about %d written files: took %v of processor time, want at most 5s", files, took)
+		t.Errorf("query with %d written files: took %v of processor time, want at most 5s", files, took)
 	}
 	want[1] = "other/moved"
 	want = append(want, "other/hard", "dir/f00")
 	slices.Sort(want)
 	if got != strings.Join(want, " ") {
-		t.Errorf("%.200s... of %d bytes, want %.200s", got, len(got), strings.Join(want, " "))
+		t.Errorf("changed paths: got %.200s... (%d bytes), want %.200s", got, len(got), strings.Join(want, " "))
 	}
-	// What is written for longer than it may take to be seen is over. A machine that needs a second for what comes now is
+	// Files that were not written for a while no longer count as being written. A machine that needs a second for this part is
 	// too busy to judge it by all of them.
 	late := nodes[files-100:]
 	for {
@@ -391,7 +391,7 @@ func TestManyWritten(t *testing.T) {
 	w.ok(err)
 	for _, n := range append(late, w.node("dir/f00")) {
 		if !slices.Contains(c.Open, n) {
-			t.Errorf("%d is not open", n)
+			t.Errorf("node %d is not among the open files", n)
 		}
 	}
 }

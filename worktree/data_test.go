@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// Told tells sizes of untouched files only, and fetches a byte only if it is asked for, without being asked again.
+// Told reports sizes of unchanged files only. It fetches the last byte only if the callback asks for it, and then calls the callback a
+// second time.
 func TestTold(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "abc"}, "byte": {Data: "xyz"}})
 	w.create("own", "own")
@@ -27,7 +28,7 @@ func TestTold(t *testing.T) {
 	var sizes []int64
 	note := func(size int64, _ func() (byte, error)) error { sizes = append(sizes, size); return nil }
 	if a := told("base", note); a.Size != 3 || !slices.Equal(sizes, []int64{3}) || w.src.Calls("Open") != 0 {
-		t.Errorf("told %v, size %d, %d contents", sizes, a.Size, w.src.Calls("Open"))
+		t.Errorf("Told reported %v, size %d, and opened %d contents", sizes, a.Size, w.src.Calls("Open"))
 	}
 	calls, got := 0, byte(0)
 	told("byte", func(_ int64, last func() (byte, error)) (err error) {
@@ -36,22 +37,22 @@ func TestTold(t *testing.T) {
 		return err
 	})
 	if calls != 2 || got != 'z' || w.src.Calls("Open") != 1 {
-		t.Errorf("%d calls, last byte %q, %d contents", calls, got, w.src.Calls("Open"))
+		t.Errorf("got %d calls, last byte %q, and %d opened contents", calls, got, w.src.Calls("Open"))
 	}
 	w.write(w.node("base"), "long enough", 0)
 	sizes = nil
 	if a := told("base", note); a.Size != 11 || sizes != nil {
-		t.Errorf("changed file: told %v, size %d", sizes, a.Size)
+		t.Errorf("changed file: Told reported %v, size %d", sizes, a.Size)
 	}
 	if a := told("own", note); a.Size != 3 || sizes != nil {
-		t.Errorf("own file: told %v, size %d", sizes, a.Size)
+		t.Errorf("file of the overlay: Told reported %v, size %d", sizes, a.Size)
 	}
 	failed := errors.New("the kernel is gone")
 	_, err := w.Told(t.Context(), w.node("byte"), func(int64, func() (byte, error)) error { return failed })
 	w.want("telling failed", err, failed)
 }
 
-// A copy-up that waits for its content delays nobody else, and can be interrupted; then nothing has changed.
+// A copy-up that waits for contents does not block other calls, and can be interrupted without an effect.
 func TestSlowCopyUp(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"slow": {Data: "slow data"}, "quick": {Data: "q"}})
 	release := make(chan struct{})
@@ -78,7 +79,7 @@ func TestSlowCopyUp(t *testing.T) {
 	w.both(func() { w.contents(map[string]string{"moved": "Slow data", "quick": "Quick"}) })
 }
 
-// What was written while a copy-up waited is not lost to it.
+// A write during a copy-up that waits is not overwritten by it.
 func TestCopyUpRace(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: strings.Repeat("base", 1000)}})
 	release := make(chan struct{})
@@ -94,11 +95,11 @@ func TestCopyUpRace(t *testing.T) {
 	close(release)
 	w.ok(<-done)
 	if got := w.read(n); got != "filate" {
-		t.Errorf("holds %q", got)
+		t.Errorf("contents after the copy-up: got %q", got)
 	}
 }
 
-// A copy of what is not here yet brings it, and nothing else; a copy within the overlay asks for nothing.
+// A copy from a file whose contents are missing fetches those contents only. A copy within the overlay requests nothing.
 func TestCopyRange(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "0123456789"}, "other": {Data: "other"}})
 	ctx, base := t.Context(), w.node("base")
@@ -106,7 +107,7 @@ func TestCopyRange(t *testing.T) {
 	copyRange := func(from Node, fromOff int64, to Node, toOff, n, want int64) {
 		t.Helper()
 		if k, err := w.CopyRange(ctx, from, fromOff, to, toOff, n); k != want || err != nil {
-			t.Errorf("copied %d bytes, %v, want %d", k, err, want)
+			t.Errorf("copy: copied %d bytes, %v, want %d", k, err, want)
 		}
 	}
 	w.calls("from the base", 0, 0, 1, func() { copyRange(base, 2, own, 0, 5, 5) })

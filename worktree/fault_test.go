@@ -248,7 +248,7 @@ func (w *faultTree) contents() map[string]string {
 		p := make([]byte, a.Size+1)
 		k, err := w.Read(w.t.Context(), a.Node, p, 0)
 		if err != nil || int64(k) != a.Size {
-			w.t.Errorf("read %s: %d bytes of %d, %v", name, k, a.Size, err)
+			w.t.Errorf("read %s: got %d bytes of %d, %v", name, k, a.Size, err)
 		}
 		all[name] = string(p[:k])
 	})
@@ -263,12 +263,12 @@ func (w *faultTree) compare() {
 	got := w.contents()
 	for name, want := range w.files {
 		if data, ok := got[name]; !ok || data != want {
-			w.t.Errorf("%s: %d bytes (present: %v), want %d, or others", name, len(data), ok, len(want))
+			w.t.Errorf("contents of %s differ: got %d bytes (present: %v), want %d", name, len(data), ok, len(want))
 		}
 	}
 	for name := range got {
 		if _, ok := w.files[name]; !ok {
-			w.t.Errorf("%s exists and should not", name)
+			w.t.Errorf("path %s exists and should not", name)
 		}
 	}
 }
@@ -319,7 +319,7 @@ func faultRun(t *testing.T, f *disktest.Faults, errno error) {
 			attempt("close", w.Close)
 			continue
 		}
-		old := w.Tree // as a kill leaves it
+		old := w.Tree // the state that a kill leaves
 		defer old.Close()
 		w.dir = filepath.Join(top, fmt.Sprint("life", life))
 		if err := os.CopyFS(w.dir, os.DirFS(filepath.Dir(w.options.Overlay))); err != nil {

@@ -39,7 +39,7 @@ func openBench(b *testing.B, n int) (*Tree, []Node) {
 	return tree, nodes
 }
 
-// BenchmarkFreeze is what a freeze costs after some changes in a large tree, and how long writers wait at most.
+// BenchmarkFreeze measures a freeze after some changes in a large tree, and the longest time that writers wait.
 func BenchmarkFreeze(b *testing.B) {
 	run := func(name string, each, writers int, change func(b *testing.B, tree *Tree, nodes []Node, round, i int)) {
 		b.Run(name, func(b *testing.B) {

@@ -12,7 +12,7 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// However much changes while a freeze is made, all that was acknowledged before is in it, or was in one before.
+// Every change that was acknowledged before a freeze is in that frozen tree or an earlier one, also while other changes are made.
 func TestFreezeWhileVeryMuchChanges(t *testing.T) {
 	const files, writers, freezes = 400, 4, 200
 	w := newWorkspace(t, nil)
@@ -52,12 +52,12 @@ func TestFreezeWhileVeryMuchChanges(t *testing.T) {
 		for _, e := range f.Entries {
 			i, err := strconv.Atoi(strings.TrimPrefix(e.Path, "file"))
 			if err != nil || e.Kind != FrozenContent {
-				t.Errorf("told %+v", e)
+				t.Errorf("unexpected entry %+v", e)
 				continue
 			}
 			data := make([]byte, e.Size)
 			if n, err := e.Content.ReadAt(data, 0); n != len(number(0)) {
-				t.Errorf("%s: %d bytes: %v", e.Path, n, err)
+				t.Errorf("read frozen contents of %s: got %d bytes: %v", e.Path, n, err)
 				continue
 			}
 			if seen[i], err = strconv.ParseInt(string(data), 10, 64); err != nil {
@@ -73,7 +73,7 @@ func TestFreezeWhileVeryMuchChanges(t *testing.T) {
 			}
 		}
 		if lost > 0 {
-			t.Errorf("freeze %d: %d of %d files are older than what was acknowledged before", round, lost, files)
+			t.Errorf("freeze %d: %d of %d files are older than an acknowledged change", round, lost, files)
 		}
 	}
 }

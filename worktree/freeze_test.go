@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// told gives entries as text, one each.
+// told returns the entries as text, one per entry.
 func told(f *Frozen) (list []string) {
 	kinds := map[FrozenKind]string{
 		FrozenGone: "gone", FrozenBlob: "blob", FrozenTree: "tree", FrozenContent: "content", FrozenLink: "link", FrozenDir: "dir",
@@ -43,10 +43,10 @@ func (w *workspace) wantFrozen(token string, o FreezeOptions, want ...string) st
 	w.ok(err)
 	defer f.Release()
 	if got := told(f); !slices.Equal(got, want) {
-		w.t.Errorf("told %q, want %q", got, want)
+		w.t.Errorf("entries of the frozen tree: got %q, want %q", got, want)
 	}
 	if f.Whole != (token == "") {
-		w.t.Errorf("since %q: whole: %v", token, f.Whole)
+		w.t.Errorf("Freeze since %q: got whole %v", token, f.Whole)
 	}
 	return f.Token
 }
@@ -100,7 +100,7 @@ func TestFreeze(t *testing.T) {
 		"b blob", "dir/x blob", "link link some/where", "new content 100644 0", "new-dir dir", "new-dir/empty dir",
 		"new-dir/in content 100644 4", "pipe other")
 
-	// A directory that nobody touched is told as its tree wherever it goes; one that somebody did name by name.
+	// A moved directory without changes is returned as one entry with its tree, and one with changes name by name.
 	rename("other", "new-dir/other")
 	rename("dir", "moved")
 	token = w.wantFrozen(token, FreezeOptions{}, "dir gone", "moved tree of dir", "new-dir/other tree of other", "other gone")
@@ -108,11 +108,11 @@ func TestFreeze(t *testing.T) {
 	token = w.wantFrozen(token, FreezeOptions{}, "moved/sub/y content 100644 7")
 	rename("moved", "dir")
 	token = w.wantFrozen(token, FreezeOptions{}, "dir dir", "dir/sub dir", "dir/sub/y content 100644 7", "dir/x blob", "moved gone")
-	if w.src.Calls("Size") != sizes || w.src.Calls("Open") != opens+1 { // a part of dir/sub/y was written
-		t.Error("a freeze asked for contents")
+	if w.src.Calls("Size") != sizes || w.src.Calls("Open") != opens+1 { // because a part of dir/sub/y was written
+		t.Error("a freeze requested contents")
 	}
 
-	// What nobody wants to know, what is too long, and what is a repository of its own.
+	// Directories that the options skip, files that are too large to keep, and nested repositories.
 	make("module/file", file)
 	make("build", dir)
 	make("build/out", dir)
@@ -131,7 +131,7 @@ func TestFreeze(t *testing.T) {
 	write("new-dir/in", "more")
 	token = w.wantFrozen(token, skip, "build skipped", "new-dir skipped")
 
-	// What becomes a file, and what becomes a directory.
+	// A directory that becomes a file, and a file that becomes a directory.
 	w.ok(w.Unlink(ctx, Root, "a"))
 	make("a", dir)
 	make("a/a", file)
@@ -153,7 +153,7 @@ func TestFreeze(t *testing.T) {
 	w.wantFrozen("", FreezeOptions{}, whole...)
 }
 
-// Whoever waits hears of every kind of change, once for all that came before it listened, and of nothing after a freeze.
+// A listener is woken by each kind of change, once for all changes before it listens, and not after a freeze without further changes.
 func TestNoticed(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "a"}, "b": {Data: "b"}})
 	ctx := t.Context()
@@ -166,7 +166,7 @@ func TestNoticed(t *testing.T) {
 		}
 	}
 	if noticed() || !w.Monitor().LastChange().IsZero() {
-		t.Errorf("nothing happened, last change at %v", w.Monitor().LastChange())
+		t.Errorf("last change of an unchanged tree: got %v", w.Monitor().LastChange())
 	}
 	a := w.node("a")
 	for what, change := range map[string]func() error{
@@ -180,34 +180,34 @@ func TestNoticed(t *testing.T) {
 		begin := time.Now()
 		w.ok(change())
 		if !noticed() || noticed() {
-			t.Errorf("%s was not noticed once", what)
+			t.Errorf("change %s did not wake the listener exactly once", what)
 		}
 		if at := w.Monitor().LastChange(); at.Before(begin) || at.After(time.Now()) {
-			t.Errorf("%s: last change at %v, began at %v", what, at, begin)
+			t.Errorf("%s: got last change at %v, but the change began at %v", what, at, begin)
 		}
 	}
 	w.ok(w.Unlink(ctx, Root, "b"))
 	_, err := w.Read(ctx, a, make([]byte, 10), 0)
 	w.ok(err)
 	if list := w.Monitor().Writers(); !slices.Equal(list, []Node{a}) {
-		t.Errorf("writers: %v", list)
+		t.Errorf("files that are being written: got %v", list)
 	}
 	f, err := w.Freeze(ctx, "", FreezeOptions{DryRun: true})
 	w.ok(err)
 	f.Release()
 	if !noticed() {
-		t.Error("a dry run has emptied what nobody read")
+		t.Error("a dry run has cleared changes that were not read")
 	}
 	w.ok(w.Unlink(ctx, Root, "a"))
 	f, err = w.Freeze(ctx, "", FreezeOptions{})
 	w.ok(err)
 	f.Release()
 	if noticed() {
-		t.Error("what is in a freeze was noticed after it")
+		t.Error("a change that is in a frozen tree woke the listener after the freeze")
 	}
 }
 
-// Who has a token that means nothing is told the whole, and can go on from there.
+// Freeze with an unknown position returns the whole tree and a valid position.
 func TestFreezeOfAnUnknownToken(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "a"}})
 	token := w.wantFrozen("", FreezeOptions{})
@@ -217,7 +217,7 @@ func TestFreezeOfAnUnknownToken(t *testing.T) {
 	w.ok(err)
 	defer f.Release()
 	if got := told(f); !f.Whole || !slices.Equal(got, []string{"new content 100644 0"}) {
-		t.Errorf("of an unknown token: %q, whole: %v", got, f.Whole)
+		t.Errorf("Freeze with an unknown position: got %q, whole %v", got, f.Whole)
 	}
 	w.wantFrozen(token, FreezeOptions{}, "new content 100644 0")
 	w.wantFrozen(f.Token, FreezeOptions{})

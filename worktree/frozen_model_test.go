@@ -20,13 +20,13 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// copied is what somebody knows of a tree who never looks at it: only at what Freeze tells.
+// copied is a copy of a tree that is updated only from the results of Freeze.
 type copied struct {
 	Token string
-	Paths map[string]string // what git would keep, and what else is there
+	Paths map[string]string // the files that git would store, and the other paths
 }
 
-// frozenContent is what Freeze gave, and what it must go on to read.
+// frozenContent is the contents of an entry of Freeze, and the text that reading it must return until the release.
 type frozenContent struct {
 	frozen *Frozen
 	want   map[string]string
@@ -38,7 +38,7 @@ func newCopied(w *workspace) *copied {
 	return c
 }
 
-// tree puts a tree of the source at a path, which has another in its root.
+// tree adds the paths of a tree of the source to the copy, below the path at.
 func (c *copied) tree(w *workspace, at, from string, id, root object.ID) {
 	entries, err := w.src.Tree(w.t.Context(), id)
 	w.ok(err)
@@ -66,7 +66,7 @@ func (c *copied) blob(w *workspace, at string, mode object.Mode, b Blob) {
 func reads(w *workspace, r io.ReaderAt, size int64) []byte {
 	data := make([]byte, size)
 	if n, err := r.ReadAt(data, 0); int64(n) < size {
-		w.t.Errorf("%d of %d bytes: %v", n, size, err)
+		w.t.Errorf("read frozen contents: got %d of %d bytes: %v", n, size, err)
 	}
 	return data
 }
@@ -96,7 +96,7 @@ func (c *copied) apply(w *workspace, f *Frozen) {
 	last := ""
 	for _, e := range f.Entries {
 		if last != "" && strings.Join(strings.Split(last, "/"), "\x00") >= strings.Join(strings.Split(e.Path, "/"), "\x00") {
-			w.t.Errorf("%s is told behind %s", e.Path, last)
+			w.t.Errorf("entry %s is returned after %s", e.Path, last)
 		}
 		last = e.Path
 		maps.DeleteFunc(c.Paths, func(at, _ string) bool { return at == e.Path || strings.HasPrefix(at, e.Path+"/") })
@@ -115,12 +115,12 @@ func (c *copied) apply(w *workspace, f *Frozen) {
 		case FrozenOther:
 			c.Paths[e.Path] = "other"
 		default:
-			w.t.Errorf("%s: kind %d", e.Path, e.Kind)
+			w.t.Errorf("entry %s has the unknown kind %d", e.Path, e.Kind)
 		}
 	}
 }
 
-// shown is what the tree shows, as copied has it.
+// shown returns the paths of the tree in the form that copied has.
 func (w *workspace) shown() map[string]string {
 	modules := map[Node]object.ID{}
 	w.ok(w.Base().Walk(w.t.Context(), func(e BaseEntry) error {
@@ -172,18 +172,18 @@ func (w *workspace) shown() map[string]string {
 	return paths
 }
 
-// compare looks whether the copy has what the tree shows.
+// compare compares the copy with the tree.
 func (c *copied) compare(w *workspace, what string) {
 	w.t.Helper()
 	want := w.shown()
 	for at, is := range want {
 		if c.Paths[at] != is {
-			w.t.Errorf("%s: %s is %q, told %q", what, at, is, c.Paths[at])
+			w.t.Errorf("%s: path %s is %q, but the copy has %q", what, at, is, c.Paths[at])
 		}
 	}
 	for at, told := range c.Paths {
 		if _, ok := want[at]; !ok {
-			w.t.Errorf("%s: %s is not there, told %q", what, at, told)
+			w.t.Errorf("%s: path %s does not exist, but the copy has %q", what, at, told)
 		}
 	}
 }
@@ -193,13 +193,13 @@ func (f *frozenContent) check(w *workspace, what string) {
 	for _, e := range f.frozen.Entries {
 		if e.Kind == FrozenContent {
 			if got := signature(e.Mode, reads(w, e.Content, e.Size)); got != f.want[e.Path] {
-				w.t.Errorf("%s: frozen %s reads %s, was %s", what, e.Path, got, f.want[e.Path])
+				w.t.Errorf("%s: frozen contents of %s: got %s, want %s", what, e.Path, got, f.want[e.Path])
 			}
 		}
 	}
 }
 
-// copiers copy now and then, and hold what they were given for a while.
+// copiers update their copies now and then, and hold the frozen trees for a while.
 type copiers struct {
 	Copies []*copied
 	held   []frozenContent
@@ -224,13 +224,13 @@ func (c *copiers) step(m *model) {
 		if len(c.Copies) == 0 {
 			return
 		}
-		// Names are told without any content, and so that the next who asks hears of the same once more.
+		// A dry run returns names without contents, and the next Freeze returns the same changes again.
 		one := *c.Copies[m.rng.IntN(len(c.Copies))]
 		f, err := m.Freeze(m.t.Context(), one.Token, FreezeOptions{DryRun: true})
 		m.ok(err)
 		for _, e := range f.Entries {
 			if e.Content != nil {
-				m.t.Errorf("%s: a dry run gives contents of %s", m.what, e.Path)
+				m.t.Errorf("%s: a dry run returned contents of %s", m.what, e.Path)
 			}
 		}
 		f.Release()
@@ -240,7 +240,7 @@ func (c *copiers) step(m *model) {
 	}
 }
 
-// drop gives back what is held, oldest first.
+// drop releases the frozen trees that are held, oldest first.
 func (c *copiers) drop(m *model) {
 	i := m.rng.IntN(len(c.held))
 	c.held[i].check(m.workspace, m.what)
@@ -254,7 +254,7 @@ func (c *copiers) dropAll(m *model) {
 	}
 }
 
-// keep leaves the copies to the next process, takeCopiers takes them.
+// keep stores the copies for the next process, and takeCopiers reads them.
 func (c *copiers) keep(m *model) {
 	data, err := json.Marshal(c)
 	m.ok(err)

@@ -21,7 +21,7 @@ import (
 
 type files = map[string]worktreetest.File
 
-// grafter is a workspace that is switched between trees.
+// grafter is a workspace that the test switches between trees.
 type grafter struct {
 	*workspace
 	trees []files
@@ -48,7 +48,7 @@ func idOf(t *testing.T, f worktreetest.File) (object.Mode, object.ID) {
 	return f.Mode, id
 }
 
-// plan lists what makes the mount show a tree, whatever it shows at the paths of the trees now.
+// plan returns the steps that make the mount show a tree, starting from any state of the paths in the trees.
 func (g *grafter) plan(to int) (list []Graft) {
 	g.t.Helper()
 	paths := map[string]bool{}
@@ -70,7 +70,7 @@ func (g *grafter) plan(to int) (list []Graft) {
 			continue
 		}
 		if over.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-			p.Over = Found{} // the removals leave nothing of it
+			p.Over = Found{} // the removals remove this path completely
 		}
 		list = append(list, p)
 	}
@@ -86,11 +86,11 @@ func (g *grafter) graft(to int) Stale {
 	}
 	for i, d := range r.Done {
 		if d.Kept {
-			g.t.Errorf("path %d of the graft was kept: %+v", i, d)
+			g.t.Errorf("path %d of the graft was not replaced: %+v", i, d)
 		}
 	}
 	if g.src.Calls("Size") != sizes || g.src.Calls("Open") != opens {
-		g.t.Error("a graft asked for contents")
+		g.t.Error("a graft requested contents")
 	}
 	return r.Stale
 }
@@ -104,9 +104,9 @@ func (g *grafter) shown() map[string]string {
 		case syscall.S_IFREG:
 			p := make([]byte, a.Size)
 			if n, err := g.Read(g.t.Context(), a.Node, p, 0); err != nil || int64(n) != a.Size {
-				g.t.Errorf("read %s: %d, %v", path, n, err)
+				g.t.Errorf("read %s: got %d bytes, %v", path, n, err)
 			}
-			mode := uint32(syscall.S_IFREG | 0o644) // as git sees it
+			mode := uint32(syscall.S_IFREG | 0o644) // the mode as git stores it
 			if a.Mode&0o100 != 0 {
 				mode |= 0o111
 			}
@@ -122,7 +122,7 @@ func (g *grafter) shown() map[string]string {
 	return list
 }
 
-// each visits all names, of directories with a slash behind.
+// each visits all names; those of directories end with a slash.
 func (g *grafter) each(dir Node, prefix string, visit func(path string, a Attr)) {
 	g.t.Helper()
 	for _, name := range names(g.t, g.Tree, dir, 0) {
@@ -161,12 +161,12 @@ func (g *grafter) want(what string, want map[string]string) {
 	got := g.shown()
 	for path, text := range want {
 		if got[path] != text {
-			g.t.Errorf("%s: %s is %.60q, want %.60q", what, path, got[path], text)
+			g.t.Errorf("%s: path %s: got %.60q, want %.60q", what, path, got[path], text)
 		}
 	}
 	for path, text := range got {
 		if _, ok := want[path]; !ok {
-			g.t.Errorf("%s: %s is %.60q, want nothing", what, path, text)
+			g.t.Errorf("%s: path %s: got %.60q, want no file", what, path, text)
 		}
 	}
 	if g.t.Failed() {
@@ -189,31 +189,31 @@ func TestGraft(t *testing.T) {
 	g.graft(1)
 	g.want("there", expected(g.trees[1]))
 	if now := stat(t, g.Tree, "same"); now != same {
-		t.Errorf("an untouched path became %+v, was %+v", now, same)
+		t.Errorf("an unchanged path: got %+v, want %+v", now, same)
 	}
 	if now := stat(t, g.Tree, "dir/keep"); now != keep {
-		t.Errorf("an untouched path became %+v, was %+v", now, keep)
+		t.Errorf("an unchanged path: got %+v, want %+v", now, keep)
 	}
 	if a := stat(t, g.Tree, "changed"); a.Mtime < same.Mtime || a.Mtime < time.Now().Add(-time.Minute).UnixNano() {
-		t.Errorf("what changed has an old time: %v", time.Unix(0, a.Mtime))
+		t.Errorf("mtime of a changed file: got the old one, %v", time.Unix(0, a.Mtime))
 	}
 	before := g.nodes()
 	g.reopen()
 	if after := g.nodes(); !slices.Equal(before, after) {
-		t.Errorf("reopened: %q, before %q", after, before)
+		t.Errorf("tree after reopening: got %q, want %q", after, before)
 	}
 	g.want("reopened", expected(g.trees[1]))
 	g.graft(0)
 	g.want("back", expected(g.trees[0]))
 	if s := g.Overlay().Stats(); s.Entries+s.Hidden+s.Contents != 0 {
-		t.Errorf("back at the base tree the overlay has %+v", s)
+		t.Errorf("overlay after the switch back to the base tree: got %+v", s)
 	}
 	if n := g.Overlay().Changed(); n != 0 {
-		t.Errorf("back at the base tree %d paths are changed", n)
+		t.Errorf("changed paths after the switch back to the base tree: got %d, want 0", n)
 	}
 }
 
-// What a graft made is an untouched file to everything that can be done to it.
+// A file that a graft created behaves like an unchanged file in all operations.
 func TestGraftedFilesAreFiles(t *testing.T) {
 	g := newGrafter(t, graftTrees()...)
 	g.graft(1)
@@ -233,7 +233,7 @@ func TestGraftedFilesAreFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if g.src.Calls("Open") != opens {
-		t.Error("changes of names asked for contents")
+		t.Error("changes of names requested contents")
 	}
 	if _, err := g.Write(ctx, n, []byte("TWO"), 0, false); err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestGraftedFilesAreFiles(t *testing.T) {
 	delete(want, "new/deep/file")
 	want["dir/moved"], want["second"] = "100644 TWO, longer\n", "100644 TWO, longer\n"
 	g.want("changed", want)
-	// The node of "changed" has another place: the path gets another one.
+	// The node of "changed" is used for another path, so this path gets another node.
 	g.graft(0)
 	g.graft(1)
 	want = expected(g.trees[1])
@@ -252,7 +252,7 @@ func TestGraftedFilesAreFiles(t *testing.T) {
 	g.want("again", want)
 }
 
-// Whatever was not to be replaced is left.
+// Paths that were not expected to be replaced are kept.
 func TestGraftKeeps(t *testing.T) {
 	g := newGrafter(t, graftTrees()...)
 	plan := g.plan(1)
@@ -264,7 +264,7 @@ func TestGraftKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := g.Graft(ctx, g.roots[1], plan, ""); err == nil {
-		t.Error("a file stands where a directory has to be, and nothing was said")
+		t.Error("a file is at the path of a needed directory, but the graft returned no error")
 	}
 	if err := g.Unlink(ctx, Root, "new"); err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func TestGraftKeeps(t *testing.T) {
 	}
 	for i, d := range r.Done {
 		if want := plan[i].Path == "changed"; d.Kept != want {
-			t.Errorf("%s was kept: %t, want %t", plan[i].Path, d.Kept, want)
+			t.Errorf("path %s was kept: got %t, want %t", plan[i].Path, d.Kept, want)
 		}
 	}
 	want := expected(g.trees[1])
@@ -283,8 +283,8 @@ func TestGraftKeeps(t *testing.T) {
 	g.want("kept", want)
 }
 
-// TestGraftModel switches between random trees, with random edits between, kept or thrown away, and compares with
-// what a map says. AFS_MODEL_SEED chooses another run.
+// TestGraftModel switches between random trees, with random edits between them that are kept or discarded, and compares the result with
+// a map. AFS_MODEL_SEED selects another run.
 func TestGraftModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if n, err := strconv.ParseUint(os.Getenv("AFS_MODEL_SEED"), 10, 64); err == nil {
@@ -320,14 +320,14 @@ func TestGraftModel(t *testing.T) {
 			before := g.nodes()
 			g.reopen()
 			if after := g.nodes(); !slices.Equal(before, after) {
-				t.Fatalf("%s: reopened: %q, before %q", what, after, before)
+				t.Fatalf("%s: tree after reopening: got %q, want %q", what, after, before)
 			}
 		}
 	}
 	g.close()
 	r, err := overlay.Check(filepath.Join(g.dir, "overlay"), false)
 	if err != nil || len(r.Findings) != 0 {
-		t.Errorf("check: %+v, %v", r.Findings, err)
+		t.Errorf("check of the overlay: got %+v, %v", r.Findings, err)
 	}
 	g.open()
 }
@@ -353,7 +353,7 @@ func randomTree(rng *rand.Rand) files {
 	return f
 }
 
-// sweep removes what no tree has, and directories without a file.
+// sweep removes the paths that no tree has, and directories without a file.
 func (g *grafter) sweep() {
 	g.t.Helper()
 	tracked := map[string]bool{}
@@ -379,7 +379,7 @@ func (g *grafter) sweep() {
 	}
 }
 
-// edit does something to a random file.
+// edit makes a random change to a random file.
 func (g *grafter) edit(rng *rand.Rand) {
 	ctx := g.t.Context()
 	var all []Attr
@@ -409,5 +409,5 @@ func (g *grafter) edit(rng *rand.Rand) {
 	case 7:
 		_, err = g.Mknod(ctx, dir, string(rune('a'+rng.IntN(5))), 0o644, 0, Cred{})
 	}
-	_ = err // most pairs do not fit together: the tree says so and stays as it is
+	_ = err // most pairs are invalid: the tree returns an error and stays unchanged
 }

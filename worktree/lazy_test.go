@@ -25,18 +25,18 @@ func lazyFiles() map[string]worktreetest.File {
 	return files
 }
 
-// calls counts what a change asks for, after the names it is about were looked up.
+// calls checks how many trees, sizes and contents a change requests, after its names were looked up.
 func (w *workspace) calls(what string, trees, sizes, opens int, f func()) {
 	w.t.Helper()
 	before := [3]int{w.src.Calls("Tree"), w.src.Calls("Size"), w.src.Calls("Open")}
 	f()
 	got := [3]int{w.src.Calls("Tree") - before[0], w.src.Calls("Size") - before[1], w.src.Calls("Open") - before[2]}
 	if want := [3]int{trees, sizes, opens}; got != want {
-		w.t.Errorf("%s: %d trees, %d sizes, %d contents, want %d", what, got[0], got[1], got[2], want)
+		w.t.Errorf("%s: requested %d trees, %d sizes, %d contents, want %d", what, got[0], got[1], got[2], want)
 	}
 }
 
-// Changes to what nobody has read ask for nothing but the directories that the names are in.
+// Changes of paths that were never read request only the directories that contain the names.
 func TestLazyChanges(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	ctx := t.Context()
@@ -71,7 +71,7 @@ func TestLazyChanges(t *testing.T) {
 	}
 	w.calls("read in a directory that was moved", 2, 0, 1, func() {
 		if got := w.read(w.node("other/moved/deep/file")); got != "deep" {
-			t.Errorf("read %q", got)
+			t.Errorf("contents after the changes: got %q", got)
 		}
 	})
 	w.calls("a whole overwrite of unknown size", 0, 0, 1, func() { w.write(w.node("dir/f09"), "longer than it was", 0) })
@@ -91,7 +91,7 @@ func TestLazyChanges(t *testing.T) {
 	})
 }
 
-// A directory is asked for only to know whether it is empty.
+// A directory is requested only to find out whether it is empty.
 func TestLazyRmdir(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	w.node("other")
@@ -105,7 +105,7 @@ func TestLazyRmdir(t *testing.T) {
 	w.listing("", "dir other")
 }
 
-// Nodes, modification times and the paths that the source is asked for stay with what moves.
+// A move does not change nodes, modification times, or the paths that are passed to the source.
 func TestMovesKeepWhatTheyMove(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	before := map[string]Attr{}
@@ -122,16 +122,16 @@ func TestMovesKeepWhatTheyMove(t *testing.T) {
 		for old, path := range map[string]string{"dir/f00": "newer/f00", "dir/sub": "newer/sub", "dir/sub/deep/file": "newer/sub/deep/file"} {
 			a := w.stat(path)
 			if a.Node != before[old].Node || a.Mtime != before[old].Mtime || a.Size != before[old].Size {
-				t.Errorf("%s: %+v, was %+v", path, a, before[old])
+				t.Errorf("attributes of %s after the move: got %+v, want %+v", path, a, before[old])
 			}
 			if at, err := w.Path(a.Node); err != nil || at != path && !(old == "dir/f00" && at == "newer/again") {
-				t.Errorf("path of %s is %q, %v", path, at, err)
+				t.Errorf("path of %s: got %q, %v", path, at, err)
 			}
 		}
 		if p, err := w.Parent(w.node("newer/sub")); err != nil || p != w.node("newer") {
-			t.Errorf("parent %d, %v", p, err)
+			t.Errorf("parent of the moved directory: got %d, %v", p, err)
 		}
-		// worktreetest knows contents by the path of the base only.
+		// worktreetest knows contents only by their path in the base tree.
 		w.contents(map[string]string{"newer/f00": "data of 0", "newer/sub/deep/file": "deep"})
 	})
 	w.ok(w.rename("newer/sub", "dir/sub"))
@@ -139,7 +139,7 @@ func TestMovesKeepWhatTheyMove(t *testing.T) {
 	w.ok(w.rename("newer/f00", "dir/f00"))
 	w.ok(w.rmdir("newer"))
 	if s := w.Overlay().Stats(); s.Entries != 0 || s.Hidden != 0 {
-		t.Errorf("everything is back at its place, but %+v", s)
+		t.Errorf("statistics after everything was moved back: got %+v", s)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestRenameErrors(t *testing.T) {
 	})
 }
 
-// A position in a listing stays right whatever happens to other entries.
+// A position in a listing stays valid while other entries change.
 func TestListingUnderChange(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
 	dir := w.node("dir")
@@ -209,11 +209,11 @@ func TestListingUnderChange(t *testing.T) {
 		}))
 		switch round {
 		case 0:
-			w.ok(w.unlink("dir/f00"))                // was listed
-			w.ok(w.unlink("dir/f09"))                // is to come
-			w.ok(w.rename("dir/own000", "dir/f01"))  // over what was listed
-			w.ok(w.rename("dir/own001", "dir/f10"))  // over what is to come
-			w.ok(w.rename("dir/link", "other/link")) // away
+			w.ok(w.unlink("dir/f00"))                // already listed
+			w.ok(w.unlink("dir/f09"))                // not yet listed
+			w.ok(w.rename("dir/own000", "dir/f01"))  // over a listed name
+			w.ok(w.rename("dir/own001", "dir/f10"))  // over a name that is not yet listed
+			w.ok(w.rename("dir/link", "other/link")) // to another directory
 		default:
 			w.create(fmt.Sprintf("dir/more%d", round), "")
 			w.ok(w.unlink(fmt.Sprintf("dir/own%03d", round+1)))
@@ -226,7 +226,7 @@ func TestListingUnderChange(t *testing.T) {
 	}
 	for _, name := range []string{"f09", "link"} {
 		if seen[name] != 0 {
-			t.Errorf("%s was listed after it was gone", name)
+			t.Errorf("%s was listed after its removal", name)
 		}
 	}
 	for name, n := range seen {
@@ -236,7 +236,7 @@ func TestListingUnderChange(t *testing.T) {
 	}
 }
 
-// A failing content leaves a file as it was, and the next try works.
+// If contents cannot be fetched, a change of the file fails without an effect, and a later try succeeds.
 func TestCopyUpFails(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "data"}})
 	w.src.Rule("f", worktreetest.Rule{Err: syscall.ENETDOWN})
@@ -246,17 +246,17 @@ func TestCopyUpFails(t *testing.T) {
 	_, err = w.SetAttr(t.Context(), n, Change{Set: SetSize, Size: 2})
 	w.want("truncate", err, syscall.ENETDOWN)
 	if w.Overlay().Changed() != 0 {
-		t.Errorf("%d paths changed by what failed", w.Overlay().Changed())
+		t.Errorf("changed paths after the failed changes: got %d", w.Overlay().Changed())
 	}
 	w.src.Rule("f", worktreetest.Rule{})
 	w.write(n, "D", 0)
 	w.contents(map[string]string{"f": "Data"})
 	if w.Overlay().Changed() != 1 {
-		t.Errorf("%d paths changed", w.Overlay().Changed())
+		t.Errorf("changed paths: got %d", w.Overlay().Changed())
 	}
 }
 
-// A full disk is an error of who wanted to write, and the work goes on when there is room.
+// A write to a full disk fails, and writes succeed when there is space again.
 func TestFullDiskUnderOverlay(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
@@ -279,7 +279,7 @@ func TestFullDiskUnderOverlay(t *testing.T) {
 	_, err = w.Write(t.Context(), n, []byte("X"), 0, false)
 	w.want("write", err, unix.ENOSPC)
 	if got := w.read(n); got != strings.Repeat("x", 1<<20) {
-		t.Errorf("after the failure it holds %d bytes, or others", len(got))
+		t.Errorf("contents after the failed write differ: got %d bytes", len(got))
 	}
 	w.ok(unix.Unlink(ballast))
 	w.write(n, "X", 0)
@@ -308,10 +308,10 @@ func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
 	n := w.node("dir/a")
 	w.set("dir/a", Change{Set: SetMode, Mode: 0o755})
 	if a, ok := w.Base().Glance(n, blob); !ok || a.Size != 1 {
-		t.Errorf("after a chmod: %+v, %v", a, ok)
+		t.Errorf("Glance after a chmod: got %+v, %v", a, ok)
 	}
 	w.write(n, "longer", 0)
 	if a, ok := w.Base().Glance(n, blob); ok {
-		t.Errorf("after a write: %+v", a)
+		t.Errorf("Glance after a write: got %+v", a)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	. "github.com/artifactfs/artifactfs/worktree"
 )
 
-// A change of a file with very many names is a few records, which stand for all names: what it costs does not grow with
-// their number, and the journal is not full after some of them.
+// A change of a file with very many names is recorded in a few records for all names, so its cost does not grow with their number, and
+// a few such changes do not fill the journal.
 func TestManyLinks(t *testing.T) {
 	const links, changes = 10_000, 30
 	w := newWorkspace(t, lazyFiles())
@@ -42,7 +42,7 @@ func (w *workspace) journalSize() int64 {
 	return st.Size()
 }
 
-// Every name of a file is among the paths that are told, however many names it has and wherever they are.
+// All names of a changed file are among the reported paths, for any number of names in any directories.
 func TestNamesOnRecord(t *testing.T) {
 	for _, c := range []struct{ links, dirs int }{{2, 1}, {64, 3}, {65, 3}, {130, 64}, {200, 90}} {
 		t.Run(fmt.Sprintf("%d in %d", c.links, c.dirs), func(t *testing.T) {
@@ -58,13 +58,13 @@ func TestNamesOnRecord(t *testing.T) {
 			}
 			_, token := w.since("")
 			w.write(w.node("n0/first"), "x", 0)
-			// Both are done without another record where the directory or the tree has one.
+			// No further record is written if the directory or the whole tree has one already.
 			w.ok(w.rename("n0/first", "n0/moved"))
 			w.ok(w.unlink(all[len(all)-1]))
 			changes, err := w.Monitor().Changes(token)
 			w.ok(err)
 			if all = append(all, "n0/moved"); c.dirs > 64 != changes.All {
-				t.Errorf("all changed: got %v with names in %d directories", changes.All, c.dirs)
+				t.Errorf("the whole tree is reported as changed: got %v with names in %d directories", changes.All, c.dirs)
 			}
 			told := make(map[string]bool)
 			for _, path := range changes.Paths {

@@ -11,13 +11,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// target is a name in a directory, which may be anything or nothing.
+// target is a name in a directory, which may or may not exist.
 type target struct {
 	path, plain string
 	dir         worktree.Node
 	name        string
-	node        worktree.Node // 0: nothing
-	kind        uint32        // S_IFMT of it
+	node        worktree.Node // 0 if the name does not exist
+	kind        uint32        // S_IFMT bits of its mode
 }
 
 // pick chooses a name in an existing directory.
@@ -42,7 +42,7 @@ func (m *model) pick() target {
 	return x
 }
 
-// existing chooses something of a kind; 0: of any.
+// existing chooses an existing path of a kind, or of any kind if kind is 0.
 func (m *model) existing(kind uint32) (target, bool) {
 	for range 30 {
 		if x := m.pick(); x.node != 0 && (kind == 0 || x.kind == kind) {
@@ -54,7 +54,7 @@ func (m *model) existing(kind uint32) (target, bool) {
 
 func (m *model) name() string { return modelNames[m.rng.IntN(len(modelNames))] }
 
-// step does one random operation.
+// step runs one random operation.
 func (m *model) step() {
 	ops := []struct {
 		weight int
@@ -105,7 +105,7 @@ func (m *model) stepFifo() {
 func (m *model) stepLink() {
 	x, ok := m.existing(0)
 	y := m.pick()
-	// The kernel tells an existing name before it asks whether links of a directory are allowed.
+	// The kernel checks that the name is free before it checks that the file is not a directory.
 	if !ok || x.kind == syscall.S_IFDIR && y.node != 0 {
 		return
 	}
@@ -127,7 +127,7 @@ func (m *model) stepRename() {
 	x, y := m.pick(), m.pick()
 	flags := []uint{0, 0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE}[m.rng.IntN(5)]
 	if x.node != 0 && flags == 0 && len(x.path) > len(y.path) && x.path[:len(y.path)+1] == y.path+"/" {
-		return // the kernel itself answers for what is to replace a directory that it is in
+		return // the kernel itself refuses to move a directory into its own subdirectory
 	}
 	before, _ := m.Attr(m.t.Context(), x.node)
 	err := m.Rename(m.t.Context(), x.dir, x.name, y.dir, y.name, uint32(flags))
@@ -138,11 +138,11 @@ func (m *model) stepRename() {
 	}
 	after := m.stat(y.path)
 	if before.Node != after.Node || x.path != y.path && before.Mtime != after.Mtime && x.kind != syscall.S_IFDIR {
-		m.t.Errorf("%s: %s: node %d becomes %d, mtime %d becomes %d", m.what, what, before.Node, after.Node, before.Mtime, after.Mtime)
+		m.t.Errorf("%s: %s changed node %d to %d and mtime %d to %d", m.what, what, before.Node, after.Node, before.Mtime, after.Mtime)
 	}
 }
 
-// data makes up what to write, and where.
+// data returns random bytes and a random offset.
 func (m *model) data() (p []byte, off int64) {
 	if m.rng.IntN(2) == 0 {
 		off = int64(m.rng.IntN(12_000))
@@ -166,7 +166,7 @@ func (m *model) writeBoth(what string, n worktree.Node, fd int) {
 	k, err := m.Write(m.t.Context(), n, p, off, false)
 	l, want := unix.Pwrite(fd, p, off)
 	if m.same(what, err, want) && k != l {
-		m.t.Errorf("%s: %s: %d bytes, want %d", m.what, what, k, l)
+		m.t.Errorf("%s: %s: got %d bytes, want %d", m.what, what, k, l)
 	}
 }
 
@@ -205,7 +205,7 @@ func (m *model) stepFallocate() {
 		err := m.Fallocate(m.t.Context(), x.node, mode, off, n)
 		m.same(fmt.Sprintf("fallocate %s, mode %d", x.path, mode), err, unix.Fallocate(fd, mode, off, n))
 		m.ok(unix.Fstat(fd, &after))
-		if before.Mode != after.Mode { // not every kernel takes set-user-ID away here
+		if before.Mode != after.Mode { // not every kernel clears set-user-ID here
 			m.ok(unix.Fchmod(fd, m.stat(x.path).Mode&0o7777))
 		}
 	})
@@ -229,7 +229,7 @@ func (m *model) stepCopy() {
 			for done := int64(0); done < int64(k); {
 				l, err := m.CopyRange(m.t.Context(), x.node, from+done, y.node, to+done, n-done)
 				if err != nil || l == 0 {
-					m.t.Fatalf("%s: copy %s to %s: %d of %d bytes, %v", m.what, x.path, y.path, done, k, err)
+					m.t.Fatalf("%s: copy %s to %s: copied %d of %d bytes, %v", m.what, x.path, y.path, done, k, err)
 				}
 				done += l
 			}
@@ -253,7 +253,7 @@ func (m *model) stepChown() {
 	if !ok {
 		return
 	}
-	uid, gid := m.rng.IntN(3), m.rng.IntN(4)-1 // -1: stays
+	uid, gid := m.rng.IntN(3), m.rng.IntN(4)-1 // -1: unchanged
 	c := worktree.Change{Set: worktree.SetUID | worktree.SetGID, UID: uint32(uid), GID: uint32(gid)}
 	if gid < 0 {
 		c.Set = worktree.SetUID
@@ -275,7 +275,7 @@ func (m *model) stepTimes() {
 	times := []unix.Timespec{unix.NsecToTimespec(atime), unix.NsecToTimespec(mtime)}
 	want := unix.UtimesNanoAt(unix.AT_FDCWD, x.plain, times, unix.AT_SYMLINK_NOFOLLOW)
 	if m.same("set times of "+x.path, err, want) && (a.Atime != atime || a.Mtime != mtime) {
-		m.t.Errorf("%s: times of %s: %+v, want %d, %d", m.what, x.path, a, atime, mtime)
+		m.t.Errorf("%s: times of %s: got %+v, want %d, %d", m.what, x.path, a, atime, mtime)
 	}
 }
 
@@ -322,7 +322,7 @@ func (m *model) stepTmpfile() {
 	}
 }
 
-// stepOpenFile uses an open file, which may have no name any more.
+// stepOpenFile uses an open file, which may have been removed.
 func (m *model) stepOpenFile() {
 	if len(m.files) == 0 {
 		return
@@ -340,14 +340,14 @@ func (m *model) stepOpenFile() {
 		k, err := m.Read(m.t.Context(), f.node, got, off)
 		l, wantErr := unix.Pread(f.fd, want, off)
 		if m.same("read open file", err, wantErr) && !bytes.Equal(got[:k], want[:l]) {
-			m.t.Errorf("%s: open file has %d bytes at %d, want %d, or others", m.what, k, off, l)
+			m.t.Errorf("%s: contents of the open file differ: got %d bytes at %d, want %d", m.what, k, off, l)
 		}
 	case 3:
 		var st unix.Stat_t
 		m.ok(unix.Fstat(f.fd, &st))
 		a, err := m.Attr(m.t.Context(), f.node)
 		if err != nil || uint64(a.Nlink) != uint64(st.Nlink) || a.Size != st.Size {
-			m.t.Errorf("%s: open file: %+v, %v, want %d links, size %d", m.what, a, err, st.Nlink, st.Size)
+			m.t.Errorf("%s: open file: got %+v, %v, want %d links, size %d", m.what, a, err, st.Nlink, st.Size)
 		}
 		unix.Close(f.fd)
 		m.Kernel().Forget(f.node, 1)

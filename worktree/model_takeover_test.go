@@ -17,24 +17,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// takesOver says whether a life goes on with the mount of the one before.
+// takesOver reports whether a process takes over the mount of the previous one.
 func takesOver(seed, life uint64) bool {
 	return life > 1 && rand.New(rand.NewPCG(seed, ^life)).IntN(3) > 0
 }
 
-// kernelSide is what the kernel and the programs have when the process dies that serves them.
+// kernelSide is the state of the kernel and of programs when the serving process is killed.
 type kernelSide struct {
 	Open    []openSide
-	Request modelRequest // that was not answered
-	Made    uint64       // requests so far
+	Request modelRequest // the request that was not answered
+	Made    uint64       // number of requests so far
 	Listing listingSide
 }
 
 // openSide is an open file.
 type openSide struct {
 	Node worktree.Node
-	Path string // one of its names in the plain directory; "": it has none
-	Data []byte // what it holds if it has no name
+	Path string // one of its names in the plain directory; "" if it has none
+	Data []byte // its contents if it has no name
 }
 
 // modelRequest is a change of names.
@@ -42,7 +42,7 @@ type modelRequest struct {
 	ID       uint64
 	Op       string
 	Dir, To  worktree.Node
-	Name, As string // As: the other name, or what a link leads to
+	Name, As string // As: the other name, or the target of a symbolic link
 	Plain    string // path in the plain directory
 	PlainTo  string
 	Flags    int
@@ -51,7 +51,7 @@ type modelRequest struct {
 	Mode     uint32
 }
 
-// listingSide is a program in the middle of a directory.
+// listingSide is a program that has read a part of a directory.
 type listingSide struct {
 	Path string
 	Node worktree.Node
@@ -61,12 +61,12 @@ type listingSide struct {
 
 func (m *model) sidePath(life uint64) string { return filepath.Join(m.dir, fmt.Sprint("kernel", life)) }
 
-// request gives a context for the request that is the next.
+// request returns a context for the next request.
 func (m *model) request(again bool, id uint64) context.Context {
 	return context.WithValue(m.t.Context(), worktree.RequestKey{}, &worktree.Request{ID: id, Again: again})
 }
 
-// invent makes up a request.
+// invent returns a random request.
 func (m *model) invent() (r modelRequest) {
 	x, y := m.pick(), m.pick()
 	m.requests++
@@ -101,7 +101,7 @@ func (m *model) invent() (r modelRequest) {
 	return r
 }
 
-// ask makes a request of the tree. What was made counts as looked up, as it does with package fuse.
+// ask sends a request to the tree. A created node counts as looked up, as with package fuse.
 func (m *model) ask(r *modelRequest, again bool) (a worktree.Attr, err error) {
 	ctx := m.request(again, r.ID)
 	switch r.Op {
@@ -132,7 +132,7 @@ func (m *model) ask(r *modelRequest, again bool) (a worktree.Attr, err error) {
 	return a, err
 }
 
-// askPlain makes it of the plain directory. A file without a name is a descriptor.
+// askPlain makes the same change in the plain directory. A file without a name is a descriptor.
 func (m *model) askPlain(r *modelRequest) (fd int, err error) {
 	switch r.Op {
 	case "mknod":
@@ -159,7 +159,7 @@ func (m *model) askPlain(r *modelRequest) (fd int, err error) {
 	return 0, err
 }
 
-// dieBusy ends a life in the middle of a request, or between it and its answer, and leaves the kernel's side to the next.
+// dieBusy ends the process during a request, or between a request and its reply, and stores the kernel's side for the next process.
 func (m *model) dieBusy(life uint64) {
 	side := kernelSide{Request: m.invent()}
 	side.Made = m.requests
@@ -171,7 +171,7 @@ func (m *model) dieBusy(life uint64) {
 	m.ok(err)
 	m.ok(os.WriteFile(m.sidePath(life), data, 0o600))
 	switch m.rng.IntN(4) {
-	case 0: // it was never read
+	case 0: // the request was never read
 	case 1:
 		r := side.Request
 		go m.ask(&r, false)
@@ -220,8 +220,7 @@ func (m *model) beginListing() (l listingSide) {
 	return l
 }
 
-// takeOverFrom goes on where the life before was killed, as the next process does to which the kernel says again what was
-// not answered.
+// takeOverFrom continues where the previous process was killed: the kernel sends the unanswered request again.
 func (m *model) takeOverFrom(life uint64) {
 	data, err := os.ReadFile(m.sidePath(life))
 	m.ok(err)
@@ -229,7 +228,7 @@ func (m *model) takeOverFrom(life uint64) {
 	m.ok(json.Unmarshal(data, &side))
 	m.requests = side.Made
 	m.open()
-	for _, f := range side.Open { // before the request takes their names
+	for _, f := range side.Open { // before the request changes their names
 		m.files = append(m.files, modelFile{f.Node, m.openAgain(f)})
 	}
 	r := side.Request
@@ -243,7 +242,7 @@ func (m *model) takeOverFrom(life uint64) {
 	}
 	if more, err := m.ask(&r, true); want == nil {
 		if err != nil || more.Node != a.Node {
-			m.t.Errorf("%s, and once more: node %d, then %d, %v", what, a.Node, more.Node, err)
+			m.t.Errorf("%s, repeated: got node %d, then %d, %v", what, a.Node, more.Node, err)
 		} else if more.Node != 0 {
 			m.Kernel().Forget(more.Node, 1)
 		}
@@ -254,7 +253,7 @@ func (m *model) takeOverFrom(life uint64) {
 	}
 }
 
-// openAgain gives a plain file that is as an open one of the life before.
+// openAgain returns a plain file with the state of one that was open in the previous process.
 func (m *model) openAgain(f openSide) int {
 	if f.Path != "" {
 		fd, err := unix.Open(f.Path, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -275,10 +274,10 @@ func (m *model) openAgain(f openSide) int {
 	return fd
 }
 
-// endListing reads the rest of a directory: with what was read before it is the whole, but for what the request changed.
+// endListing reads the rest of a directory. Both parts together must be the whole directory, except for the names that the request changed.
 func (m *model) endListing(l listingSide, r *modelRequest) {
 	if a, err := m.Attr(m.t.Context(), l.Node); err != nil || a.Nlink == 0 {
-		return // the request removed it
+		return // the request removed the directory
 	}
 	at, err := m.Path(l.Node)
 	m.ok(err)
@@ -299,6 +298,6 @@ func (m *model) endListing(l listingSide, r *modelRequest) {
 		}
 	}
 	if !slices.Equal(list, want) {
-		m.t.Errorf("%q lists %q across the takeover, want %q", at, list, want)
+		m.t.Errorf("listing of %q across the takeover: got %q, want %q", at, list, want)
 	}
 }

@@ -23,16 +23,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// TestModel does the same random operations to a tree and to a plain directory of the host's file system, which is
-// the judge of results and contents. The tree is closed and opened again now and then, and killed: the operations run
-// in processes of their own that end by SIGKILL, and of which some take over what the kernel has of the one before. AFS_MODEL_SEED and AFS_MODEL_STEPS choose others.
+// TestModel runs the same random operations on a tree and on a plain directory of the host's file system, which is the oracle for
+// results and contents. The tree is closed and opened again now and then, and killed: the operations run in child processes that end by
+// SIGKILL, some of which take over the kernel's state from the previous one. AFS_MODEL_SEED and AFS_MODEL_STEPS select other runs.
 func TestModel(t *testing.T) {
 	if life := os.Getenv(modelEnv); life != "" {
 		runLife(t, life)
 		return
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("changes owners: only root may")
+		t.Skip("changing owners needs root")
 	}
 	seed, steps := uint64(time.Now().UnixNano()), 20_000
 	if testing.Short() {
@@ -64,7 +64,7 @@ func TestModel(t *testing.T) {
 			t.Fatalf("seed %d, life %d of %d steps: %v\n%s", seed, life, n, err, out)
 		}
 	}
-	defer unix.Umask(unix.Umask(0)) // this is a life, too, and may have to make what was asked for in the last
+	defer unix.Umask(unix.Umask(0)) // this process may have to perform the last request of the previous one
 	w := &workspace{t: t, src: worktreetest.New(modelBase()), dir: dir}
 	m := &model{workspace: w, rng: rng, plain: filepath.Join(dir, "plain"), what: "end"}
 	if w.takeOver = takesOver(seed, life); w.takeOver {
@@ -77,7 +77,7 @@ func TestModel(t *testing.T) {
 	w.close()
 	report, err := overlay.Check(filepath.Join(dir, "overlay"), false)
 	if err != nil || len(report.Findings) != 0 {
-		t.Errorf("check: %+v, %v", report.Findings, err)
+		t.Errorf("check of the overlay: got %+v, %v", report.Findings, err)
 	}
 }
 
@@ -101,7 +101,7 @@ func runLife(t *testing.T, life string) {
 	} else {
 		w.open()
 	}
-	m.compare() // what the life before left
+	m.compare() // the state that the previous process left
 	seen := m.takeLooks()
 	for _, s := range seen {
 		m.trust(s)
@@ -121,7 +121,7 @@ func runLife(t *testing.T, life string) {
 			before := m.nodes()
 			w.reopen()
 			if after := m.nodes(); !slices.Equal(before, after) {
-				t.Errorf("%s: nodes before and after reopening: %q, %q", m.what, before, after)
+				t.Errorf("%s: nodes differ before and after reopening: %q, %q", m.what, before, after)
 			}
 		}
 		if t.Failed() {
@@ -137,7 +137,7 @@ func runLife(t *testing.T, life string) {
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-// modelNames are all the names there are, so that operations meet.
+// modelNames are all names that operations use. There are few, so that operations affect the same paths.
 var modelNames = strings.Fields("a b c d e f g h")
 
 // modelBase is a tree three directories deep.
@@ -154,7 +154,7 @@ func modelBase() map[string]worktreetest.File {
 	return files
 }
 
-// layBase makes the base tree as plain files.
+// layBase creates the base tree as plain files.
 func layBase(t *testing.T, dir string) {
 	t.Helper()
 	var err error
@@ -179,7 +179,7 @@ func layBase(t *testing.T, dir string) {
 	}
 }
 
-// model is a tree and the plain directory that it has to be like.
+// model is a tree and the plain directory that it must be equal to.
 type model struct {
 	*workspace
 	rng   *rand.Rand
@@ -187,16 +187,16 @@ type model struct {
 	files []modelFile
 	what  string
 
-	requests uint64 // that the kernel has made so far
+	requests uint64 // number of requests of the kernel so far
 }
 
-// modelFile is a file that is open.
+// modelFile is an open file.
 type modelFile struct {
 	node Node
 	fd   int
 }
 
-// same compares what an operation returned.
+// same compares the results of an operation on both sides.
 func (m *model) same(what string, got, want error) bool {
 	m.t.Helper()
 	if a, b := errnoOf(got), errnoOf(want); a != b {
@@ -222,7 +222,7 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// compare goes through both trees.
+// compare compares both trees.
 func (m *model) compare() {
 	m.t.Helper()
 	m.compareDir("", Root)
@@ -239,7 +239,7 @@ func (m *model) compareDir(path string, n Node) {
 	got := m.listInPieces(n)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		m.t.Errorf("%s: %q lists %q, want %q", m.what, path, got, want)
+		m.t.Errorf("%s: listing of %q: got %q, want %q", m.what, path, got, want)
 		return
 	}
 	for _, name := range want {
@@ -249,7 +249,7 @@ func (m *model) compareDir(path string, n Node) {
 	}
 }
 
-// listInPieces goes on at a position again and again, as the kernel does.
+// listInPieces reads a directory in several calls, as the kernel does.
 func (m *model) listInPieces(n Node) (list []string) {
 	from, more := uint64(0), true
 	for more {
@@ -281,17 +281,17 @@ func (m *model) compareNode(path string, n Node) {
 	want := attributes{st.Mode, st.Uid, st.Gid, uint64(st.Nlink), st.Rdev, st.Size}
 	if st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		want.size = 4096
-		if !n.Own() || want.nlink == 1 { // a file system that does not count subdirectories either
+		if !n.Own() || want.nlink == 1 { // some file systems do not count subdirectories
 			want.nlink, got.nlink = 1, min(got.nlink, 1)
 		}
 	}
 	if got != want {
-		m.t.Errorf("%s: %s is %+v, want %+v", m.what, path, got, want)
+		m.t.Errorf("%s: attributes of %s: got %+v, want %+v", m.what, path, got, want)
 	}
-	// A file that had several names may not know the one that is left.
+	// A file that had several names may not know the name that is left.
 	known := st.Mode&syscall.S_IFMT == syscall.S_IFDIR
 	if at, err := m.Path(n); known && err != nil || err == nil && (known || st.Nlink == 1) && at != path {
-		m.t.Errorf("%s: path of %s is %q, %v", m.what, path, at, err)
+		m.t.Errorf("%s: path of %s: got %q, %v", m.what, path, at, err)
 	}
 	switch st.Mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
@@ -305,13 +305,13 @@ func (m *model) compareNode(path string, n Node) {
 		k, err := m.Read(m.t.Context(), n, p, 0)
 		m.ok(err)
 		if !bytes.Equal(p[:k], data) {
-			m.t.Errorf("%s: %s holds %d bytes, want %d, or others", m.what, path, k, len(data))
+			m.t.Errorf("%s: contents of %s differ: got %d bytes, want %d", m.what, path, k, len(data))
 		}
 	case syscall.S_IFLNK:
 		target, err := m.Readlink(m.t.Context(), n)
 		m.ok(err)
 		if want, _ := os.Readlink(filepath.Join(m.plain, path)); string(target) != want {
-			m.t.Errorf("%s: %s leads to %q, want %q", m.what, path, target, want)
+			m.t.Errorf("%s: target of %s: got %q, want %q", m.what, path, target, want)
 		}
 	}
 }
@@ -327,7 +327,7 @@ func (m *model) compareXattrs(path string, n Node) {
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		m.t.Errorf("%s: %s has attributes %q, want %q", m.what, path, got, want)
+		m.t.Errorf("%s: extended attributes of %s: got %q, want %q", m.what, path, got, want)
 		return
 	}
 	for _, name := range got {

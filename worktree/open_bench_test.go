@@ -15,8 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// BenchmarkOpen is how long a successor takes until it can serve: of a tree of 100,000 paths that were all looked into, and
-// 10,000 changed files.
+// BenchmarkOpen measures the time until a successor can serve a tree of 100,000 paths that were all looked up, and 10,000 changed files.
 func BenchmarkOpen(b *testing.B) {
 	files := make(map[string]worktreetest.File)
 	for i := range 99_000 {
@@ -50,7 +49,7 @@ func BenchmarkOpen(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	life := 60_000 // changes that are no more
+	life := 60_000 // changes that later ones replaced
 	for range life {
 		a, err := tree.Mknod(b.Context(), made.Node, "short-lived", syscall.S_IFREG|0o644, 0, Cred{})
 		if err != nil {
@@ -64,7 +63,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	log := tree.Overlay().Stats().LogBytes
 	for end := time.Now().Add(10 * time.Second); log > 6<<20 && time.Now().Before(end); log = tree.Overlay().Stats().LogBytes {
-		runtime.Gosched() // it will be written anew
+		runtime.Gosched() // the log will be rewritten
 	}
 	if err := os.CopyFS(saved, os.DirFS(dir)); err != nil {
 		b.Fatal(err)
@@ -76,7 +75,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.Run(map[bool]string{true: "taken over", false: "not"}[over], func(b *testing.B) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			var busy time.Duration // of this thread: others may keep the machine busy
+			var busy time.Duration // processor time of this thread, because the machine may be busy
 			for b.Loop() {
 				b.StopTimer()
 				killed := filepath.Join(b.TempDir(), "killed")
@@ -92,7 +91,7 @@ func BenchmarkOpen(b *testing.B) {
 				busy += threadTime()
 				b.StopTimer()
 				if tree.Overlay().Recovery().TookOver != over {
-					b.Errorf("recovery: %+v", tree.Overlay().Recovery())
+					b.Errorf("recovery of the overlay: got %+v", tree.Overlay().Recovery())
 				}
 				if err := tree.Close(); err != nil {
 					b.Fatal(err)
@@ -105,7 +104,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// threadTime is how long this thread has run.
+// threadTime returns the processor time of this thread.
 func threadTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {

@@ -19,9 +19,9 @@ import (
 // faultBoot2 is the UUID of the boot after the power cut.
 const faultBoot2 = "22222222-2222-2222-2222-222222222222"
 
-// TestPowerCut cuts the power at a random disk operation, twice in a row. The fsynced files are there with their
-// contents and nodes, no token from before the cut is answered wrongly, and everything works on. After a Close nothing
-// is missing, also in the journal.
+// TestPowerCut cuts the power at a random disk operation, twice in a row. Fsynced files keep their contents and nodes, no query with a
+// journal position from before the cut has a wrong answer, and the tree works afterwards. After a Close nothing is missing, also in the
+// journal.
 func TestPowerCut(t *testing.T) {
 	runs := uint64(150)
 	if testing.Short() {
@@ -37,7 +37,7 @@ func TestPowerCut(t *testing.T) {
 		}
 	}
 	if closed == 0 || closed == int(runs) {
-		t.Errorf("%d of %d runs were closed before the power was cut", closed, runs)
+		t.Errorf("got %d of %d runs in which the tree was closed before the cut", closed, runs)
 	}
 }
 
@@ -71,7 +71,7 @@ func powerRun(t *testing.T, seed uint64) (closed bool) {
 		})
 	}
 	at := 1 + r.IntN(250)
-	failing := r.IntN(2 * at) // this sync fails and the power stays, if it comes before the cut
+	failing := r.IntN(2 * at) // this sync fails without a power loss, if it precedes the cut
 	w = newFaultTree(t, dir, disktest.Faulty(crash, func(op disktest.Op) error {
 		if op.N >= at {
 			power()
@@ -109,10 +109,10 @@ func powerRun(t *testing.T, seed uint64) (closed bool) {
 	got := next.contents()
 	for name, want := range durable {
 		if data, ok := got[name]; !ok || data != want {
-			t.Errorf("%s after the cut: %d bytes (present: %v), want the %d that were fsynced", name, len(data), ok, len(want))
+			t.Errorf("%s after the cut: got %d bytes (present: %v), want the %d that were fsynced", name, len(data), ok, len(want))
 		}
 	}
-	if closed { // the names are all on disk; contents that were not fsynced may be missing
+	if closed { // all names are on disk; contents that were not fsynced may be missing
 		want, have := slices.Sorted(maps.Keys(w.files)), slices.Sorted(maps.Keys(got))
 		if !slices.Equal(have, want) {
 			t.Errorf("files after a close and a cut: got %q, want %q", have, want)

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// TestMain lets the test binary be the process that dies: with victimEnv set it walks a tree over the table named
-// there, prints what it handed out, and kills itself without a word to anybody.
+// TestMain makes the test binary run as the process that is killed if victimEnv is set: it walks a tree with the table named there,
+// prints the nodes that it returned, and kills itself with SIGKILL.
 func TestMain(m *testing.M) {
 	table := os.Getenv(victimEnv)
 	if table == "" {
@@ -73,7 +73,7 @@ func walk(tree *Tree, dir Node, visit func(path string, a Attr)) error {
 	return errors.Join(err, failed)
 }
 
-// A successor of a killed process continues with every node and size, asking for nothing, and goes on from there.
+// A successor of a killed process has every node and size without a request to the source, and can add more.
 func TestSuccessor(t *testing.T) {
 	table := filepath.Join(t.TempDir(), "inodes")
 	self, err := os.Executable()
@@ -86,7 +86,7 @@ func TestSuccessor(t *testing.T) {
 	out, err := victim.Output()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Fatalf("victim: %v, want death by SIGKILL", err)
+		t.Fatalf("end of the victim process: got %v, want SIGKILL", err)
 	}
 	src := worktreetest.New(successorFiles())
 	tree := openTable(t, src, table)
@@ -98,15 +98,15 @@ func TestSuccessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a := stat(t, tree, path); a.Node != want.Node || a.Size != want.Size {
-			t.Errorf("%s: node %d size %d, before %d, %d", path, a.Node, a.Size, want.Node, want.Size)
+			t.Errorf("%s: got node %d and size %d, want %d and %d", path, a.Node, a.Size, want.Node, want.Size)
 		}
 		handed++
 	}
 	if counts := tree.Base().Counts(); int64(handed+1) != counts.Nodes || handed < 3000 {
-		t.Errorf("%d nodes were handed out, %d are known", handed, counts.Nodes)
+		t.Errorf("%d nodes were returned, but %d are known", handed, counts.Nodes)
 	}
 	if src.Calls("Tree") != 0 || src.Calls("Size") != 0 {
-		t.Errorf("asked for %d trees and %d sizes", src.Calls("Tree"), src.Calls("Size"))
+		t.Errorf("the successor requested %d trees and %d sizes", src.Calls("Tree"), src.Calls("Size"))
 	}
 }
 
@@ -127,11 +127,11 @@ func TestTableOfAnotherTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(table, other, Options{Root: other.Root}); !errors.Is(err, inode.ErrTable) {
-		t.Errorf("open: %v, want inode.ErrTable", err)
+		t.Errorf("open: got %v, want inode.ErrTable", err)
 	}
 }
 
-// A full disk is an error of who wanted to go on, not a SIGBUS; what was handed out stays.
+// A full disk causes an error for the call that needs new nodes, not a SIGBUS. Nodes that were returned stay valid.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=3m"); err != nil {
@@ -150,11 +150,11 @@ func TestFullDisk(t *testing.T) {
 	before := make(map[string]Node)
 	err := walk(tree, Root, func(path string, a Attr) { before[path] = a.Node })
 	if !errors.Is(err, unix.ENOSPC) || len(before) < 10_000 {
-		t.Fatalf("walk: %d paths, %v, want ENOSPC", len(before), err)
+		t.Fatalf("walk on a full disk: got %d paths, %v, want ENOSPC", len(before), err)
 	}
 	for path, n := range before {
 		if a := stat(t, tree, path); a.Node != n {
-			t.Errorf("%s: node %d, was %d", path, a.Node, n)
+			t.Errorf("%s: got node %d, want %d", path, a.Node, n)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// killed gives a workspace over what a kill at this moment would leave, taken over or not.
+// killed returns a workspace with the files that a kill at this moment would leave, with or without a takeover.
 func (w *workspace) killed(takeOver bool) *workspace {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "killed")
@@ -34,8 +34,8 @@ func asked(ctx context.Context, id uint64, again bool) context.Context {
 	return context.WithValue(ctx, RequestKey{}, &Request{ID: id, Again: again})
 }
 
-// Every request that changes names is done once, whether it was done when the process died or was not; also by the process
-// after the next, when what was made is gone again, and not for a kernel that never asked.
+// Every request that changes names is performed once, whether or not the killed process had performed it; also by the second successor,
+// after the created name was removed again. A request of another kernel is not taken for it.
 func TestRequestsAreDoneOnce(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, w *workspace) (Attr, error){
 		"mknod": func(ctx context.Context, w *workspace) (Attr, error) {
@@ -79,31 +79,31 @@ func TestRequestsAreDoneOnce(t *testing.T) {
 			w := newWorkspace(t, map[string]worktreetest.File{"file": {Data: "data"}, "dir/over": {Data: "o"}, "dir/x/y": {}})
 			w.mkdir("empty")
 			w.ok(w.Xattrs().Set(t.Context(), w.node("empty"), "user.old", []byte("v"), 0))
-			before := w.killed(true) // it died before it began
+			before := w.killed(true) // the process was killed before it performed the request
 			first, err := do(asked(t.Context(), 10, false), w)
 			w.ok(err)
 			want := w.everything()
 			for what, next := range map[string]*workspace{"not begun": before, "done": w.killed(true), "done, and killed twice": w.killed(true).killed(true)} {
 				a, err := do(asked(t.Context(), 10, true), next)
 				if err != nil || (a.Node == 0) != (first.Node == 0) || a.Node != first.Node && what != "not begun" || a.Mode != first.Mode || a.Nlink != first.Nlink {
-					t.Errorf("%s: %+v, %v, want %+v", what, a, err, first)
+					t.Errorf("%s again: got %+v, %v, want %+v", what, a, err, first)
 				}
 				if got := next.everything(); got != want {
-					t.Errorf("%s: the tree is\n%swant\n%s", what, got, want)
+					t.Errorf("%s: got the tree\n%swant\n%s", what, got, want)
 				}
 			}
 			other := w.killed(false)
 			if _, err := do(asked(t.Context(), 10, true), other); err == nil && name != "exchange" {
-				t.Error("another kernel's request was taken for one that is done")
+				t.Error("a request of another kernel was taken for one that was performed before")
 			}
 			if _, err := do(asked(t.Context(), 10, true), other.killed(true)); err == nil && name != "exchange" {
-				t.Error("a request of the kernel before the last was remembered")
+				t.Error("a request of an earlier kernel was remembered")
 			}
 		})
 	}
 }
 
-// everything lists the tree, its attributes and what links lead to.
+// everything lists the tree with attributes and link targets.
 func (w *workspace) everything() string {
 	var b strings.Builder
 	w.ok(walk(w.Tree, Root, func(path string, a Attr) {
@@ -114,7 +114,7 @@ func (w *workspace) everything() string {
 	return b.String()
 }
 
-// eventually waits for what is done in the background.
+// eventually waits for a condition that background work makes true.
 func (w *workspace) eventually(what string, is func() bool) {
 	w.t.Helper()
 	for until := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
@@ -124,7 +124,7 @@ func (w *workspace) eventually(what string, is func() bool) {
 	}
 }
 
-// A request that failed is tried again.
+// A failed request is performed again.
 func TestFailureIsNotRemembered(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"file": {}})
 	_, err := w.Mkdir(asked(t.Context(), 4, false), Root, "file", 0o755, Cred{})
@@ -136,11 +136,11 @@ func TestFailureIsNotRemembered(t *testing.T) {
 	next.listing("", "file")
 }
 
-// A file without a name is made once, lives until the kernel forgets it, and no longer.
+// A file without a name is created once, and exists until the kernel forgets it.
 func TestUnnamedAcrossTakeover(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "of the base"}, "other": {Data: "x"}})
 	ctx := t.Context()
-	tmp, err := w.Tmpfile(asked(ctx, 2, false), Root, 0o600, Cred{}) // it is not answered
+	tmp, err := w.Tmpfile(asked(ctx, 2, false), Root, 0o600, Cred{}) // the request is not answered
 	w.ok(err)
 	own, base := w.create("own", "own data"), w.node("base")
 	gone := w.create("gone", "nobody knows it")
@@ -155,51 +155,51 @@ func TestUnnamedAcrossTakeover(t *testing.T) {
 	over := w.killed(true)
 	again, err := over.Tmpfile(asked(ctx, 2, true), Root, 0o600, Cred{})
 	if err != nil || again.Node != tmp.Node {
-		t.Errorf("unnamed file: node %d, %v, want %d", again.Node, err, tmp.Node)
+		t.Errorf("unnamed file after the takeover: got node %d, %v, want %d", again.Node, err, tmp.Node)
 	}
 	over.Kernel().Remember(tmp.Node)
 	over.write(tmp.Node, "written after", 0)
 	if got := over.read(tmp.Node); got != "written after" {
-		t.Errorf("unnamed file holds %q", got)
+		t.Errorf("contents of the unnamed file: got %q", got)
 	}
 	if got := over.read(own); got != "OWN data" {
-		t.Errorf("own file holds %q", got)
+		t.Errorf("contents of the overlay's file: got %q", got)
 	}
 	if got := over.read(base); got != "of the base" {
-		t.Errorf("base file holds %q", got)
+		t.Errorf("contents of the base file: got %q", got)
 	}
 	over.write(base, "OF", 0)
 	if a, err := over.Attr(ctx, base); err != nil || a.Nlink != 0 || a.Size != 11 {
-		t.Errorf("base file: %+v, %v", a, err)
+		t.Errorf("attributes of the base file: got %+v, %v", a, err)
 	}
-	over.eventually("a file that nobody knows ends", func() bool {
+	over.eventually("a file that the kernel does not know is removed", func() bool {
 		_, err := over.Attr(ctx, gone)
 		return errors.Is(err, ErrNoNode)
 	})
 
 	third := over.killed(true)
 	if got := third.read(base); got != "OF the base" {
-		t.Errorf("base file holds %q", got)
+		t.Errorf("contents of the base file: got %q", got)
 	}
 	third.Kernel().Forget(own, 1)
 	if got := third.read(own); got != "OWN data" {
-		t.Errorf("own file holds %q after one of two look-ups", got)
+		t.Errorf("contents of the overlay's file after one of two lookups was forgotten: got %q", got)
 	}
 	third.Kernel().Forget(own, 1)
 	third.Kernel().Forget(base, 1)
 	third.Kernel().Forget(tmp.Node, 1)
 	_, err = third.Attr(ctx, own)
 	third.want("a file that was forgotten", err, ErrNoNode)
-	third.eventually("no content is left", func() bool { return third.Overlay().Stats().Contents == 0 })
+	third.eventually("no contents file is left", func() bool { return third.Overlay().Stats().Contents == 0 })
 
 	none := over.killed(false)
-	none.eventually("who does not take over has no unnamed files", func() bool { return none.Overlay().Stats().Contents == 0 })
+	none.eventually("a process that does not take over removes unnamed files", func() bool { return none.Overlay().Stats().Contents == 0 })
 	if none.Kernel().Remember(own); len(none.Overlay().Recovery().Problems) > 0 {
 		t.Errorf("problems after the nodes were restored: %q", none.Overlay().Recovery().Problems)
 	}
 }
 
-// What package fuse was told to keep is kept for who takes over, and for nobody else, nor by a tree that is closed.
+// The state that package fuse stores per node exists after a takeover, but not in another process, nor after the tree was closed.
 func TestShown(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {}, "b": {}, "dir/c": {}})
 	set := func(w *workspace, n Node, v uint32) {
@@ -217,18 +217,18 @@ func TestShown(t *testing.T) {
 	over, none := w.killed(true), w.killed(false)
 	for i, n := range nodes {
 		if a, b, c := get(w, n), get(over, n), get(none, n); a != uint32(i+7) || b != a || c != 0 {
-			t.Errorf("node %d: %d, taken over %d, not taken over %d", n, a, b, c)
+			t.Errorf("node %d: got state %d, after a takeover %d, without a takeover %d", n, a, b, c)
 		}
 	}
 	over.Close()
 	over.Kernel().Shown(nodes[0])
-	set(over, nodes[0], 1) // no fault
+	set(over, nodes[0], 1) // must not cause a page fault
 	if word, _ := over.Kernel().Shown(1 << 31); word == nil {
-		t.Error("no word for a node that there is not")
+		t.Error("no state word for a node that does not exist")
 	}
 }
 
-// Programs that were writing when the process died are writing still.
+// Files that programs were writing when the process was killed still count as being written.
 func TestWritingAcrossTakeover(t *testing.T) {
 	files := map[string]worktreetest.File{}
 	for i := range 20_000 {
@@ -253,19 +253,19 @@ func TestWritingAcrossTakeover(t *testing.T) {
 	w.ok(err)
 	slices.Sort(c.Open)
 	if slices.Sort(open); !slices.Equal(c.Open, open) || c.All || len(c.Paths) != len(open) {
-		t.Errorf("%d files are open, want %d; %d changes, all: %v", len(c.Open), len(open), len(c.Paths), c.All)
+		t.Errorf("got %d open files, want %d; %d changes, all: %v", len(c.Open), len(open), len(c.Paths), c.All)
 	}
 	over.Kernel().Forget(open[0], 1)
-	over.Monitor().Refreshed(open) // too early: they may be writing just now
+	over.Monitor().Refreshed(open) // too early: programs may be writing just now
 	if c, err := over.killed(true).Monitor().Changes(before.Token); err != nil || len(c.Open) != len(open)-1 {
-		t.Errorf("%d files are open, want %d, %v", len(c.Open), len(open)-1, err)
+		t.Errorf("got %d open files, want %d, %v", len(c.Open), len(open)-1, err)
 	}
 	if c, err := over.killed(false).Monitor().Changes(before.Token); err != nil || len(c.Open) != 0 {
-		t.Errorf("%d files are open for a kernel that knows none, %v", len(c.Open), err)
+		t.Errorf("got %d open files for a kernel that knows none, %v", len(c.Open), err)
 	}
 }
 
-// A successor waits for the dead process to be gone, and nobody else does.
+// A successor waits until the killed process has disappeared. Another process gets an error at once.
 func TestTakeOverWaitsForTheLock(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a": {}})
 	o := Options{Root: w.src.Root, Overlay: filepath.Join(w.dir, "overlay")}
@@ -284,7 +284,7 @@ func TestTakeOverWaitsForTheLock(t *testing.T) {
 	}()
 	select {
 	case err := <-opened:
-		t.Errorf("opened while another has it: %v", err)
+		t.Errorf("open while another process has the tree: got %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
 	w.close()
@@ -292,7 +292,7 @@ func TestTakeOverWaitsForTheLock(t *testing.T) {
 	w.open()
 }
 
-// Of what was killed while it added to the table everything is found, too.
+// A process that is killed while it adds to the inode table loses no node.
 func TestKilledWhileAdding(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"a/b/c": {}, "a/d": {Data: "x"}, "e": {}})
 	want := w.everything()
@@ -304,17 +304,17 @@ func TestKilledWhileAdding(t *testing.T) {
 	w.ok(err)
 	adding := bytes.Clone(kept)
 	adding[48] = 1
-	w.ok(os.WriteFile(path, adding, 0o600)) // the mapping is of this file
+	w.ok(os.WriteFile(path, adding, 0o600)) // keep the file, because it is mapped
 	over := w.killed(true)
 	if got, counts := over.everything(), over.Base().Counts(); counts != w.Base().Counts() || got != strings.ReplaceAll(want, "e 100644 1 0 []\n", "") {
-		t.Errorf("%+v, want %+v:\n%s", counts, w.Base().Counts(), got)
+		t.Errorf("counts after the takeover: got %+v, want %+v:\n%s", counts, w.Base().Counts(), got)
 	}
 	if a, err := over.Attr(t.Context(), n); err != nil || a.Nlink != 0 {
-		t.Errorf("a file that is open: %+v, %v", a, err)
+		t.Errorf("an open file: got %+v, %v", a, err)
 	}
 }
 
-// Whatever is in the files of what the kernel was told, the tree opens, and is what it was.
+// With arbitrary contents of the files that store the kernel's state, the tree opens and is unchanged.
 func FuzzKept(f *testing.F) {
 	dir := f.TempDir()
 	src := worktreetest.New(map[string]worktreetest.File{"a/b": {Data: "x"}, "c": {}})
@@ -368,14 +368,14 @@ func FuzzKept(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got := list(t, tree); got != want {
-			t.Errorf("%swant\n%s", got, want)
+			t.Errorf("tree after the takeover:\n%swant\n%s", got, want)
 		}
 		if _, err := tree.Monitor().Changes(""); err != nil {
 			t.Error(err)
 		}
 		tree.Monitor().Written(3)
 		if word, _ := tree.Kernel().Shown(3); word == nil {
-			t.Error("no word")
+			t.Error("the node has no state word")
 		}
 		if err := tree.Close(); err != nil {
 			t.Error(err)

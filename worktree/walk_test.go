@@ -33,7 +33,7 @@ func TestWalkBase(t *testing.T) {
 				parent = e.Path[:i]
 			}
 			if (e.Path != "") != dirs[parent] && e.Path != "" {
-				t.Errorf("%s comes before the directory that it is in", e.Path)
+				t.Errorf("path %s was returned before its directory", e.Path)
 			}
 			if e.Path == "module" && (e.Mode != object.ModeGitlink || e.Attr.Mode != 0o40755) || e.Path != "module" && e.ID != w.src.ID(e.Path) {
 				t.Errorf("base entry %s is %+v", e.Path, e)
@@ -49,7 +49,7 @@ func TestWalkBase(t *testing.T) {
 			return nil
 		}))
 		if len(got) != len(files) || !slices.IsSorted(got) {
-			t.Errorf("%d of %d files, %q", len(got), len(files), got)
+			t.Errorf("walk returned %d of %d files: %q", len(got), len(files), got)
 		}
 	}
 	stop := errors.New("stop")

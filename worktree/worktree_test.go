@@ -37,7 +37,7 @@ func openTable(t *testing.T, src *worktreetest.Source, table string) *Tree {
 			t.Error(err)
 		}
 		if n := src.Unreleased(); n != 0 {
-			t.Errorf("%d contents were not released", n)
+			t.Errorf("got %d contents that were not released", n)
 		}
 	})
 	return tree
@@ -53,7 +53,7 @@ func lookup(t *testing.T, tree *Tree, path string) Node {
 	return n
 }
 
-// stat resolves a path and gives its attributes.
+// stat resolves a path and returns its attributes.
 func stat(t *testing.T, tree *Tree, path string) Attr {
 	t.Helper()
 	a, err := tree.Attr(t.Context(), lookup(t, tree, path))
@@ -106,20 +106,20 @@ func TestAttributes(t *testing.T) {
 			want.Blocks = (c.size + 511) / 512
 		}
 		if a != want {
-			t.Errorf("%q: %+v, want %+v", c.path, a, want)
+			t.Errorf("attributes of %q: got %+v, want %+v", c.path, a, want)
 		}
 		if path, err := tree.Path(a.Node); err != nil || path != c.path {
-			t.Errorf("path of node %d is %q, %v, want %q", a.Node, path, err, c.path)
+			t.Errorf("path of node %d: got %q, %v, want %q", a.Node, path, err, c.path)
 		}
 	}
 	if got := names(t, tree, stat(t, tree, "module").Node, 0); len(got) != 0 {
-		t.Errorf("submodule lists %q", got)
+		t.Errorf("listing of a submodule: got %q", got)
 	}
 	if n := stat(t, tree, "").Node; n != Root {
-		t.Errorf("root is node %d", n)
+		t.Errorf("node of the root: got %d", n)
 	}
 	if got := tree.Base().Counts(); got != (inode.Counts{Nodes: 7, Dirs: 2}) {
-		t.Errorf("counts %+v", got)
+		t.Errorf("counts of the tree: got %+v", got)
 	}
 }
 
@@ -153,29 +153,29 @@ func TestErrors(t *testing.T) {
 		{"list a file", tree.ReadDir(ctx, file, 0, nil), ErrNotDir},
 	} {
 		if !errors.Is(c.got, c.want) {
-			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
+			t.Errorf("%s: got error %v, want %v", c.what, c.got, c.want)
 		}
 	}
 }
 
-// git sorts "a" the file before "a.b" and a directory "a" behind it; a look-up must find either.
+// Git sorts a file "a" before "a.b" and a directory "a" after it. A lookup must find both.
 func TestOrder(t *testing.T) {
 	src := worktreetest.New(map[string]worktreetest.File{"a/x": {}, "a.b": {}, "a-b": {}, "a0": {}, "\xff\xfe": {}, "Z": {}})
 	tree := open(t, src)
 	want := []string{"Z", "a", "a-b", "a.b", "a0", "\xff\xfe"}
 	if got := names(t, tree, Root, 0); !slices.Equal(got, want) {
-		t.Errorf("order %q, want %q", got, want)
+		t.Errorf("order of the listing: got %q, want %q", got, want)
 	}
 	for i, name := range want {
 		if a, err := tree.Lookup(t.Context(), Root, name); err != nil || a.Node != Root+1+Node(i) {
-			t.Errorf("look up %q: node %d, %v", name, a.Node, err)
+			t.Errorf("lookup of %q: got node %d, %v", name, a.Node, err)
 		}
 		if got := names(t, tree, Root, uint64(i)); !slices.Equal(got, want[i:]) {
-			t.Errorf("list from %d: %q", i, got)
+			t.Errorf("listing from position %d: got %q", i, got)
 		}
 	}
 	if got := names(t, tree, Root, 1000); len(got) != 0 {
-		t.Errorf("list behind the end: %q", got)
+		t.Errorf("listing behind the end: got %q", got)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestDepth(t *testing.T) {
 	tree := open(t, worktreetest.New(map[string]worktreetest.File{path: {Data: "deep"}}))
 	a := stat(t, tree, path)
 	if got, _ := tree.Path(a.Node); got != path || a.Size != 4 {
-		t.Errorf("path of %d bytes, size %d", len(got), a.Size)
+		t.Errorf("deep path: got %d bytes, size %d", len(got), a.Size)
 	}
 }
 
@@ -194,18 +194,18 @@ func TestEmptyTree(t *testing.T) {
 	src.Root = object.ID{} // a repository without commits
 	tree := open(t, src)
 	if got := names(t, tree, Root, 0); len(got) != 0 || src.Calls("Tree") != 0 {
-		t.Errorf("lists %q after %d trees", got, src.Calls("Tree"))
+		t.Errorf("empty repository: got the listing %q after %d requested trees", got, src.Calls("Tree"))
 	}
 }
 
-// Nothing is asked for before it is needed, and nothing twice.
+// Trees, sizes and contents are requested when they are needed, and once.
 func TestLaziness(t *testing.T) {
 	src := worktreetest.New(map[string]worktreetest.File{"dir/a": {Data: "a"}, "dir/b": {Data: "bb"}, "other/c": {}})
 	tree := open(t, src)
 	expect := func(what string, trees, sizes, opens int) {
 		t.Helper()
 		if a, b, c := src.Calls("Tree"), src.Calls("Size"), src.Calls("Open"); a != trees || b != sizes || c != opens {
-			t.Errorf("%s: %d trees, %d sizes, %d contents, want %d, %d, %d", what, a, b, c, trees, sizes, opens)
+			t.Errorf("%s: requested %d trees, %d sizes, %d contents, want %d, %d, %d", what, a, b, c, trees, sizes, opens)
 		}
 	}
 	expect("open", 0, 0, 0)
@@ -220,21 +220,21 @@ func TestLaziness(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := tree.KnownAttr(n); ok {
-		t.Error("size is known before it was asked for")
+		t.Error("the size is known before it was requested")
 	}
 	expect("resolve", 2, 0, 0)
 	stat(t, tree, "dir/a")
 	stat(t, tree, "dir/a")
 	expect("stat file", 2, 1, 0)
 	if a, ok := tree.KnownAttr(n); !ok || a.Size != 1 {
-		t.Errorf("known attributes %+v, %v", a, ok)
+		t.Errorf("KnownAttr: got %+v, %v", a, ok)
 	}
 	src.KnowsSizes.Store(true)
 	stat(t, tree, "dir/b")
 	expect("stat file of known size", 2, 1, 0)
 }
 
-// One size that does not come delays nobody else, not even in the same directory.
+// A call that waits for a size does not block others, not even in the same directory.
 func TestSlowSize(t *testing.T) {
 	src := worktreetest.New(map[string]worktreetest.File{"slow": {Data: "s"}, "quick": {Data: "q"}})
 	tree := open(t, src)
@@ -244,21 +244,21 @@ func TestSlowSize(t *testing.T) {
 	gaveUp, done := make(chan error, 1), make(chan error, 1)
 	slow, err := tree.Lookup(t.Context(), Root, "slow")
 	if err != nil || slow.Size >= 0 {
-		t.Fatalf("look-up: size %d, %v, want none yet", slow.Size, err)
+		t.Fatalf("lookup: got size %d, %v, want no size yet", slow.Size, err)
 	}
 	go func() { _, err := tree.Attr(interrupted, slow.Node); gaveUp <- err }()
 	go func() { _, err := tree.Attr(t.Context(), slow.Node); done <- err }()
 	await.Until(t, "two callers wait for slow", func() bool { return src.Waiting("slow") == 2 })
 	if a := stat(t, tree, "quick"); a.Size != 1 {
-		t.Errorf("quick: %+v", a)
+		t.Errorf("attributes of quick: got %+v", a)
 	}
 	interrupt()
 	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted call: %v", err)
+		t.Errorf("interrupted call: got %v", err)
 	}
 	close(release)
 	if err := <-done; err != nil {
-		t.Errorf("the other call: %v", err)
+		t.Errorf("call that was not interrupted: got %v", err)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestFailuresHeal(t *testing.T) {
 	broken := errors.New("remote is away")
 	src.Rule("dir", worktreetest.Rule{Err: broken})
 	if _, err := tree.Resolve(t.Context(), "dir/file"); !errors.Is(err, broken) {
-		t.Errorf("resolve: %v", err)
+		t.Errorf("resolve a path whose tree cannot be fetched: got %v", err)
 	}
 	src.Rule("dir", worktreetest.Rule{})
 	src.Rule("dir/file", worktreetest.Rule{Err: broken})
@@ -277,11 +277,11 @@ func TestFailuresHeal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tree.Attr(t.Context(), n); !errors.Is(err, broken) {
-		t.Errorf("attributes: %v", err)
+		t.Errorf("attributes of a file whose size cannot be fetched: got %v", err)
 	}
 	src.Rule("dir/file", worktreetest.Rule{})
 	if a := stat(t, tree, "dir/file"); a.Size != 1 || a.Node != n {
-		t.Errorf("healed: %+v", a)
+		t.Errorf("attributes after the size can be fetched: got %+v", a)
 	}
 }
 
@@ -290,13 +290,13 @@ func TestHostileEntries(t *testing.T) {
 		src := worktreetest.New(nil)
 		src.SetTree("", []object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: src.Root}})
 		if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
-			t.Errorf("name %.20q was accepted", name)
+			t.Errorf("invalid name %.20q was accepted", name)
 		}
 	}
 	src := worktreetest.New(nil)
 	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: object.ModeFile, ID: src.Root}, {Name: "a", Mode: object.ModeDir, ID: src.Root}})
 	if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
-		t.Error("one name twice was accepted")
+		t.Error("a tree with a duplicate name was accepted")
 	}
 	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: 0o777, ID: src.Root}})
 	if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
@@ -304,23 +304,23 @@ func TestHostileEntries(t *testing.T) {
 	}
 }
 
-// Whoever told a wrong size is found out at the first read, and the right one stands from then on.
+// If the source returned a wrong size, the first read fails, and the right size is used from then on.
 func TestResized(t *testing.T) {
 	src := worktreetest.New(map[string]worktreetest.File{"f": {Data: "four", Size: 9}})
 	tree := open(t, src)
 	a := stat(t, tree, "f")
 	if a.Size != 9 {
-		t.Fatalf("size %d", a.Size)
+		t.Fatalf("size before the first read: got %d", a.Size)
 	}
 	p := make([]byte, 10)
 	if _, err := tree.Read(t.Context(), a.Node, p, 0); !errors.Is(err, ErrResized) {
-		t.Errorf("first read: %v", err)
+		t.Errorf("first read: got %v", err)
 	}
 	if a := stat(t, tree, "f"); a.Size != 4 {
-		t.Errorf("size %d after the read", a.Size)
+		t.Errorf("size after the first read: got %d", a.Size)
 	}
 	if n, err := tree.Read(t.Context(), a.Node, p, 0); n != 4 || err != nil {
-		t.Errorf("second read: %d, %v", n, err)
+		t.Errorf("second read: got %d bytes, %v", n, err)
 	}
 }
 
@@ -331,14 +331,14 @@ func TestReadlink(t *testing.T) {
 	})
 	tree := open(t, src)
 	if target, err := tree.Readlink(t.Context(), stat(t, tree, "good").Node); err != nil || string(target) != "../\xff/x" {
-		t.Errorf("target %q, %v", target, err)
+		t.Errorf("target of the link: got %q, %v", target, err)
 	}
 	if _, err := tree.Readlink(t.Context(), stat(t, tree, "long").Node); !errors.Is(err, syscall.ENAMETOOLONG) {
-		t.Errorf("long target: %v", err)
+		t.Errorf("target that is too long: got %v", err)
 	}
 }
 
-// Many who look into a directory at once get the same nodes.
+// Concurrent lookups in a directory return the same nodes.
 func TestRace(t *testing.T) {
 	files := make(map[string]worktreetest.File)
 	for i := range 200 {
@@ -357,7 +357,7 @@ func TestRace(t *testing.T) {
 				}
 				mu.Lock()
 				if before, ok := seen[path]; err != nil || ok && before != n {
-					t.Errorf("%s: node %d, before %d, %v", path, n, before, err)
+					t.Errorf("%s: got node %d, before %d, %v", path, n, before, err)
 				}
 				seen[path] = n
 				mu.Unlock()
@@ -366,7 +366,7 @@ func TestRace(t *testing.T) {
 	}
 	all.Wait()
 	if got := tree.Base().Counts(); got != (inode.Counts{Nodes: 211, Dirs: 11}) {
-		t.Errorf("counts %+v", got)
+		t.Errorf("counts of the tree: got %+v", got)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestClose(t *testing.T) {
 	await.Until(t, "the tree is closed", func() bool { _, err := tree.Path(Root); return errors.Is(err, ErrClosed) })
 	select {
 	case <-closed:
-		t.Error("closed under a call")
+		t.Error("Close returned while a call was running")
 	default:
 	}
 	close(release)

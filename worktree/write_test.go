@@ -19,10 +19,10 @@ import (
 type workspace struct {
 	t   *testing.T
 	src *worktreetest.Source
-	dir string // of table and overlay
+	dir string // directory of the inode table and the overlay
 	*Tree
 
-	takeOver bool // of what a process before served that was killed
+	takeOver bool // of the mount of a killed process
 }
 
 func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
@@ -32,7 +32,7 @@ func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
 	t.Cleanup(func() {
 		w.close()
 		if n := w.src.Unreleased(); n != 0 {
-			t.Errorf("%d contents were not released", n)
+			t.Errorf("got %d contents that were not released", n)
 		}
 	})
 	return w
@@ -66,7 +66,7 @@ func (w *workspace) reopen() {
 	w.open()
 }
 
-// at gives the directory and the name of a path.
+// at returns the directory and the name of a path.
 func (w *workspace) at(path string) (Node, string) {
 	w.t.Helper()
 	dir, name := filepath.Split(path)
@@ -89,7 +89,7 @@ func (w *workspace) ok(err error) {
 func (w *workspace) want(what string, err, want error) {
 	w.t.Helper()
 	if !errors.Is(err, want) {
-		w.t.Errorf("%s: %v, want %v", what, err, want)
+		w.t.Errorf("%s: got error %v, want %v", what, err, want)
 	}
 }
 
@@ -101,7 +101,7 @@ func (w *workspace) mkdir(path string) Node {
 	return a.Node
 }
 
-// create makes a file with a content.
+// create creates a file with contents.
 func (w *workspace) create(path, data string) Node {
 	w.t.Helper()
 	dir, name := w.at(path)
@@ -115,7 +115,7 @@ func (w *workspace) write(n Node, data string, off int64) {
 	w.t.Helper()
 	k, err := w.Write(w.t.Context(), n, []byte(data), off, false)
 	if err != nil || k != len(data) {
-		w.t.Fatalf("write: %d of %d bytes, %v", k, len(data), err)
+		w.t.Fatalf("write: wrote %d of %d bytes, %v", k, len(data), err)
 	}
 }
 
@@ -157,7 +157,7 @@ func (w *workspace) set(path string, c Change) Attr {
 	return a
 }
 
-// read gives a node's contents.
+// read returns the contents of a node.
 func (w *workspace) read(n Node) string {
 	w.t.Helper()
 	p := make([]byte, 1<<20)
@@ -171,15 +171,15 @@ func (w *workspace) stat(path string) Attr {
 	return stat(w.t, w.Tree, path)
 }
 
-// contents checks what files hold, and what else is in the root.
+// contents checks the contents of files, and the other names in the root directory.
 func (w *workspace) contents(want map[string]string) {
 	w.t.Helper()
 	for path, data := range want {
 		if got := w.read(w.node(path)); got != data {
-			w.t.Errorf("%s holds %.40q, want %.40q", path, got, data)
+			w.t.Errorf("contents of %s: got %.40q, want %.40q", path, got, data)
 		}
 		if a := w.stat(path); a.Size != int64(len(data)) {
-			w.t.Errorf("%s: size %d, want %d", path, a.Size, len(data))
+			w.t.Errorf("%s: got size %d, want %d", path, a.Size, len(data))
 		}
 	}
 }
@@ -195,11 +195,11 @@ func (w *workspace) list(dir string) string {
 func (w *workspace) listing(dir, want string) {
 	w.t.Helper()
 	if got := w.list(dir); got != want {
-		w.t.Errorf("%q lists %q, want %q", dir, got, want)
+		w.t.Errorf("listing of %q: got %q, want %q", dir, got, want)
 	}
 }
 
-// both runs checks now and after reopening.
+// both runs checks now and again after the tree was reopened.
 func (w *workspace) both(check func()) {
 	w.t.Helper()
 	check()
@@ -244,22 +244,22 @@ func TestCreate(t *testing.T) {
 		w.listing("", "dir fifo link new null own")
 		w.listing("dir", "sub x")
 		if a := w.stat("fifo"); a != fifo || a.Mode != syscall.S_IFIFO|0o600 || a.UID != 5 || a.GID != 6 || a.Nlink != 1 {
-			t.Errorf("fifo: %+v, was %+v", a, fifo)
+			t.Errorf("attributes of the fifo: got %+v, want %+v", a, fifo)
 		}
 		if a := w.stat("null"); a != device || a.Rdev != 0x103 {
-			t.Errorf("device: %+v, was %+v", a, device)
+			t.Errorf("attributes of the device: got %+v, want %+v", a, device)
 		}
 		if a := w.stat("link"); a != link || a.Size != 5 || a.Mode != syscall.S_IFLNK|0o777 {
-			t.Errorf("link: %+v, was %+v", a, link)
+			t.Errorf("attributes of the link: got %+v, want %+v", a, link)
 		}
 		if target, err := w.Readlink(ctx, link.Node); err != nil || string(target) != "dir/x" {
-			t.Errorf("link leads to %q, %v", target, err)
+			t.Errorf("target of the link: got %q, %v", target, err)
 		}
 		if a := w.stat("own"); a.Nlink != 3 || a.Size != 4096 {
-			t.Errorf("directory with one inside: %+v", a)
+			t.Errorf("directory with one subdirectory: got %+v", a)
 		}
 		if a := w.stat("dir"); a.Nlink != 1 {
-			t.Errorf("directory of the base: %+v", a)
+			t.Errorf("directory of the base tree: got %+v", a)
 		}
 	})
 }
@@ -275,7 +275,7 @@ func TestSetgidDirectory(t *testing.T) {
 	d, err := w.Mkdir(t.Context(), dir, "d", 0o755, Cred{UID: 1, GID: 2})
 	w.ok(err)
 	if f.GID != 50 || f.UID != 1 || d.GID != 50 || d.Mode != syscall.S_IFDIR|0o2755 {
-		t.Errorf("file %+v, directory %+v", f, d)
+		t.Errorf("attributes of the file: got %+v, of the directory: got %+v", f, d)
 	}
 }
 
@@ -296,7 +296,7 @@ func TestRemove(t *testing.T) {
 	w.Kernel().Remember(removed)
 	w.ok(w.rmdir("dir"))
 	if a, err := w.Attr(t.Context(), removed); err != nil || a.Nlink != 0 {
-		t.Errorf("removed directory in use: %+v, %v", a, err)
+		t.Errorf("removed directory that is in use: got %+v, %v", a, err)
 	}
 	_, err := w.Mknod(t.Context(), removed, "x", syscall.S_IFREG, 0, Cred{})
 	w.want("create in a removed directory", err, ErrNotExist)
@@ -307,7 +307,7 @@ func TestRemove(t *testing.T) {
 	w.both(func() { w.listing("", "dir"); w.listing("dir", "") })
 }
 
-// What has lost its name lives until the kernel has forgotten it.
+// A removed file exists until the kernel has forgotten its node.
 func TestUnlinkedInUse(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "from base"}, "changed": {Data: "old"}})
 	w.create("own", "own data")
@@ -328,20 +328,20 @@ func TestUnlinkedInUse(t *testing.T) {
 		}
 		w.write(nodes[path], "more", int64(len(data)))
 		if got := w.read(nodes[path]); got != data+"more" {
-			t.Errorf("%s holds %q", path, got)
+			t.Errorf("contents of %s: got %q", path, got)
 		}
 		if _, err := w.Path(nodes[path]); !errors.Is(err, ErrNotExist) {
-			t.Errorf("%s: path: %v", path, err)
+			t.Errorf("path of the removed file %s: got %v", path, err)
 		}
 	}
 	if n := w.Overlay().Stats().Contents; n != 3 {
-		t.Errorf("%d contents", n)
+		t.Errorf("contents files: got %d", n)
 	}
 	for _, n := range nodes {
 		w.Kernel().Forget(n, 1)
 	}
 	if s := w.Overlay().Stats(); s.Contents != 0 || s.Hidden != 2 {
-		t.Errorf("after all was forgotten: %+v", s)
+		t.Errorf("statistics after all nodes were forgotten: got %+v", s)
 	}
 	_, err := w.Attr(t.Context(), nodes["own"])
 	w.want("attributes of what is gone", err, ErrNoNode)
@@ -353,7 +353,7 @@ func TestTmpfile(t *testing.T) {
 	w.ok(err)
 	w.Kernel().Remember(a.Node)
 	if a.Nlink != 0 || a.Mode != syscall.S_IFREG|0o600 || a.UID != 1 {
-		t.Errorf("unnamed file %+v", a)
+		t.Errorf("unnamed file: got %+v", a)
 	}
 	w.write(a.Node, "data", 0)
 	w.listing("", "")
@@ -362,7 +362,7 @@ func TestTmpfile(t *testing.T) {
 	w.Kernel().Forget(a.Node, 1)
 	w.both(func() { w.contents(map[string]string{"named": "data"}) })
 	if a := w.stat("named"); a.Nlink != 1 {
-		t.Errorf("named: %+v", a)
+		t.Errorf("file after it was linked: got %+v", a)
 	}
 }
 
@@ -386,10 +386,10 @@ func TestLinks(t *testing.T) {
 	w.both(func() {
 		w.contents(map[string]string{"dir/b": "Base", "c": "Base"})
 		if x := w.stat("c"); x.Nlink != 2 {
-			t.Errorf("after a name was removed: %+v", x)
+			t.Errorf("file after a name was removed: got %+v", x)
 		}
 	})
-	w.ok(w.rename("dir/b", "c")) // two names of one file: nothing happens
+	w.ok(w.rename("dir/b", "c")) // both are names of one file, so rename has no effect
 	w.listing("", "c dir own")
 	w.listing("dir", "b own x")
 }
@@ -413,21 +413,21 @@ func TestXattr(t *testing.T) {
 	w.ok(w.Xattrs().Set(ctx, n, "user.empty", nil, 0))
 	w.both(func() {
 		if v, err := w.Xattrs().Get(n, "user.x"); err != nil || string(v) != "value\x00" {
-			t.Errorf("value %q, %v", v, err)
+			t.Errorf("value of the attribute: got %q, %v", v, err)
 		}
 		if v, err := w.Xattrs().Get(n, "user.empty"); err != nil || v == nil || len(v) != 0 {
-			t.Errorf("empty value %q, %v", v, err)
+			t.Errorf("empty value of the attribute: got %q, %v", v, err)
 		}
 		list, err := w.Xattrs().List(n)
 		slices.Sort(list)
 		if err != nil || !slices.Equal(list, []string{"security.capability", "user.empty", "user.x"}) {
-			t.Errorf("names %q, %v", list, err)
+			t.Errorf("names of the attributes: got %q, %v", list, err)
 		}
 	})
 	w.ok(w.Xattrs().Remove(ctx, n, "user.x"))
 	w.want("remove what is not there", w.Xattrs().Remove(ctx, n, "user.x"), syscall.ENODATA)
 	if w.src.Calls("Open")+w.src.Calls("Size") != 0 {
-		t.Error("the content was asked for")
+		t.Error("contents were requested")
 	}
 }
 
@@ -464,14 +464,14 @@ func TestReadOnly(t *testing.T) {
 	w.open()
 }
 
-// truncate(2) to the size that a file has leaves its times, whether anybody has changed it or not.
+// truncate(2) to the current size does not change the times of a file, whether the file was changed before or not.
 func TestTruncateToTheSameSize(t *testing.T) {
 	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "1234"}})
 	w.create("own", "12345")
 	for path, size := range map[string]int64{"base": 4, "own": 5} {
 		before := w.stat(path)
 		if after := w.set(path, Change{Set: SetSize, Size: size}); after.Mtime != before.Mtime || after.Ctime != before.Ctime {
-			t.Errorf("%s: %+v, was %+v", path, after, before)
+			t.Errorf("attributes of %s: got %+v, want %+v", path, after, before)
 		}
 		mtime := int64(77)
 		if after := w.set(path, Change{Set: SetSize | SetMtime, Size: size, Mtime: mtime}); after.Mtime != mtime || after.Size != size {

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// TreeOf gives the entries of a directory; those named d are directories.
+// TreeOf returns the entries of a directory; those named d are directories.
 func treeOf(seed string, n int) []object.TreeEntry {
 	var entries []object.TreeEntry
 	for i := range n {
@@ -39,8 +39,8 @@ func grow(t *testing.T, table *Table, rng *rand.Rand, dirs int) {
 	}
 }
 
-// Power loss takes any of the pages that were not synced. What was synced is there, with every node as it was; of the
-// rest something may be, and the table goes on.
+// A power loss may lose any page that was not synced. All synced nodes exist unchanged, other nodes may exist, and the table can be
+// used.
 func TestPowerLoss(t *testing.T) {
 	lost := 0
 	for seed := range uint64(30) {
@@ -67,18 +67,18 @@ func TestPowerLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		losePages(t, path, rng, before, after)
-		for round := range 2 { // the second time as after a kill
+		for round := range 2 { // the second round is like a start after a kill
 			table, err = Open(disk.OS, path, testID("root"), false)
 			if err != nil {
 				t.Fatalf("seed %d, round %d: %v", seed, round, err)
 			}
 			for n := Root; n < last; n++ {
 				if _, ok := table.Record(n); !ok && n < synced {
-					t.Errorf("seed %d: node %d was synced and is lost", seed, n)
+					t.Errorf("seed %d: synced node %d is lost", seed, n)
 				} else if !ok {
 					lost++
 				} else if got := table.Path(n); got != want[n] {
-					t.Errorf("seed %d: node %d is %q, was %q", seed, n, got, want[n])
+					t.Errorf("seed %d: path of node %d: got %q, want %q", seed, n, got, want[n])
 				}
 			}
 			grow(t, table, rng, 5)
@@ -94,11 +94,11 @@ func TestPowerLoss(t *testing.T) {
 		}
 	}
 	if lost == 0 {
-		t.Error("nothing was ever lost")
+		t.Error("no run lost a node: the power loss was not simulated")
 	}
 }
 
-// What was synced and is bad is damage, also after power loss.
+// An invalid record or name that was synced is damage, also after a power loss.
 func TestPowerLossIsNoExcuse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)
@@ -110,10 +110,10 @@ func TestPowerLossIsNoExcuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := reopenDamaged(t, path, 3*recordSize+4); !errors.Is(err, ErrTable) {
-		t.Errorf("a synced record is bad: %v", err)
+		t.Errorf("open with a damaged synced record: got %v", err)
 	}
 	if err := reopenDamaged(t, path+".names", 2); !errors.Is(err, ErrTable) {
-		t.Errorf("a synced name is bad: %v", err)
+		t.Errorf("open with a damaged synced name: got %v", err)
 	}
 	table, err := Open(disk.OS, path, testID("root"), false)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestPowerLossIsNoExcuse(t *testing.T) {
 	table.Close()
 }
 
-// snapshot gives the bytes of both files.
+// snapshot returns the bytes of both files.
 func snapshot(t *testing.T, path string) (files [2][]byte) {
 	t.Helper()
 	for i, p := range []string{path, path + ".names"} {
@@ -135,7 +135,7 @@ func snapshot(t *testing.T, path string) (files [2][]byte) {
 	return files
 }
 
-// losePages writes files of which each page is as it was before or after, and makes the host look started anew.
+// losePages writes files in which each page is from before or from after the changes, and changes the boot id as a reboot does.
 func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byte) {
 	t.Helper()
 	const page = 4096
@@ -150,7 +150,7 @@ func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byt
 			}
 		}
 		if i == 0 {
-			b[16]++ // of the boot id
+			b[16]++ // a byte of the boot id
 		}
 		if err := os.WriteFile(p, b, 0o600); err != nil {
 			t.Fatal(err)
@@ -158,20 +158,20 @@ func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byt
 	}
 }
 
-// A sync without new nodes costs nothing, and one in the middle of growth covers what was told before it.
+// A sync without new nodes writes nothing, and a sync while the table grows covers the nodes that were returned before it.
 func TestSyncKnowsItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)
 	defer table.Close()
 	if table.header().synced != 0 {
-		t.Errorf("%d records are called synced before the first sync", table.header().synced)
+		t.Errorf("synced records before the first sync: got %d, want 0", table.header().synced)
 	}
 	for range 2 {
 		if err := table.Sync(); err != nil {
 			t.Fatal(err)
 		}
 		if got := table.header().synced; got != table.next.Load() {
-			t.Errorf("%d records are called synced, want %d", got, table.next.Load())
+			t.Errorf("synced records: got %d, want %d", got, table.next.Load())
 		}
 	}
 }

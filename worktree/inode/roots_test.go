@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 )
 
-// Further roots are found again, in their order, with what is below them; after power loss those that were synced.
+// Further roots exist after a reopening, in their order and with their nodes. After a power loss the synced ones exist.
 func TestRoots(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	root, other, third := testID("root"), testID("other"), testID("third")
@@ -24,7 +24,7 @@ func TestRoots(t *testing.T) {
 	}
 	table := open()
 	if list := table.RootsOf(root); !slices.Equal(list, []Node{Root}) {
-		t.Errorf("roots of the base tree: %d", list)
+		t.Errorf("roots of a table with the base tree only: got %d", list)
 	}
 	add := func(id string) Node {
 		t.Helper()
@@ -45,7 +45,7 @@ func TestRoots(t *testing.T) {
 	}
 	lost := add("third")
 	if table.TreeOf(b.First) != first || table.Path(first) != "" || table.Path(b.First) != table.Name(table.At(b.First)) {
-		t.Errorf("node %d is %q of root %d", b.First, table.Path(b.First), table.TreeOf(b.First))
+		t.Errorf("node %d: got path %q of root %d", b.First, table.Path(b.First), table.TreeOf(b.First))
 	}
 	if err := table.Close(); err != nil {
 		t.Fatal(err)
@@ -53,15 +53,15 @@ func TestRoots(t *testing.T) {
 
 	table = open()
 	if list := table.RootsOf(other); !slices.Equal(list, []Node{second, first}) {
-		t.Errorf("roots %d, want %d and %d", list, second, first)
+		t.Errorf("roots: got %d, want %d and %d", list, second, first)
 	}
 	if list := table.RootsOf(third); !slices.Equal(list, []Node{lost}) {
-		t.Errorf("roots %d, want %d", list, lost)
+		t.Errorf("roots: got %d, want %d", list, lost)
 	}
 	if n, ok := table.Search(b, table.Name(table.At(b.First+2))); !ok || table.TreeOf(n) != first {
 		t.Errorf("a node below a root is lost: %d, %t", n, ok)
 	}
-	table.At(lost).crc++ // its page did not reach the disk
+	table.At(lost).crc++ // as if its page had not been written to disk
 	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,13 +82,13 @@ func TestRoots(t *testing.T) {
 	}
 	table = open()
 	if list := table.RootsOf(other); !slices.Equal(list, []Node{second, first}) {
-		t.Errorf("after power loss: roots %d, want %d and %d", list, second, first)
+		t.Errorf("roots after a power loss: got %d, want %d and %d", list, second, first)
 	}
 	if list := table.RootsOf(third); len(list) != 0 {
-		t.Errorf("after power loss: roots %d of a tree that was lost", list)
+		t.Errorf("roots of a lost tree after a power loss: got %d, want none", list)
 	}
 	if n := add("third"); n != lost {
-		t.Errorf("a root behind a power loss is %d, want %d", n, lost)
+		t.Errorf("root that was added after a power loss: got %d, want %d", n, lost)
 	}
 	if err := table.Close(); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func testID(s string) object.ID {
 	return id
 }
 
-// sampleTable makes a table with two directories and gives it still open.
+// sampleTable creates a table with two directories and returns it open.
 func sampleTable(t testing.TB, path string) *Table {
 	t.Helper()
 	table, err := Open(disk.OS, path, testID("root"), false)
@@ -47,8 +47,8 @@ func sampleTable(t testing.TB, path string) *Table {
 	return table
 }
 
-// Whatever byte of a published record or name changes on disk, the table is refused; sizes alone have no
-// checksum, and the state of a directory is checked by what it points to.
+// A table in which any byte of a published record or name has changed is refused. Only sizes have no checksum, and the state of a
+// directory is checked by the records that it points to.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	table := sampleTable(t, path)
@@ -73,13 +73,13 @@ func TestDamage(t *testing.T) {
 		}
 	}
 	if table, err := Open(disk.OS, path, testID("root"), false); err != nil {
-		t.Errorf("undamaged: %v", err)
+		t.Errorf("open an undamaged table: %v", err)
 	} else {
 		table.Close()
 	}
 }
 
-// reopenDamaged opens the table with one byte flipped, and mends it.
+// reopenDamaged opens the table with one byte flipped, and then restores the byte.
 func reopenDamaged(t *testing.T, path string, at int) error {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -110,7 +110,7 @@ func reopenDamaged(t *testing.T, path string, at int) error {
 	return err
 }
 
-// A block whose directory was never told of it is as good as not there, and its place is used again.
+// A block to which no directory refers is ignored, and its place is reused.
 func TestTornBlock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	torn := sampleTable(t, path)
@@ -130,14 +130,14 @@ func TestTornBlock(t *testing.T) {
 	}
 	b, err := table.Add(dir, []object.TreeEntry{{Name: "new", Mode: object.ModeFile, ID: testID("new")}})
 	if err != nil || b.First != lost.First {
-		t.Errorf("new block %+v, %v, want it at %d", b, err, lost.First)
+		t.Errorf("new block: got %+v, %v, want it at %d", b, err, lost.First)
 	}
 	if got := table.Path(b.First); got != "dir/new" {
-		t.Errorf("path %q", got)
+		t.Errorf("path of a node of the new block: got %q", got)
 	}
 }
 
-// A process killed while it started the table leaves it fresh.
+// If a process is killed while it creates the table, the next process starts with an empty table.
 func TestTornStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inodes")
 	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
@@ -149,12 +149,12 @@ func TestTornStart(t *testing.T) {
 	}
 	defer table.Close()
 	if table.nodes.Load() != 1 {
-		t.Errorf("%d nodes", table.nodes.Load())
+		t.Errorf("nodes of the table: got %d", table.nodes.Load())
 	}
 }
 
-// FuzzTable opens arbitrary bytes as a table. Either they are refused, or everything in them can be walked: every
-// node has a path that leads back to it. Checksums are made right beforehand, or nothing would get past them.
+// FuzzTable opens arbitrary bytes as a table. Either they are refused, or every node has a path that resolves to the node. The test
+// corrects the checksums first, because otherwise nearly all inputs would be refused.
 func FuzzTable(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "inodes")
 	table := sampleTable(f, path)
@@ -214,7 +214,7 @@ func resolve(table *Table, root Node, path string) (n Node, ok bool) {
 	return n, ok
 }
 
-// mend makes the checksum of every record right, as far as its name lies in names.
+// mend corrects the checksum of every record whose name lies in names.
 func mend(records, names []byte) {
 	for at := recordSize; at+recordSize <= len(records); at += recordSize {
 		r := (*Record)(unsafe.Pointer(&records[at]))
@@ -256,7 +256,7 @@ func BenchmarkLookup(b *testing.B) {
 	for b.Loop() {
 		i = (i + 7919) % len(entries)
 		if _, ok := table.Search(dir, entries[i].Name); !ok {
-			b.Fatal("lost")
+			b.Fatal("a node was not found")
 		}
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// childLimit makes the file be rewritten all the time.
+// childLimit is so small that the file is rewritten often.
 const childLimit = 4 << 10
 
-// TestKill kills a process that notes changes and asks, again and again, and looks whether every token that it was given
-// tells of all that it changed after it.
+// TestKill repeatedly kills a process that records changes and queries the journal, and checks that the answer for every position that
+// the process was given contains all later changes.
 func TestKill(t *testing.T) {
 	if path := os.Getenv("JOURNAL_OF_CHILD"); path != "" {
 		child(t, path)
@@ -61,7 +61,7 @@ func TestKill(t *testing.T) {
 			known++
 			for _, later := range lines[i:] {
 				if changed, ok := strings.CutPrefix(later, "changed "); ok && !slices.Contains(paths, changed) {
-					t.Fatalf("seed %d, round %d: %s does not tell of %s", seed, round, token, changed)
+					t.Fatalf("seed %d, round %d: changes since %s lack %s", seed, round, token, changed)
 				}
 			}
 		}
@@ -69,12 +69,12 @@ func TestKill(t *testing.T) {
 		j.kill()
 	}
 	if known == 0 {
-		t.Error("no token was known")
+		t.Error("no journal position was known")
 	}
 }
 
-// child changes and asks until it is killed. A change that was made is printed behind it, a token where nothing that was
-// printed before has to be told of again.
+// child records changes and queries the journal until it is killed. It prints each change after it was recorded, and each position that
+// all changes printed before precede.
 func child(t *testing.T, path string) {
 	j := open(t, path, Options{limit: childLimit})
 	for i := 0; ; i++ {
@@ -93,7 +93,7 @@ func child(t *testing.T, path string) {
 	}
 }
 
-// Whatever is cut from the end of a record that was being written, the journal has those before it.
+// If the last record was written only in part, the journal has all records before it.
 func TestTorn(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "journal")
@@ -107,7 +107,7 @@ func TestTorn(t *testing.T) {
 	j.kill()
 	for written := end + 8; written <= len(after) && written < end+80; written++ {
 		image := slices.Clone(before)
-		copy(image[end+8:written], after[end+8:written]) // all but the word that makes it exist
+		copy(image[end+8:written], after[end+8:written]) // all but the word that makes the record valid
 		if err := os.WriteFile(path, image, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func FuzzOpen(f *testing.F) {
 			if !ro {
 				note(j, 1, "new")
 				if _, paths, ok := j.Since(token); !ok || !slices.Contains(paths, "new") {
-					t.Errorf("since %s: %q, %v", token, paths, ok)
+					t.Errorf("changes since %s: got %q, %v", token, paths, ok)
 				}
 			}
 			if err := j.Close(); err != nil {
@@ -161,7 +161,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		j := open(t, path, Options{limit: 16 << 10})
 		if _, paths, ok := j.Since(formatToken(j.epoch, j.last-1)); !ok || !slices.Equal(paths, []string{"new"}) {
-			t.Errorf("continued: %q, %v", paths, ok)
+			t.Errorf("changes after the next record: got %q, %v", paths, ok)
 		}
 	})
 }

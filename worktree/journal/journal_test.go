@@ -27,7 +27,7 @@ func open(t testing.TB, path string, o Options) *Journal {
 	return j
 }
 
-// kill is what the death of the process leaves: the file as it is, another process opens it.
+// kill leaves the file as after a kill of the process, so that the test can open it again.
 func (j *Journal) kill() { j.log.unmap() }
 
 func note(j *Journal, key uint64, path string) {
@@ -39,7 +39,7 @@ func note(j *Journal, key uint64, path string) {
 	j.Land(&f)
 }
 
-// ask checks what is told since a token ("*": anything may have changed) and gives the next.
+// ask checks the changes since a position ("*": anything may have changed) and returns the next position.
 func ask(t testing.TB, j *Journal, token, want string) string {
 	t.Helper()
 	next, paths, known := j.Since(token)
@@ -48,7 +48,7 @@ func ask(t testing.TB, j *Journal, token, want string) string {
 		got = "*"
 	}
 	if got != want {
-		t.Errorf("since %s: %q, want %q", token, got, want)
+		t.Errorf("changes since %s: got %q, want %q", token, got, want)
 	}
 	return next
 }
@@ -73,7 +73,8 @@ func TestQuestions(t *testing.T) {
 	ask(t, j, two, "*")
 }
 
-// A change is told again to who asked while it was made, and to nobody else.
+// A change that is in progress during a query is reported again by the next query, until a query that begins after the end of the
+// change.
 func TestFlights(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "journal"), Options{})
 	note(j, 1, "before")
@@ -81,12 +82,12 @@ func TestFlights(t *testing.T) {
 	j.Note(&f, 2, "slow")
 	note(j, 3, "other")
 	if !j.Covers(&g, 9, 3) {
-		t.Error("a record that nobody was told of does not count")
+		t.Error("a record that no query has returned does not cover another change of the path")
 	}
 	token := ask(t, j, j.Start(), "before slow other")
 	token = ask(t, j, token, "slow other")
 	if j.Covers(&g, 1) {
-		t.Error("a record counts that somebody was told of")
+		t.Error("a record that a query has returned covers another change of the path")
 	}
 	j.Land(&f)
 	token = ask(t, j, token, "slow other")
@@ -102,7 +103,7 @@ func TestFlights(t *testing.T) {
 	token = ask(t, j, token, "named meanwhile")
 	ask(t, j, token, "")
 	if len(j.flights) > 0 {
-		t.Errorf("flights are left: %v", j.flights)
+		t.Errorf("changes in progress: got %v, want none", j.flights)
 	}
 }
 
@@ -149,7 +150,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// A question after two kills in a row is not answered with all again.
+// A query after two kills in a row does not report all changes again.
 func TestKilledTwice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := open(t, path, Options{})
@@ -169,7 +170,7 @@ func TestKilledTwice(t *testing.T) {
 	ask(t, j, token, "")
 }
 
-// However much is noted, file and memory stay small, and every answer is right or says that it cannot be given.
+// File and memory stay small for any number of changes, and every answer is complete or states that the position is unknown.
 func TestBounds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	const limit = 8 << 10
@@ -198,15 +199,15 @@ func TestBounds(t *testing.T) {
 		known++
 		for k := a.at; k <= i; k++ {
 			if name := fmt.Sprint("dir/file", k%700); !slices.Contains(paths, name) {
-				t.Fatalf("change %d of %s is not told to who knew %d", k, name, a.at)
+				t.Fatalf("change %d of %s is not reported to the client that knew %d", k, name, a.at)
 			}
 		}
 	}
 	if known < 1_000 {
-		t.Errorf("only %d answers", known)
+		t.Errorf("only %d positions were known", known)
 	}
 	if st, err := os.Stat(path); err != nil || st.Size() > limit {
-		t.Errorf("%d bytes, %v", st.Size(), err)
+		t.Errorf("size of the file: got %d bytes, %v", st.Size(), err)
 	}
 	for i := range 3 * keys {
 		var f Flight
@@ -214,11 +215,11 @@ func TestBounds(t *testing.T) {
 		j.Land(&f)
 	}
 	if len(j.noted) > keys {
-		t.Errorf("%d keys", len(j.noted))
+		t.Errorf("keys in memory: got %d", len(j.noted))
 	}
 }
 
-// A disk that has no room for another file makes the journal begin anew, and no change fail.
+// If the disk has no space for a rewritten file, the journal starts anew in the same file, and no change fails.
 func TestFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	const limit = 8 << 10

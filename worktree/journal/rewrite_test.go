@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Note, whose callers hold locks, never rewrites the file: without MakeRoom a journal that is full begins anew in it.
+// Note never rewrites the file, because its callers hold locks: without MakeRoom, a full journal starts anew in the same file.
 func TestNoteRewritesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := open(t, path, Options{limit: 8 << 10})
@@ -34,7 +34,7 @@ func TestRewriteBesideChanges(t *testing.T) {
 	const writers, paths, rounds = 4, 50, 200
 	path := filepath.Join(t.TempDir(), "journal")
 	j := open(t, path, Options{limit: 128 << 10})
-	held, err := os.Open(path) // or a later file could get its inode number
+	held, err := os.Open(path) // otherwise a later file could get its inode number
 	if err != nil {
 		t.Fatal(err)
 	}
