@@ -15,9 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// acquireDepth is the depth of the first fetch, in commits. One would do for the tree, but `git
-// show HEAD` would then compare with nothing and want every blob. The second commit costs no
-// measurable bytes.
+// acquireDepth is the depth of the first fetch, in commits. A depth of one suffices to read the tree, but then `git show HEAD` would
+// have no parent to compare with, and would read every blob. The second commit costs no measurable bytes.
 const acquireDepth = 2
 
 // Snapshot is one fetched commit. It exists as soon as the commit has been read; its trees may
@@ -168,8 +167,8 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 		a.notices.add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
 		req.Depth = min(req.Depth, 1) // without a filter, the contents of the parent commit would be sent too
 	}
-	// The fetch must outlive ctx once the commit is readable, and end with ctx before: it has a
-	// context of its own, to which ctx is attached until then.
+	// Until the commit is readable, the end of ctx cancels the fetch. After that the fetch must continue when ctx ends, so it has a
+	// separate context.
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
 	a.trees.streamBegins()

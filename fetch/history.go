@@ -51,7 +51,7 @@ func (h *history) fetch(ctx context.Context, urgent func() bool) error {
 	err := pipeline.WaitWhile(ctx, maxHistoryWait, busy)
 	if err == nil {
 		err = h.fetcher.pipe.Health().Retry(ctx, nil, func() error {
-			return h.fetcher.pipe.Refusals().Request(ctx, object.ID{}, func() error { return h.fetchLocked(ctx, busy) })
+			return h.fetcher.pipe.Refusals().Request(ctx, object.ID{}, func() error { return h.fetchExclusively(ctx, busy) })
 		})
 	}
 	if err != nil {
@@ -62,16 +62,16 @@ func (h *history) fetch(ctx context.Context, urgent func() bool) error {
 	return nil
 }
 
-// setState records the state that Stats returns.
+// setState records the state that Store.Stats returns.
 func (h *history) setState(state History) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.state = state
 }
 
-// fetchLocked fetches the history while it holds a lock that excludes other processes. busy reports whether readers wait; the
-// reading of the pack pauses for them.
-func (h *history) fetchLocked(ctx context.Context, busy func() bool) error {
+// fetchExclusively acquires the lock that excludes other processes, and fetches the history. While busy returns true, because readers
+// wait, the pack of the history is not read.
+func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error {
 	unlock, err := h.repo.LockHistory(ctx)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (h *history) writeRefs(refs transport.Refs) error {
 	return h.repo.WriteRefs(head, list)
 }
 
-// setRefs replaces the refs that Refs returns. The caller must not change list afterwards.
+// setRefs replaces the refs that Store.Refs returns. The caller must not change list afterwards.
 func (h *history) setRefs(list []packedrefs.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,7 +228,8 @@ func (h *history) current() History {
 	return h.state
 }
 
-// fetchWithGit fetches the missing history, with haves.
+// fetchWithGit fetches the missing history with stock git, which sends the commits on this host as haves. With filter it fetches no
+// contents of files. The caller holds the lock of bare.Repo.LockHistory.
 func (h *history) fetchWithGit(ctx context.Context, filter bool) error {
 	if err := h.repo.FetchHistory(ctx, filter); err != nil {
 		return err

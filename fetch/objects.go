@@ -12,8 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Bounds of awaitRoom: it waits while the store has at least manyPacks packs, for at most roomTime,
-// and looks every roomLook.
+// awaitRoom waits while the store has at least manyPacks packs, for at most roomTime. It counts the packs every roomLook.
 const (
 	manyPacks = 40 // packs in the store; a join takes about a second, in which a script wants some twenty objects
 	roomTime  = 2 * time.Second
@@ -104,9 +103,9 @@ func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, 
 	return own.Join(ctx, o)
 }
 
-// awaitRoom waits while packs are being joined and there are too many, so that a script that wants
-// one object after the other does not create packs faster than they are joined. It waits for
-// roomTime at most: git works with many packs too.
+// awaitRoom waits while packs are being joined and there are too many, so that a script that requests
+// one object after the other does not create packs faster than they are joined. It waits for at most roomTime, because git
+// works with many packs too, only more slowly.
 func (s *storage) awaitRoom(ctx context.Context) {
 	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
 		files, err := os.ReadDir(filepath.Join(s.repo.Objects(), "pack"))

@@ -67,10 +67,10 @@ func (a *acquirer) connect() {
 	})
 }
 
-// connectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
+// connectFor connects as connect does, before a commit is acquired. If the store is empty, it also sends the request for the
 // commit.
 func (a *acquirer) connectFor(commit object.ID) {
-	if _, ok := a.repo.Format(); ok || commit.IsZero() { // the commit may be in the store, or others for haves
+	if _, ok := a.repo.Format(); ok || commit.IsZero() { // the store may have the commit, or other commits to send as haves
 		a.connect()
 		return
 	}

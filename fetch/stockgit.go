@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// acquireWithGit is acquire for remotes without protocol version 2: old servers and plain file servers. Stock git downloads
-// the commit with all its files, so no file is fetched on demand, and a notice informs the user.
+// acquireWithGit does what acquire does for remotes without protocol version 2, which are old servers and plain file servers. Stock
+// git downloads the commit with all its files, so no file is fetched on demand, and a notice informs the user.
 func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
 	a.notices.add("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := a.resolveWithGit(ctx, ref)
@@ -72,8 +72,8 @@ func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string,
 	return "", object.ID{}, 0, &RefError{Ref: ref}
 }
 
-// fetchWithGit fetches one commit with its files: with depth 1, or, from plain file servers, with
-// its history.
+// fetchWithGit fetches one commit with its files into the store. name is the full name of the ref, or "" for a commit that was given
+// by its id.
 func (a *acquirer) fetchWithGit(ctx context.Context, name string, id object.ID) error {
 	want := name
 	if want == "" {

@@ -34,7 +34,7 @@ type storage struct {
 	locals  []*Local // open Locals; the slice is replaced, never changed
 }
 
-// attach makes reads search a Local too, until detach is called.
+// attach makes reads search the directory of a Local too, until detach is called.
 func (s *storage) attach(l *Local) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *storage) close() error {
 	return errors.Join(s.sizes.Close(), s.objects.Close())
 }
 
-// prepare opens the store's git directory, and creates it if it does not exist. partial is true if
+// prepare opens the store's repository and its packs, and creates the repository if it does not exist. partial is true if
 // the remote can supply missing objects on demand.
 func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if err := s.repo.Prepare(ctx, f, partial); err != nil {
@@ -79,7 +79,7 @@ func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) er
 	return s.openObjects(f)
 }
 
-// openObjects opens the parts that depend on the object format. Later calls do nothing.
+// openObjects opens the packs and the table of sizes, which depend on the object format. Later calls do nothing.
 func (s *storage) openObjects(f object.Format) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *storage) openObjects(f object.Format) error {
 	return nil
 }
 
-// content returns a blob's contents from the cache.
+// content returns a blob's contents from the cache on disk or from memory, and false if neither has them.
 func (s *storage) content(id object.ID) (Content, bool) {
 	if c, ok := s.blobs.Get(id); ok {
 		return c, true

@@ -15,7 +15,7 @@ import (
 
 // trees reads the trees of the remote's commits, and fetches those that are missing. While a commit is being acquired, a reader
 // waits for its tree to arrive with that commit; otherwise the tree is requested alone, once for all readers that wait for it. mu
-// guards the maps, and is not held while a goroutine waits for the network or the disk.
+// guards the fields below it, and is not held while a goroutine waits for the network or the disk.
 type trees struct {
 	storage *storage
 	fetcher *fetcher
@@ -97,7 +97,7 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		close(t.fetches[id])
 		delete(t.fetches, id)
 	}()
-	// A slot is acquired after the entry in treeFetches: all readers of one tree use one slot.
+	// A slot is acquired after the entry in fetches was made, so that all readers of one tree use one slot.
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -140,7 +140,7 @@ func (t *trees) local(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, err == nil
 }
 
-// fetchLater requests a tree in the background, to find out whether the remote answers again.
+// fetchLater requests a tree in the background, to find out whether the remote answers again, and reports the result to the pipeline.
 func (t *trees) fetchLater(id object.ID) {
 	t.tasks.start(func(ctx context.Context) {
 		if err := t.fetch(ctx, id); err != nil {
@@ -155,8 +155,9 @@ func (t *trees) fetchLater(id object.ID) {
 	})
 }
 
-// awaitArrival waits until an acquisition in progress has fetched the tree. It returns false if no acquisition is in progress,
-// or if the acquisition did not include the tree.
+// awaitArrival waits until the tree has arrived, or until the last acquisition in progress has ended, and returns true; the tree may
+// still be missing then. If no acquisition is in progress, it returns at once whether the tree is on this host. The error is that
+// of ctx.
 func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	t.mu.Lock()
 	if t.streams == 0 {

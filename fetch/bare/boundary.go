@@ -22,7 +22,7 @@ func (r *Repo) boundaryFile() string { return filepath.Join(r.dir, "boundary") }
 // shallowFile returns the path of the file in which git looks for commits without parents.
 func (r *Repo) shallowFile() string { return filepath.Join(r.Path(), "shallow") }
 
-// Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
+// Boundary returns the commits whose parents are not in the repository. git calls such commits shallow.
 func (r *Repo) Boundary() []object.ID { return readIDs(r.boundaryFile()) }
 
 // readIDs returns the ids in a file with one id per line. Lines that are not ids are skipped, and a
@@ -51,10 +51,11 @@ func idLines(ids []object.ID) []byte {
 	return []byte(text.String())
 }
 
-// AddBoundary adds the commits at which a fetch ended to the boundary. hasParents is that of TrimBoundary.
+// AddBoundary adds to the boundary the commits whose parents a fetch has left out. It leaves out those for which hasParents returns
+// true, because all of their parents are in the repository.
 func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) error {
-	// Several processes may acquire commits of the same remote: the lock makes reading, changing
-	// and writing one step.
+	// Several processes may acquire commits of the same remote, so a lock makes reading, changing
+	// and writing the file one step.
 	unlock, err := disk.Lock(r.boundaryFile() + ".lock")
 	if err != nil {
 		return fmt.Errorf("record boundary: %w", err)
@@ -63,7 +64,7 @@ func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) err
 	ids = append(r.Boundary(), ids...)
 	slices.SortFunc(ids, object.ID.Compare)
 	ids = slices.DeleteFunc(slices.Compact(ids), hasParents)
-	// The boundary is written before git's shallow file: after a crash between the two, the next
+	// The boundary is written before git's shallow file. If the process crashes between the two, the next
 	// change writes both.
 	if err := disk.WriteFile(r.boundaryFile(), idLines(ids), 0o600); err != nil {
 		return fmt.Errorf("record boundary: %w", err)
@@ -85,7 +86,7 @@ func (r *Repo) TrimBoundary(hasParents func(object.ID) bool) error {
 	return r.AddBoundary(nil, hasParents)
 }
 
-// AddShallow adds the commits to the boundary that git has recorded as shallow. hasParents is that of TrimBoundary.
+// AddShallow adds the commits that git has recorded as shallow to the boundary, as AddBoundary does.
 func (r *Repo) AddShallow(hasParents func(object.ID) bool) error {
 	return r.AddBoundary(readIDs(r.shallowFile()), hasParents)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// gitDelay is how long after git's end another process may still hold its output open.
+// gitDelay is how long a process that git has started may hold git's output open after git has ended.
 const gitDelay = 5 * time.Second
 
 // Credential is a user name and secret for stock git. With the zero value, git uses the credential helpers that the user has
@@ -58,7 +58,7 @@ func originOf(remote string) (string, bool) {
 	return u.Scheme + "://" + u.Host, true
 }
 
-// memoryFile returns an unnamed file in memory with this text.
+// memoryFile returns an unnamed file in memory that contains text.
 func memoryFile(text string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("artifactfs-login", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -85,7 +85,7 @@ type remoteAccess struct {
 }
 
 // run runs stock git in a git directory and returns its output. An error contains the last line that git wrote to standard
-// error. with describes how git contacts a remote; the zero value is for commands that contact none.
+// error. The parameter with is the zero value for commands that contact no remote.
 func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir
@@ -108,7 +108,7 @@ func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) 
 	return nil, err
 }
 
-// lastLine returns the last line of s: git prints its fatal error after progress and hints.
+// lastLine returns the last line of s, because git prints its fatal error after progress and hints.
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]
@@ -147,11 +147,11 @@ func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	return refs, nil
 }
 
-// FetchCommit fetches what the ref or id want names with its files: one commit, or, from plain file servers, the commit with its
-// history.
+// FetchCommit fetches the commit that want, a ref or an id, names, with its files. It fetches no history, except from plain file
+// servers.
 func (r *Repo) FetchCommit(ctx context.Context, want string) error {
 	_, err := r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", "--depth=1", r.url, want)
-	// The protocols of plain file servers do not support a depth: the whole history is fetched.
+	// The protocols of plain file servers do not support a depth, so the whole history is fetched.
 	if err != nil && ctx.Err() == nil {
 		_, err = r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", r.url, want)
 	}

@@ -18,16 +18,16 @@ import (
 // lockPoll is how often a process checks whether another has released a lock of the store.
 const lockPoll = 200 * time.Millisecond
 
-// refsFile returns the path of the packed refs; their existence shows that history was completed.
+// refsFile returns the path of the packed refs. The existence of this file shows that history was completed.
 func (r *Repo) refsFile() string { return filepath.Join(r.Path(), "packed-refs") }
 
-// Complete reports whether the whole history was fetched once: writing the refs is the last step of that.
+// Complete reports whether the whole history was fetched once. The file of refs shows this, because it is written last.
 func (r *Repo) Complete() bool {
 	_, err := os.Stat(r.refsFile())
 	return err == nil
 }
 
-// maxHaves bounds the haves of one request.
+// maxHaves bounds the haves (commits that the remote need not send) of one request.
 const maxHaves = 64
 
 // CompleteTips returns commits whose whole history is in the repository: the branches of the remote when history was last completed.

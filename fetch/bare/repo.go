@@ -102,7 +102,7 @@ func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error 
 		return err
 	}
 	err = os.Rename(tmp, r.Path())
-	// Another process has created an equivalent repository in the meantime, which is used instead.
+	// If another process has created an equivalent repository since, that one is used.
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
