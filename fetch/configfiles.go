@@ -18,7 +18,7 @@ const (
 type configFiles struct {
 	ignore, attributes []Blob
 	// files counts all files of the tree, symlinks and submodules included.
-	files int // in all
+	files int
 }
 
 // GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of all files of the tree.

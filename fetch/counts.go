@@ -94,7 +94,7 @@ func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	end := func(h Counts, counted bool) {
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
-		// The map is cleared rather than aged: mounts that are polled count again within a tenth of
+		// Clearing the map is simpler than recording the order of use, and a new count takes about a tenth of
 		// a second.
 		if len(cs.known) >= maxCounts {
 			clear(cs.known)
@@ -110,7 +110,7 @@ func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	}
 }
 
-// counter counts files, and each blob once.
+// counter counts files and blobs. A blob that several files have is counted once.
 type counter struct {
 	Counts
 	storage *storage

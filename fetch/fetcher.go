@@ -15,7 +15,8 @@ import (
 )
 
 // fetcher sends requests to the remote, and stores the blobs of the answers where reads find them. The pipeline decides which blobs
-// are requested and when; it calls sendBlobs for each batch. A fetcher has no lock: the pipeline has its own.
+// are requested and when; it calls sendBlobs for each batch. A fetcher has no lock, because its counters are atomic and the pipeline
+// has its own lock.
 type fetcher struct {
 	remote  *transport.Remote
 	pipe    *pipeline.Pipeline
@@ -97,7 +98,7 @@ func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 	return nil
 }
 
-// probe requests the remote's HEAD in the background: something small that shows whether the remote
+// probe requests the remote's HEAD in the background. This request is small, and its result shows whether the remote
 // answers again.
 func (f *fetcher) probe() {
 	f.tasks.start(func(ctx context.Context) {

@@ -11,8 +11,8 @@ import (
 )
 
 // Local is the object directory of one mount's git directory: commits, trees and blobs that were
-// created there, or that git fetched on its own. While it is open, the Store reads them for all of
-// its mounts. They are not in the Store, though: its history, and the packs that it provides to
+// created there, or that git fetched there without the Store. While the Local is open, the Store reads them for all of
+// its mounts. They do not become a part of the Store: the Store's history, and the packs that it provides to
 // git, do not include them.
 type Local struct {
 	store *Store
@@ -47,8 +47,8 @@ func (l *Local) Close() error {
 	return l.own.Packs.Close()
 }
 
-// open returns the directory, if it exists. The store may not know its object format yet; git
-// creates the directory of packs first of all.
+// open opens the directory of packs unless it is open, and returns it. It returns false if the directory does not exist, if the Local
+// is closed, or if the Store does not know its object format yet.
 func (l *Local) open() (own *odb.Dir, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,3 @@ func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 	}
 	return own.Packs.Join(ctx, o)
 }
-
-// Busy reports whether readers wait for the remote, so that work in the background should hold
-// back.
-func (s *Store) Busy() bool { return s.fetcher.pipe.Busy() }

@@ -18,15 +18,15 @@ const (
 	crawlAhead = 2 * pipeline.MaxCrawlBatch
 	// slack is how many missing blobs a crawler may skip between two waits.
 	slack = 8
-	// maxLook bounds, in files, the walk from one wait to the next.
+	// maxLook bounds the number of files between two waits of one reader.
 	maxLook = 2048
 	// neighbourTime bounds how long a want is delayed by the search for its neighbours.
 	neighbourTime = 5 * time.Millisecond
 )
 
-// neighbours returns the wants that share the request of the blob at path, most useful first; none
-// if the blob is in flight already. The walk reads only trees on this host: a missing tree makes
-// the window smaller.
+// neighbours returns the wants that share the request of the blob at path, most useful first. It returns none
+// if the blob is in flight already. The walk for them ends after neighbourTime, so trees that have to be fetched make the window
+// smaller.
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
@@ -79,8 +79,8 @@ func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) boo
 	}
 }
 
-// readerBefore returns the reader that path is next for: few missing blobs lie between its last
-// wait and path.
+// readerBefore returns the reader that probably waits for path: at most slack missing blobs, and at most maxLook files, lie between
+// the file that it last waited for and path. It returns nil if there is no such reader.
 func (v *RawView) readerBefore(ctx context.Context, path string) *readahead.Position {
 	for _, p := range v.ahead.Positions() {
 		if p.Path == path {

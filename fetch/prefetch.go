@@ -153,8 +153,8 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	return err
 }
 
-// classOf returns the class of a file. Symlinks are first: they are few and tiny, and every path
-// through them waits for the target.
+// classOf returns the class of a file. Symlinks have the class that is prefetched first, because they are few and small, and every path
+// through a symlink waits for its target.
 func classOf(f file) prioritize.Class {
 	if f.mode == object.ModeSymlink {
 		return prioritize.Manifest
@@ -197,10 +197,10 @@ func (v *RawView) awaitPrefetched(ctx context.Context) error {
 	return nil
 }
 
-// Want queues the files that match and counts them. With wait it blocks until all are on this host
-// or the remote fails, and reports to progress.
+// Want queues the files for whose path match returns true, and counts them. If wait is true, it blocks until all are on this host
+// or the remote fails, and calls progress with each new count.
 func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Counts)) (Counts, error) {
-	// The user asks for these files: objects that were refused before are worth another request.
+	// The user asks for these files, so objects that were refused before are requested again.
 	v.store.Forgive()
 	p := v.store.fetcher.pipe
 	reached := time.Now() // when the remote last answered

@@ -25,7 +25,7 @@ const (
 	// provideTries bounds how often objects are requested after a truncated answer, or after one
 	// unknown id failed the request.
 	provideTries = 3
-	// fewUnknown is up to how many wanted objects may be commits: those are fetched without their
+	// fewUnknown is the number of wanted objects up to which some of them may be commits. Commits are first fetched without their
 	// history and files.
 	fewUnknown = 16
 )
@@ -74,7 +74,7 @@ func (p *provision) run(ctx context.Context) error {
 		return err
 	}
 	s.storage.awaitRoom(ctx)
-	defer s.fetcher.pipe.BeginForeground()() // prefetches hold back meanwhile
+	defer s.fetcher.pipe.BeginForeground()() // the pipeline delays prefetches until run returns
 	for range provideTries {
 		if err := p.fromCache(ctx, p.missing()); err != nil {
 			return err
@@ -192,7 +192,7 @@ func (p *provision) recordError(err error) {
 	// next round succeeds.
 	if errors.As(err, &refused) {
 		p.refused[refused.ID] = true
-		if len(p.refused) > 1 { // each request finds one unknown id only: that many guesses are not worth the requests
+		if len(p.refused) > 1 { // each request finds only one unknown id, so the blobs that are only predicted are given up
 			for _, id := range p.along {
 				p.refused[id] = true
 			}
@@ -282,7 +282,7 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	return err
 }
 
-// fetchHistory fetches the history of commits that were fetched alone: git expects the parents of a
+// fetchHistory fetches the history of commits that were fetched without it, because git expects the parents of a
 // commit to exist.
 func (p *provision) fetchHistory(ctx context.Context) error {
 	if len(p.commits) == 0 {

@@ -12,8 +12,8 @@ import (
 // RefError means that the remote has no such branch, tag or commit.
 type RefError struct {
 	Ref string
-	// Similar lists at most five refs that the remote returned for the same prefixes.
-	Similar []string // names of the remote that the user may have meant
+	// Similar lists at most five names of refs on the remote that the user may have meant.
+	Similar []string
 }
 
 // Error returns a message that names the ref as the user typed it. The similar names are left to
@@ -46,8 +46,8 @@ func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	if ref == "" || ref == "HEAD" {
 		return a.resolveHead(ctx)
 	}
-	// The order is the precedence: a branch shadows a tag of the same name, which is the other way
-	// round in git's own rev-parse.
+	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. In git rev-parse the tag has
+	// precedence.
 	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref}
 	if strings.HasPrefix(ref, "refs/") {
 		candidates = []string{ref}
@@ -82,7 +82,7 @@ func (a *acquirer) resolveHead(ctx context.Context) (target, error) {
 	}
 	name := refs.Unborn
 	if name == "" {
-		name = "refs/heads/main" // the server did not say: git's own default
+		name = "refs/heads/main" // git's default, because the server did not name the branch
 	}
 	return target{name: name}, nil
 }

@@ -148,13 +148,13 @@ func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) 
 	return own, theirs
 }
 
-// fetchFromSessions requests blobs from the session remotes, one after the other. It returns
-// SessionRemoteError.
+// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one after the other. It returns the number of
+// blobs that have arrived. The error is a pipeline.SessionRemoteError, or that of ctx.
 func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
-		// Without the mark, a failure of the session remote would count as one of the Store's
-		// remote, and degrade mounts that have no session.
+		// The type of the error keeps the pipeline from counting a failure of the session remote as one of the Store's
+		// remote, which would delay the requests of mounts that have no session.
 		if err != nil && ctx.Err() == nil {
 			err = pipeline.SessionRemoteError{Err: err}
 		}
@@ -218,7 +218,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	if err != nil {
 		return 0, err
 	}
-	// Contents are read at any offset, which a pack does not support: each blob is copied to the
+	// Readers read contents at any offset, which a pack does not support, so each blob is copied to the
 	// cache before its readers are woken.
 	for _, id := range came {
 		if ok, err := s.storage.materialize(id); !ok || err != nil {
@@ -251,8 +251,8 @@ func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 			return t, n, nil
 		}
 	}
-	// The table of sizes holds blobs that may be missing: git asks for a size, for instance to
-	// detect renames, without reading the contents.
+	// The table of sizes includes blobs that are missing. It is used because git often asks for the size alone, for instance to
+	// detect renames.
 	if n, ok := l.store.storage.sizes.Get(id); ok {
 		return object.Blob, n, nil
 	}
@@ -269,7 +269,7 @@ func (l *Local) Missing(ids []object.ID) []object.ID {
 	return slices.DeleteFunc(missing, own.Has)
 }
 
-// Provide is Store.Provide, and also fetches objects that only the session remote has.
+// Provide does what Store.Provide does, and also fetches objects that only the session remote has.
 func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	wanted, along = l.Missing(wanted), l.Missing(along)
 	if l.remote() == nil {
@@ -328,7 +328,7 @@ func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
 	return l.KeepAs(ctx, l.store.Format(), objects)
 }
 
-// KeepAs is Keep for a Store that does not know its object format yet.
+// KeepAs does what Keep does, for a Store that does not know its object format yet. f is that format.
 func (l *Local) KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error {
 	packs, err := l.make(f)
 	if err != nil {

@@ -277,3 +277,7 @@ func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Health().Rec
 
 // Reachable reports whether the remote answered the last request.
 func (s *Store) Reachable() bool { return s.fetcher.pipe.Health().Reachable() }
+
+// Busy reports whether readers wait for the remote, so that work in the background should hold
+// back.
+func (s *Store) Busy() bool { return s.fetcher.pipe.Busy() }

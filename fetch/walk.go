@@ -14,9 +14,8 @@ type file struct {
 	mode object.Mode
 }
 
-// walk visits every blob of the tree at dir, in the order of a reader that descends into each
-// directory at once, until visit returns false. It waits for missing trees. It returns false if
-// visit did.
+// walk visits every blob of the tree at dir, depth first and in the order of the entries, until visit returns false. It waits for
+// missing trees. It returns false if visit returned false.
 func (t *trees) walk(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
 	if root.IsZero() {
 		return true, nil
