@@ -57,8 +57,8 @@ var opNames = [ops]string{
 // String returns the kernel's name of the request, such as LOOKUP.
 func (o op) String() string { return opNames[o] }
 
-// ofData reports whether a request is about the contents of an open file. For such a request ENOENT would be a wrong
-// answer, since the file is open: it means that the daemon has a fault.
+// ofData reports whether a request is about the contents of an open file. ENOENT would be a wrong reply to such a
+// request, since the file is open: it would mean that the daemon has a fault.
 func (o op) ofData() bool {
 	switch o {
 	case opRead, opWrite, opFsync, opFallocate, opLseek, opCopyFileRange:

@@ -133,7 +133,7 @@ type unfinished struct {
 	place
 	*redirect
 	bind func() error // mounts another directory over this one
-	path string       // relative to the root of the tree
+	path string       // path of the directory, relative to the root of the tree
 }
 
 // remember records that the directories in list are being redirected, so that look-ups of them wait. It must be

@@ -16,12 +16,12 @@ import (
 
 // Event describes one answered request to the listeners of Trace.
 type Event struct {
-	Time    time.Time     // when the request was read
+	Time    time.Time     // time at which the request was read
 	Took    time.Duration // time between reading the request and answering it
 	Op      string        // the kernel's name of the request
 	PID     int           // id of the process that made the request; 0: the kernel itself, writing back its cache
 	Command string        // name of that process; "" if it has ended
-	Path    string        // relative to the root of the mount; "" is the root itself
+	Path    string        // path of the file, relative to the root of the mount; "" is the root itself
 	To      string        // new path of a renamed entry; otherwise ""
 	Offset  int64         // of the range that was read or written, in bytes
 	Size    int64         // of the range that was read or written, in bytes
