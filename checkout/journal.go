@@ -165,7 +165,8 @@ func (j *Journal) Begin(in Intent) (*Pending, error) {
 	return p, nil
 }
 
-// End removes an intent from the journal, because the checkout was carried out or cannot be. A second call has no effect.
+// End removes an intent from the journal, because the checkout was carried out or cannot be carried out. A second call
+// has no effect.
 func (p *Pending) End() error {
 	j := p.journal
 	j.mu.Lock()

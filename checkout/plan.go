@@ -21,7 +21,7 @@ type Plan struct {
 	Index []index.Change // index entries of submodules, whose directories stay unchanged
 }
 
-// all returns the grafts in the order that GraftResult.Done has: Grafts, then Clear.
+// all returns the grafts in the order of their results in GraftResult.Done: Grafts, then Clear.
 func (p *Plan) all() []worktree.Graft { return slices.Concat(p.Grafts, p.Clear) }
 
 // clearAway plans to remove the directory at g.Path before the graft g is applied. The directory must be empty by then.
