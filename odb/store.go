@@ -174,7 +174,7 @@ func (s *Store) Refresh() error {
 }
 
 // settled reports whether every change after the scan has changed the mtime. File systems take the time from a clock of
-// the kernel that advances every 4 to 10 ms, and some old ones store only seconds.
+// the kernel that advances every 4 to 10 ms, and some old file systems store only seconds.
 func (c scan) settled() bool {
 	tick := 20 * time.Millisecond
 	if c.modified.Nanosecond() == 0 {
@@ -301,7 +301,8 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 	switch {
 	case damage != nil:
 		return false, damage
-	case unread != nil: // counts as a miss, after which the object can be fetched again: another pack may have it
+	// A pack that cannot be opened may contain the object. It counts as missing, so that it can be fetched again.
+	case unread != nil:
 		return false, fmt.Errorf("%w; %w", ErrNotFound, unread)
 	}
 	return false, ErrNotFound
