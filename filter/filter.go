@@ -73,7 +73,7 @@ type Options struct {
 
 // File is one file that is to be filtered.
 type File struct {
-	Path                 string      // relative to the working tree
+	Path                 string      // path of the file, relative to the working tree
 	Ref, Treeish, BlobID string      // metadata of the checkout that git sends to a process; "": not sent
 	Content              io.ReaderAt // the contents before filtering
 	Size                 int64       // length of Content in bytes
@@ -138,8 +138,8 @@ func New(o Options) *Programs {
 	return p
 }
 
-// private reports whether a program must not get the environment variable entry ("NAME=value"): it may name a
-// repository other than the mount's, contains a secret of this program, or names another working directory.
+// private reports whether a program must not get the environment variable entry ("NAME=value"), because the variable
+// may name a repository other than the mount's, contains a secret of this program, or names another working directory.
 func private(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	switch name {
