@@ -115,8 +115,8 @@ func (c *AheadClaim) Wait() error {
 	return nil // after any other error, Agent.Claim repeats the claim
 }
 
-// AddTo sets the commit of the metadata ref in acknowledged. If the session remote did not answer, AddTo also adds the commit that
-// was sent to asked. It must be called after Wait. It does nothing if c is nil.
+// AddTo sets the commit of the metadata ref in acknowledged. If the session remote did not answer, AddTo also adds to
+// asked the commit that was sent. It must be called after Wait. It does nothing if c is nil.
 func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	if c == nil || c.now.IsZero() {
 		return
