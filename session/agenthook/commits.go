@@ -33,8 +33,8 @@ func turnFile(gitDir, conversation string) string {
 	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
 }
 
-// LoadTurn returns the stored state of a conversation. If there is none, known is false and the result starts at the end of the
-// reflog, because the agent has not made the commits before.
+// LoadTurn returns the stored state of a conversation. If there is none, known is false and the result starts at the
+// end of the reflog, because the commits in it were not made in this conversation.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	text, err := os.ReadFile(turnFile(gitDir, conversation))
 	if err == nil && json.Unmarshal(text, &t) == nil {
