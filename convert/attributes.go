@@ -73,7 +73,7 @@ const (
 
 // value is an attribute's state and, if it is valued, its text.
 type value struct {
-	state state  // how the attribute was given
+	state state  // state of the attribute
 	text  string // the part after "="; only if state is valued
 }
 

@@ -26,7 +26,7 @@ const socketName = "artifactfs-credential"
 // maxMessage is the maximum size of a question or an answer, in bytes.
 const maxMessage = 256 << 10
 
-// Operations of git (gitcredentials(7), "CUSTOM HELPERS").
+// These are the operations of git (gitcredentials(7), "CUSTOM HELPERS").
 const (
 	opGet   = "get"
 	opStore = "store" // the server has accepted the login

@@ -36,7 +36,7 @@ func (r *reader) untracked() (*Untracked, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several, of which only the first is used
+	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several strings, of which the first is used
 	for _, x := range []*Exclude{&u.InfoExclude, &u.ExcludesFile} {
 		if x.Stat, err = r.stat(); err != nil {
 			return nil, err

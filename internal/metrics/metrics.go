@@ -94,7 +94,7 @@ func (c *Cost) Total() (source Source, blobs, bytes int64) {
 // CostKey is the key under which a context has its *Cost.
 type CostKey struct{}
 
-// Charge adds to the Cost of ctx. It does nothing if ctx has none.
+// Charge calls Add of the Cost that ctx has under CostKey. It does nothing if ctx has no Cost.
 func Charge(ctx context.Context, s Source, blobs, bytes int64) {
 	if c, ok := ctx.Value(CostKey{}).(*Cost); ok {
 		c.Add(s, blobs, bytes)

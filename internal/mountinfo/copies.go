@@ -98,7 +98,7 @@ func reach(group int, tables map[int]Table) map[int]bool {
 	return reached
 }
 
-// place returns the directory that the mount on covers, as a path in the file system of m.
+// place returns the directory over which the mount on is mounted, as a path in the file system of m.
 func (m Mount) place(on Mount) string {
 	rest, err := filepath.Rel(m.Point, on.Point)
 	if err != nil {

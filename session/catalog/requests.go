@@ -58,7 +58,8 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	if err != nil {
 		return reply, fault.ExplainSession("read session", r.Of, err)
 	}
-	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the checkpoint is listed twice.
+	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the list contains the
+	// checkpoint twice.
 	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
 	// A record is stored with the checkpoint that precedes it.
 	recorded, err := o.recordsBefore(ctx)

@@ -210,8 +210,8 @@ func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thi
 	if err != nil {
 		return session.State{}, err
 	}
-	// repo is asked for the missing blobs, not the store, because the store learns its object format from the mounted
-	// remote, which may not have answered yet.
+	// The repository is searched for the blobs, and not the store, because the store learns its object format from the
+	// mounted remote, which may not have answered yet.
 	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
 	if len(wants) > 0 {
 		if _, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: wants}); err != nil {
