@@ -10,31 +10,40 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// Lanes reads the checkpoints of one session: those in its lanes (the chains of checkpoints of one writer each), and the pinned ones.
+// It has no state of its own: each method reads refs and commits, so all methods are safe for concurrent use.
+type Lanes struct {
+	refs    *RefDir
+	objects *sources
+	session string
+	format  object.Format
+}
+
 // CheckpointAt returns the checkpoint that a commit stores. It returns ErrNotCheckpoint if the commit is not a checkpoint.
-func (r *Repo) CheckpointAt(commit object.ID) (Checkpoint, error) {
-	p, _, err := r.checkpointAt(commit)
+func (l *Lanes) CheckpointAt(commit object.ID) (Checkpoint, error) {
+	p, _, err := l.checkpointAt(commit)
 	return p, err
 }
 
 // checkpointAt returns the checkpoint that a commit stores, and the commit of the previous checkpoint of the same segment; zero: there
 // is none.
-func (r *Repo) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
-	content, err := r.typed(commit, object.Commit, object.MaxCommitSize)
+func (l *Lanes) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
+	content, err := l.objects.typed(commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return Checkpoint{}, object.ID{}, err
 	}
-	if p, err = ParseCheckpoint(r.format, commit, content); err != nil {
+	if p, err = ParseCheckpoint(l.format, commit, content); err != nil {
 		return Checkpoint{}, object.ID{}, err
 	}
-	parent, err = CheckpointParent(r.format, content)
+	parent, err = CheckpointParent(l.format, content)
 	return p, parent, err
 }
 
 // Checkpoints returns the newest checkpoints of all lanes, newest first. It returns at most limit checkpoints, or all if limit is 0. It
 // reads the commit of each checkpoint.
-func (r *Repo) Checkpoints(limit int) ([]Checkpoint, error) {
+func (l *Lanes) Checkpoints(limit int) ([]Checkpoint, error) {
 	var list []Checkpoint
-	err := r.EachCheckpoint(func(p Checkpoint) bool {
+	err := l.EachCheckpoint(func(p Checkpoint) bool {
 		list = append(list, p)
 		return limit <= 0 || len(list) < limit
 	})
@@ -48,14 +57,14 @@ type cursor struct {
 }
 
 // EachCheckpoint calls emit with each checkpoint of all lanes, newest first, until emit returns false.
-func (r *Repo) EachCheckpoint(emit func(Checkpoint) bool) error {
-	refs, err := r.Refs(LanePrefix(r.session))
+func (l *Lanes) EachCheckpoint(emit func(Checkpoint) bool) error {
+	refs, err := l.refs.Refs(LanePrefix(l.session))
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
 	var heads []cursor // one for each segment, sorted by ID, newest last
 	add := func(commit object.ID) error {
-		p, parent, err := r.checkpointAt(commit)
+		p, parent, err := l.checkpointAt(commit)
 		if err != nil {
 			return fmt.Errorf("list checkpoints: %w", err)
 		}
@@ -85,16 +94,16 @@ func (r *Repo) EachCheckpoint(emit func(Checkpoint) bool) error {
 }
 
 // Segments returns the numbers of the segments of a lane, in ascending order.
-func (r *Repo) Segments(lane string) ([]int, error) {
-	prefix := LanePrefix(r.session) + lane + "/"
-	refs, err := r.Refs(prefix)
+func (l *Lanes) Segments(lane string) ([]int, error) {
+	prefix := LanePrefix(l.session) + lane + "/"
+	refs, err := l.refs.Refs(prefix)
 	if err != nil {
 		return nil, err
 	}
 	var list []int
 	for _, ref := range refs {
 		n, err := strconv.Atoi(strings.TrimPrefix(ref.Name, prefix))
-		if err == nil && SegmentRef(r.session, lane, n) == ref.Name {
+		if err == nil && SegmentRef(l.session, lane, n) == ref.Name {
 			list = append(list, n)
 		}
 	}
@@ -103,34 +112,34 @@ func (r *Repo) Segments(lane string) ([]int, error) {
 }
 
 // Newest returns the newest checkpoint of a lane, and ErrNoCheckpoint if the lane has none.
-func (r *Repo) Newest(lane string) (Checkpoint, error) {
-	segments, err := r.Segments(lane)
+func (l *Lanes) Newest(lane string) (Checkpoint, error) {
+	segments, err := l.Segments(lane)
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	if len(segments) == 0 {
 		return Checkpoint{}, fmt.Errorf("find newest checkpoint of lane %s: %w", lane, ErrNoCheckpoint)
 	}
-	tip, err := r.Ref(SegmentRef(r.session, lane, segments[len(segments)-1]))
+	tip, err := l.refs.Ref(SegmentRef(l.session, lane, segments[len(segments)-1]))
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	if tip.IsZero() {
 		return Checkpoint{}, fmt.Errorf("find newest checkpoint of lane %s: %w", lane, ErrNoCheckpoint)
 	}
-	return r.CheckpointAt(tip)
+	return l.CheckpointAt(tip)
 }
 
 // Pins returns the names of all pins by the ID of the pinned checkpoint.
-func (r *Repo) Pins() (map[CheckpointID][]string, error) {
-	prefix := PinPrefix(r.session)
-	refs, err := r.Refs(prefix)
+func (l *Lanes) Pins() (map[CheckpointID][]string, error) {
+	prefix := PinPrefix(l.session)
+	refs, err := l.refs.Refs(prefix)
 	if err != nil {
 		return nil, err
 	}
 	pins := map[CheckpointID][]string{}
 	for _, ref := range refs {
-		p, err := r.CheckpointAt(ref.ID)
+		p, err := l.CheckpointAt(ref.ID)
 		if err != nil {
 			return nil, fmt.Errorf("read pin %s: %w", ref.Name, err)
 		}
@@ -140,4 +149,4 @@ func (r *Repo) Pins() (map[CheckpointID][]string, error) {
 }
 
 // State returns the State that belongs to a checkpoint.
-func (r *Repo) State(p Checkpoint) (State, error) { return ReadState(r, r.format, p.State) }
+func (l *Lanes) State(p Checkpoint) (State, error) { return ReadState(l.objects, l.format, p.State) }

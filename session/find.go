@@ -37,39 +37,39 @@ const headName = "HEAD"
 //	01M80Q4...  the checkpoint with that ID, or the only one whose ID begins so
 //
 // The names of turns of the transcript are resolved by package transcript, which calls Find for all other names.
-func (r *Repo) Find(name string) (Checkpoint, error) {
+func (l *Lanes) Find(name string) (Checkpoint, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
-		return r.findBack(name, back)
+		return l.findBack(name, back)
 	}
 	// An adopted checkpoint belongs to another session, so EachCheckpoint does not list it.
-	for _, ref := range []string{PinPrefix(r.session) + name, AdoptedRef(r.session, CheckpointID(name))} {
+	for _, ref := range []string{PinPrefix(l.session) + name, AdoptedRef(l.session, CheckpointID(name))} {
 		if !refname.Valid(ref) {
 			continue
 		}
-		id, err := r.Ref(ref)
+		id, err := l.refs.Ref(ref)
 		if err != nil {
 			return Checkpoint{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)
 		}
 		if !id.IsZero() {
-			return r.CheckpointAt(id)
+			return l.CheckpointAt(id)
 		}
 	}
 	if name == headName {
-		return r.findHead()
+		return l.findHead()
 	}
 	if at, ok := ParseTime(name, time.Now()); ok {
-		return r.findTime(name, at)
+		return l.findTime(name, at)
 	}
-	return r.findID(name)
+	return l.findID(name)
 }
 
 // findBack returns the checkpoint that "@" and "@~N" name; back is the text after "@".
-func (r *Repo) findBack(name, back string) (Checkpoint, error) {
+func (l *Lanes) findBack(name, back string) (Checkpoint, error) {
 	n, err := parseBack(back)
 	if err != nil {
 		return Checkpoint{}, &FindError{name, err}
 	}
-	list, err := r.Checkpoints(n + 1)
+	list, err := l.Checkpoints(n + 1)
 	if err == nil && len(list) <= n {
 		err = &FindError{name, fmt.Errorf("%w: session has only %d checkpoints", ErrNoCheckpoint, len(list))}
 	}
@@ -81,9 +81,9 @@ func (r *Repo) findBack(name, back string) (Checkpoint, error) {
 
 // findHead returns the oldest checkpoint that has the same HEAD as the newest one: the files at the time when the
 // commit was made or first checked out.
-func (r *Repo) findHead() (found Checkpoint, err error) {
+func (l *Lanes) findHead() (found Checkpoint, err error) {
 	var head object.ID
-	err = r.EachCheckpoint(func(p Checkpoint) bool {
+	err = l.EachCheckpoint(func(p Checkpoint) bool {
 		if found.ID == "" {
 			head = p.Head
 		}
@@ -100,9 +100,9 @@ func (r *Repo) findHead() (found Checkpoint, err error) {
 
 // findTime returns the newest checkpoint that was made at or before a time. If all are later, the error states the
 // time of the oldest.
-func (r *Repo) findTime(name string, at time.Time) (found Checkpoint, err error) {
+func (l *Lanes) findTime(name string, at time.Time) (found Checkpoint, err error) {
 	var oldest Checkpoint
-	err = r.EachCheckpoint(func(p Checkpoint) bool {
+	err = l.EachCheckpoint(func(p Checkpoint) bool {
 		// The time in the ID is exact to the millisecond, and the time of the commit only to the second.
 		if oldest = p; !p.ID.Time().After(at) {
 			found = p
@@ -120,13 +120,13 @@ func (r *Repo) findTime(name string, at time.Time) (found Checkpoint, err error)
 }
 
 // findID returns the checkpoint whose ID begins with name, in upper or lower case.
-func (r *Repo) findID(name string) (Checkpoint, error) {
+func (l *Lanes) findID(name string) (Checkpoint, error) {
 	prefix := strings.ToUpper(name)
 	if len(prefix) > idLen || !isDigits(prefix) {
 		return Checkpoint{}, &FindError{name, ErrNoCheckpoint}
 	}
 	var found []Checkpoint
-	err := r.EachCheckpoint(func(p Checkpoint) bool {
+	err := l.EachCheckpoint(func(p Checkpoint) bool {
 		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // a checkpoint may be in two lanes
 			found = append(found, p)
 		}

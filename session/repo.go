@@ -44,13 +44,14 @@ type RepoOptions struct {
 }
 
 // Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time. Each of its
-// parts is a type of its own: refs are read by RefDir and changed by refWriter, objects are read by sources, and packs are joined and
-// cleaned by maintenance.
+// parts is a separate type: RefDir reads refs and refWriter changes them, sources reads objects, Lanes reads checkpoints, and
+// maintenance joins and removes packs.
 //
 // Lock order: the locks of maintenance, refWriter.updating, the mutex of RefDir.
 type Repo struct {
 	*RefDir
 	*sources
+	*Lanes
 	dir      string
 	session  string
 	format   object.Format
@@ -74,6 +75,7 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 		RefDir: NewRefDir(dir, o.Format), sources: newSources(dir, o), dir: dir, session: o.Session, format: o.Format,
 		readOnly: o.ReadOnly, log: o.Log,
 	}
+	r.Lanes = &Lanes{refs: r.RefDir, objects: r.sources, session: o.Session, format: o.Format}
 	r.refs.RefDir, r.refs.readOnly, r.refs.changed = r.RefDir, o.ReadOnly, make(chan struct{}, 1)
 	r.packs.dir, r.packs.refs, r.packs.sources, r.packs.log = dir, r.RefDir, r.sources, o.Log
 	if err := r.prepare(o); err != nil {
