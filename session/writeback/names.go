@@ -21,7 +21,7 @@ type plain string
 const (
 	plainUnknown plain = ""       // not decided yet
 	plainOwn     plain = "own"    // this session writes refs/heads/ and refs/tags/
-	plainOthers  plain = "others" // another session, or people, write them
+	plainOthers  plain = "others" // another session, or people, write refs/heads/ and refs/tags/
 )
 
 // metaOf returns the metadata of a Repo's session. If there is none yet, only the name and the format are set.
@@ -38,8 +38,8 @@ func (l *ledger) layout(m session.Meta) session.Layout {
 	return session.Layout{Session: m.Session, Branches: m.Branches, Own: l.plain == plainOwn}
 }
 
-// decide sets l.plain, and claims the plain names if the session remote is empty. all are the refs of the session
-// remote. It returns false if it sent a claim: the refs have to be read again.
+// decide sets l.plain, and claims the plain names if the session remote is empty. all holds the refs of the session remote. decide
+// returns false if it has sent a claim; the caller then reads the refs again.
 func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]object.ID, l *ledger) (bool, error) {
 	owner, err := session.OwnerBlob(q.o.Repo.Format(), q.o.Session)
 	if err != nil {
@@ -117,6 +117,8 @@ func isFirst(ref, name string) bool {
 // isLane reports whether ref belongs to a lane of session name.
 func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
 
+// isNotes reports whether ref is a notes ref.
 func isNotes(ref string) bool { return strings.HasPrefix(ref, notesPrefix) }
 
+// notesPrefix is the prefix of all notes refs.
 const notesPrefix = "refs/notes/"

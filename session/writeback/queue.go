@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// gather is the delay between a change of the Repo and the push, so that refs that move together are pushed together.
+	// gather is the delay between a change of the Repo and the push. Refs that move within the delay are pushed together.
 	gather = 10 * time.Millisecond
 	// syncRetry is the maximum delay between retries while a caller waits in Sync.
 	syncRetry = time.Second
@@ -34,8 +34,8 @@ type QueueOptions struct {
 	Repo *session.Repo
 	// Session is the name of the session.
 	Session string
-	// Dir is the directory for packs of history that wait to be pushed in ModeSeed. It is the mount's own directory in the
-	// state directory.
+	// Dir is the directory in which packs of history wait to be pushed in ModeSeed. It is the mount's directory below the state
+	// directory.
 	Dir string
 	// Remote is the session remote; nil: the Repo itself is the session remote, and nothing is pushed. The caller closes
 	// Remote after it has closed the Queue.
@@ -47,7 +47,7 @@ type QueueOptions struct {
 	Store Provider
 	// Base is the way in which the session remote gets the base commits; ModeUnknown: chosen at the first push.
 	Base Mode
-	// BaseURL is the URL of the mounted remote, without secrets, if other machines can read it; "": they cannot.
+	// BaseURL is the URL of the mounted remote, without secrets; "": other machines cannot read the mounted remote.
 	BaseURL string
 	// Taken is called when another machine moved a ref that only this session writes, such as its metadata. The changes
 	// that Taken makes to the Repo are pushed at once. The Queue's goroutine calls it, so it must not wait for the Queue.
@@ -61,7 +61,7 @@ type QueueOptions struct {
 }
 
 // Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each compares
-// the refs of both repositories and pushes the differences. The parts of a Queue are types with a lock of their own: see each.
+// the refs of both repositories and pushes the differences. Each part of a Queue is a separate type, which guards its own fields.
 //
 // Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. The locks of the parts are
 // leaf locks (no other lock is taken while one of them is held).
@@ -166,8 +166,8 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-// run makes rounds until ctx is done: one after each change of the Repo, each Wake and each delay that a failure or a
-// refusal requires.
+// run makes rounds until ctx is done. It makes one round at the start, and one after each change of the Repo, each call of Wake, and
+// each delay after a failure or a refusal.
 func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
@@ -193,7 +193,8 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		// Notes lost every race in this round: retry them soon, at a random time, so that the racing sessions spread.
+		// Other sessions have updated the notes refs before each push of this round. Try again soon, after a random delay, so that the
+		// sessions do not push at the same time again.
 		if busy = busy && err == nil; busy {
 			wait = notesRest/2 + rand.N(notesRest)
 		}
@@ -295,12 +296,12 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		changed, closed := q.report.changed() // before the answer is read: see changed
+		changed, closed := q.report.changed() // called before the answer is read, so that no change is missed
 		answered, outcome := q.calls.answeredTo(mine)
 		switch {
 		case answered && outcome != nil:
 			return outcome
-		// The round succeeded, but single refs may have been refused.
+		// The round has succeeded as a whole, but the session remote may have refused some refs.
 		case answered:
 			return q.unfinished()
 		case closed:
@@ -352,11 +353,12 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 // Has reports whether the session remote is known to have checkpoint p.
 func (q *Queue) Has(p session.Checkpoint) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
-	// Either no checkpoint of the segment has been pushed, or p is the last one that was.
+	// If id is zero, no checkpoint of the segment has been pushed. If id is p.Commit, p is the last checkpoint that was pushed.
 	if id.IsZero() || id == p.Commit {
 		return !id.IsZero()
 	}
 	newest, err := q.o.Repo.CheckpointAt(id)
-	// A segment is one chain in the order of the IDs, so the pushed checkpoint contains p if its ID is not smaller.
+	// The checkpoints of a segment form one chain in the order of their IDs. So the session remote has p if the ID of the last pushed
+	// checkpoint is not smaller than that of p.
 	return err == nil && newest.ID >= p.ID
 }

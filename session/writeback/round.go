@@ -77,10 +77,11 @@ var errNoMeta = errors.New("session's refs are missing on this host")
 // pushAttempt is the state of one round.
 type pushAttempt struct {
 	q      *Queue
-	verify bool // parameter of Queue.round
+	verify bool // contact the session remote even if no ref is pending; see Queue.round
 	// need holds the commits of the mounted remote that the session remote lacks.
 	need []object.ID
-	// apart is set after an atomic push was refused. The updates are then sent in a push in which each can fail alone.
+	// apart is set after an atomic push was refused. The updates are then sent in a push that is not atomic, so that the session remote
+	// can accept some of them.
 	apart bool
 	// missing is the number of pushes that failed because the session remote lacked objects.
 	missing int
@@ -94,8 +95,8 @@ type pushAttempt struct {
 	busy bool
 }
 
-// try reads and compares the refs and makes at most one push of all that differ. again reports whether there is more to
-// push. The caller holds Queue.remoteToken.
+// try reads and compares the refs, and makes at most one push of the refs that differ. again reports whether another push is needed.
+// The caller holds Queue.remoteToken.
 func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
 	ledger := q.record.now().clone()
@@ -164,7 +165,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 		return false, nil
 	}
 	again, err = t.send(ctx, push, updates, ledger, load, local)
-	return again || err == nil && q.outrun, err // notes are pushed last
+	return again || err == nil && q.outrun, err // notes refs are pushed after all others, by another call
 }
 
 // left reports whether update u has to wait for another round, because it was refused too often in this round, or because
@@ -287,7 +288,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 		for _, id := range load.objects {
 			q.sent[id] = true
 		}
-	} else { // it is not known which of the objects the session remote has stored
+	} else { // the session remote may have stored some of the objects, so compute q.sent again
 		q.sent, t.apart = nil, true
 	}
 	if lacking != nil && failure == nil {
@@ -305,10 +306,10 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error {
 	q := t.q
 	switch r.Kind {
-	// The server cannot store the pack, so a push of the other refs would fail for the same reason.
+	// The server cannot store the pack. A push of the other refs would fail for the same reason, so the round ends.
 	case transport.RejectUnpack, transport.RejectShallow:
 		return r
-	// The update was refused because another one in the same push was. The next push is not atomic.
+	// The update was refused only because the push is atomic and another update was refused. The next push is not atomic.
 	case transport.RejectAtomic:
 		return nil
 	case transport.RejectFastForward:
@@ -318,7 +319,7 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 			return nil
 		}
 	case transport.RejectDeletion:
-		// The ref stays on the session remote, which does no harm. From now on it does not belong to this session.
+		// The session remote keeps the ref, which does no harm. From now on, the ref does not belong to this session.
 		delete(l.refs, u.Name)
 		q.report.notice("the session remote still has " + u.Name + ", which was removed in this session")
 		return nil
@@ -401,7 +402,7 @@ func (q *Queue) follow(ctx context.Context, moved, local map[string]object.ID) {
 
 // recordBase adds base commits to the ledger after the session remote has confirmed them. The caller must not hold remoteToken.
 func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
-	select { // other goroutines held remoteToken during the push
+	select { // the push of base commits was made without remoteToken, so that other goroutines could use the session remote
 	case q.remoteToken <- struct{}{}:
 		defer func() { <-q.remoteToken }()
 	case <-ctx.Done():

@@ -46,9 +46,10 @@ func (q *Queue) Status() Status {
 	return s
 }
 
-// together returns one text for each reason: a server that is full, or has a hook, refuses all refs with the same words.
+// together returns one text for each reason, which names the first ref with that reason and the number of others. A server whose disk
+// is full, or a hook, refuses all refs for the same reason.
 func together(refused []refusedRef) []string {
-	var names []string // of the first with a reason
+	var names []string // first ref with each reason
 	more := map[string]int{}
 	for _, r := range refused {
 		if more[r.text]++; more[r.text] == 1 {
@@ -69,7 +70,7 @@ func together(refused []refusedRef) []string {
 	return lines
 }
 
-// Reach returns when the session remote has a ref at the Repo's value. It does not retry: it returns an error if the
+// Reach waits until the session remote has the value that ref has in the Repo. It does not wait for a retry: it returns an error if the
 // session remote cannot be reached, refuses the ref, or has a value that another session pushed.
 func (q *Queue) Reach(ctx context.Context, ref string) error {
 	if q.o.Remote == nil {
@@ -91,7 +92,8 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 			return nil
 		case failure != nil:
 			return failure
-		case moved && !Within(q.o.Repo, id, theirs): // otherwise the local value contains the remote one by now
+		// If the local value contains the remote value, a later round pushes the local value.
+		case moved && !Within(q.o.Repo, id, theirs):
 			return fmt.Errorf("push %s: %w", ref, ErrMoved)
 		case refused:
 			return fmt.Errorf("push %s: %w", ref, ErrRefused)
@@ -106,7 +108,8 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 	}
 }
 
-// pending counts the refs whose local value is not on the session remote. A diverged value is, under its diverged name.
+// pending returns the number of refs whose local value is not on the session remote. A value that is there under the diverged name of
+// the ref does not count. pending also counts refs that were removed in the Repo and still exist on the session remote.
 func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int {
 	n := 0
 	for there, id := range local {
