@@ -184,10 +184,10 @@ func TestSpoolFilesAreAdoptedOrVanish(t *testing.T) {
 		t.Run(fmt.Sprintf("unnamed=%v", unnamed), func(t *testing.T) {
 			dir := t.TempDir()
 			b := openBlobs(t, dir, plenty)
-			if unnamed && !b.unnamed {
+			if unnamed && !b.folder.unnamed {
 				t.Skip("the file system has no files without a name")
 			}
-			b.unnamed = unnamed
+			b.folder.unnamed = unnamed
 			id, data := numbered(1, 3<<20)
 			f, err := b.Spool(int64(len(data)))
 			if err != nil {
@@ -220,7 +220,7 @@ func TestSpoolFilesAreAdoptedOrVanish(t *testing.T) {
 			if _, err := b.Collect(plenty); err != nil {
 				t.Fatal(err)
 			}
-			if names, _ := os.ReadDir(b.tmpDir()); len(names) != 0 {
+			if names, _ := os.ReadDir(b.folder.tmpDir()); len(names) != 0 {
 				t.Errorf("left behind: %v", names)
 			}
 		})

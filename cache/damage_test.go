@@ -65,7 +65,7 @@ func TestEveryFlippedByteIsNoticed(t *testing.T) {
 			if good == count || sidecar && good != count-1 {
 				t.Fatalf("byte %d flipped, sidecar %v: %d of %d contents are there", i, sidecar, good, count)
 			}
-			b.releaseAll() // without writing a sidecar
+			b.catalog.releaseAll() // without writing a sidecar
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestADamagedSidecarIsIgnored(t *testing.T) {
 			if good := countGood(t, b, count, size); good != count {
 				t.Fatalf("sidecar damaged or cut at byte %d: %d of %d contents are there", i, good, count)
 			}
-			b.releaseAll()
+			b.catalog.releaseAll()
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestEveryCutIsMended(t *testing.T) {
 		if good := countGood(t, b, count, size); good != count {
 			t.Fatalf("cut at %d and mended: %d of %d contents are there", cut, good, count)
 		}
-		b.releaseAll()
+		b.catalog.releaseAll()
 	}
 }
 

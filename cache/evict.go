@@ -14,19 +14,19 @@ import (
 
 // SetQuota changes the quota, in bytes, and evicts contents until the cache fits.
 func (b *Blobs) SetQuota(quota int64) {
-	b.mu.Lock()
-	b.quota, b.evictAt = quota, quota
-	b.mu.Unlock()
+	b.catalog.mu.Lock()
+	b.catalog.quota, b.catalog.evictAt = quota, quota
+	b.catalog.mu.Unlock()
 	b.evictOver(object.ID{})
 }
 
 // Collect evicts contents, least recently used first, until at most keep bytes are left, and returns the number of
 // bytes freed. It may evict the active segment, but no segment that another process appends to.
 func (b *Blobs) Collect(keep int64) (freed int64, err error) {
-	b.clearTemp()
+	b.folder.clearTemp()
 	b.look.Lock()
-	if err = b.listSegments(); err == nil {
-		err = b.listBig()
+	if err = b.look.listSegments(); err == nil {
+		err = b.look.listBig()
 	}
 	b.look.Unlock()
 	if err != nil {
@@ -35,37 +35,30 @@ func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	freed = b.evictTo(keep, object.ID{})
 	b.append.Lock()
 	defer b.append.Unlock()
-	if b.over(keep) && b.append.active != nil {
-		b.retire()
+	if b.catalog.over(keep) && b.append.active != nil {
+		b.append.retire()
 		freed += b.evictTo(keep, object.ID{})
 	}
 	return freed, nil
 }
 
-// over reports whether more than limit bytes are stored.
-func (b *Blobs) over(limit int64) bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.bytes > limit
-}
-
 // evictOver evicts contents if the quota is exceeded. It never evicts the big file of blob spare, which was just
 // stored: a reader waits for it, even if that blob alone exceeds the quota.
 func (b *Blobs) evictOver(spare object.ID) {
-	b.mu.RLock()
-	quota, over := b.quota, b.bytes > b.evictAt
-	b.mu.RUnlock()
+	b.catalog.mu.RLock()
+	quota, over := b.catalog.quota, b.catalog.bytes > b.catalog.evictAt
+	b.catalog.mu.RUnlock()
 	if !over {
 		return
 	}
 	b.evictTo(quota, spare)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.catalog.mu.Lock()
+	defer b.catalog.mu.Unlock()
 	// If the cache is still over its quota, other processes append to the remaining segments. Another attempt with
 	// every Put would be in vain, so the next one follows after minSegment/4 more bytes.
-	b.evictAt = max(b.quota, b.bytes+minSegment/4)
-	if b.bytes <= b.quota {
-		b.evictAt = b.quota
+	b.catalog.evictAt = max(b.catalog.quota, b.catalog.bytes+minSegment/4)
+	if b.catalog.bytes <= b.catalog.quota {
+		b.catalog.evictAt = b.catalog.quota
 	}
 }
 
@@ -77,17 +70,17 @@ func (b *Blobs) makeRoom(need int64) bool {
 	return b.makeRoomLocked(need)
 }
 
-// makeRoomLocked is makeRoom for a caller that holds b.append. It evicts the active segment only if nothing else can
+// makeRoomLocked is makeRoom for a caller that holds append. It evicts the active segment only if nothing else can
 // be evicted.
 func (b *Blobs) makeRoomLocked(need int64) bool {
-	b.mu.RLock()
+	b.catalog.mu.RLock()
 	// Free twice as many bytes as needed, so that not every Put on a full disk has to evict.
-	target := max(0, b.bytes-2*need)
-	b.mu.RUnlock()
+	target := max(0, b.catalog.bytes-2*need)
+	b.catalog.mu.RUnlock()
 	if b.evictTo(target, object.ID{}) > 0 {
 		return true
 	}
-	b.retire()
+	b.append.retire()
 	return b.evictTo(target, object.ID{}) > 0
 }
 
@@ -104,7 +97,7 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
 	for _, v := range b.victims() {
-		if !b.over(limit) {
+		if !b.catalog.over(limit) {
 			break
 		}
 		switch {
@@ -121,24 +114,24 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 // of the time in memory and the file's mtime, to which other processes write when they use the file.
 func (b *Blobs) victims() []victim {
 	var list []victim
-	b.mu.RLock()
-	for _, s := range b.byName {
+	b.catalog.mu.RLock()
+	for _, s := range b.catalog.byName {
 		// The active segment can be evicted only after retire.
 		if !s.own {
 			list = append(list, victim{used: s.used.Load(), segment: s})
 		}
 	}
-	for id, f := range b.big {
+	for id, f := range b.catalog.big {
 		list = append(list, victim{used: f.used.Load(), big: id})
 	}
-	b.mu.RUnlock()
+	b.catalog.mu.RUnlock()
 	for i := range list {
 		v := &list[i]
 		var path string
 		if v.segment != nil {
-			path = filepath.Join(b.segDir(), v.segment.name)
+			path = filepath.Join(b.folder.segDir(), v.segment.name)
 		} else {
-			path = b.bigPath(v.big)
+			path = b.folder.bigPath(v.big)
 		}
 		// For a file that was deleted, the time in memory is used. Its entry is dropped once it is to be evicted.
 		if info, err := os.Stat(path); err == nil {
@@ -151,16 +144,16 @@ func (b *Blobs) victims() []victim {
 
 // evictSegment deletes a segment, unless a process appends to it, and returns the number of bytes freed. It holds the
 // flock of the segment, so that no other process starts to append to it. It removes the sidecar first: if this
-// process dies in between, a sidecar without its segment would never be removed. The caller holds b.look.
+// process dies in between, a sidecar without its segment would never be removed. The caller holds look.
 func (b *Blobs) evictSegment(s *segment) int64 {
-	path := filepath.Join(b.segDir(), s.name)
+	path := filepath.Join(b.folder.segDir(), s.name)
 	f, err := os.Open(path)
 	if err == nil {
 		defer f.Close()
 		if locked, err := lock(f); err != nil || !locked {
 			return 0
 		}
-		os.Remove(filepath.Join(b.segDir(), sidecarName(s.name)))
+		os.Remove(filepath.Join(b.folder.segDir(), sidecarName(s.name)))
 		err = os.Remove(path)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -168,9 +161,9 @@ func (b *Blobs) evictSegment(s *segment) int64 {
 	}
 	// The file may have been removed by another process. In this case too the bytes are free, and the segment must be
 	// dropped from the index.
-	b.mu.RLock()
+	b.catalog.mu.RLock()
 	size := s.size
-	b.mu.RUnlock()
-	b.drop(s)
+	b.catalog.mu.RUnlock()
+	b.catalog.drop(s)
 	return size
 }

@@ -58,7 +58,7 @@ func TestEvictedFilesAreClosed(t *testing.T) {
 	deleted := 0
 	for _, l := range links {
 		target, _ := os.Readlink("/proc/self/fd/" + l.Name())
-		if filepath.Dir(target) == b.segDir() && filepath.Ext(target) != segmentSuffix { // "... (deleted)"
+		if filepath.Dir(target) == b.folder.segDir() && filepath.Ext(target) != segmentSuffix { // "... (deleted)"
 			deleted++
 		}
 	}
@@ -98,7 +98,7 @@ func TestUseByOthersAndBeforeARestartCounts(t *testing.T) {
 		if n == 3 {
 			used = time.Now()
 		}
-		if err := os.Chtimes(b.bigPath(id), used, used); err != nil {
+		if err := os.Chtimes(b.folder.bigPath(id), used, used); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -109,7 +109,7 @@ func TestUseByOthersAndBeforeARestartCounts(t *testing.T) {
 		}
 	}
 	id, _ := numbered(4, 0)
-	if info, err := os.Stat(b.bigPath(id)); err != nil || time.Since(info.ModTime()) > stampEvery {
+	if info, err := os.Stat(b.folder.bigPath(id)); err != nil || time.Since(info.ModTime()) > stampEvery {
 		t.Errorf("the last use of content 4 was not stamped: %v, %v", info.ModTime(), err)
 	}
 }

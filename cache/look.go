@@ -5,7 +5,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/artifactfs/artifactfs/object"
 )
 
 const (
@@ -19,44 +23,95 @@ const (
 	settled = 100 * time.Millisecond
 )
 
+// listBig adds all big files on disk to the index, and deletes those that are incomplete or damaged, as after a
+// crash. The caller holds look.
+func (l *lookout) listBig() error {
+	root := filepath.Join(l.folder.dir, "big")
+	dirs, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		files, err := os.ReadDir(filepath.Join(root, d.Name()))
+		if err != nil {
+			continue // this is not a directory of the cache
+		}
+		for _, file := range files {
+			id, err := object.ParseID(file.Name())
+			// Leave files alone that do not belong to the cache.
+			if err != nil || filepath.Join(root, d.Name(), file.Name()) != l.folder.bigPath(id) {
+				continue
+			}
+			f, err := os.Open(l.folder.bigPath(id))
+			if err != nil {
+				continue
+			}
+			if h, st, ok := readBigHeader(f, id); ok {
+				l.catalog.enterBig(id, h.size, time.Unix(st.Mtim.Unix()), 0)
+			} else {
+				os.Remove(f.Name())
+			}
+			f.Close()
+		}
+	}
+	return nil
+}
+
+// lookout keeps the catalog up to date with the files on disk, which other processes add, extend and remove. Blobs
+// calls it after a miss and at intervals. The embedded lock guards listed, next and the field scanned of segments, and is
+// called look in comments. Blobs also holds it while it evicts.
+type lookout struct {
+	folder   *folder
+	catalog  *catalog
+	started  time.Time
+	nextLook atomic.Int64 // earliest time of the next lookAround, in nanoseconds since started
+
+	sync.Mutex
+	listed time.Time // mtime of seg/ when it was last listed; zero if that was too recent to rely on
+	next   int       // index at which the next round of growth checks starts
+}
+
 // lookAround indexes the records that other processes have stored since the last call, and drops the segments that
 // they have evicted. It reports whether it found any. It does nothing and returns false if a call was made within the
 // last millisecond or is in progress.
-func (b *Blobs) lookAround() bool {
-	now, next := int64(time.Since(b.started)), b.nextLook.Load()
+func (l *lookout) lookAround() bool {
+	now, next := int64(time.Since(l.started)), l.nextLook.Load()
 	// Of all goroutines that do not find their blob within one millisecond, only one continues here. The others
 	// return a miss at once.
-	if now < next || !b.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !b.look.TryLock() {
+	if now < next || !l.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !l.TryLock() {
 		return false
 	}
-	defer b.look.Unlock()
-	listed, err := b.listChanged()
+	defer l.Unlock()
+	listed, err := l.listChanged()
 	if err != nil {
 		return false // treated as a miss; the next Put will report the error
 	}
-	return b.readGrowth() || listed
+	return l.readGrowth() || listed
 }
 
 // listChanged calls listSegments if the directory of segments has changed since it was last listed, and reports
-// whether it did. The caller holds b.look.
-func (b *Blobs) listChanged() (bool, error) {
-	info, err := os.Stat(b.segDir())
-	if err == nil && info.ModTime().Equal(b.look.listed) {
+// whether it did. The caller holds look.
+func (l *lookout) listChanged() (bool, error) {
+	info, err := os.Stat(l.folder.segDir())
+	if err == nil && info.ModTime().Equal(l.listed) {
 		return false, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	return true, b.listSegments()
+	return true, l.listSegments()
 }
 
 // listSegments adds the segments that are new on disk to the index, and drops those that do not exist any more. The
-// caller holds b.look.
-func (b *Blobs) listSegments() error {
+// caller holds look.
+func (l *lookout) listSegments() error {
 	begun := time.Now()
 	names := map[string]bool{}
 	var changed time.Time
-	dir, err := os.Open(b.segDir())
+	dir, err := os.Open(l.folder.segDir())
 	if err == nil {
 		defer dir.Close()
 		info, err := dir.Stat()
@@ -76,35 +131,35 @@ func (b *Blobs) listSegments() error {
 		return err
 	}
 	var gone []*segment
-	b.mu.RLock()
-	for name, s := range b.byName {
+	l.catalog.mu.RLock()
+	for name, s := range l.catalog.byName {
 		if !names[name] {
 			gone = append(gone, s)
 		}
 		delete(names, name)
 	}
-	b.mu.RUnlock()
+	l.catalog.mu.RUnlock()
 	for _, s := range gone {
-		b.drop(s)
+		l.catalog.drop(s)
 	}
 	for name, is := range names {
 		if is {
-			b.readSegment(name)
+			l.readSegment(name)
 		}
 	}
-	b.look.listed = time.Time{}
+	l.listed = time.Time{}
 	// If a file is added within the same tick of the clock, the mtime does not change. So the mtime is relied upon
 	// only if it was old when the listing began; otherwise the next call lists the directory again.
 	if begun.Sub(changed) > settled {
-		b.look.listed = changed
+		l.listed = changed
 	}
 	return nil
 }
 
 // readSegment adds a segment to the index that is not in it. A segment that cannot be read is ignored. The caller
-// holds b.look.
-func (b *Blobs) readSegment(name string) {
-	f, err := os.Open(filepath.Join(b.segDir(), name))
+// holds look.
+func (l *lookout) readSegment(name string) {
+	f, err := os.Open(filepath.Join(l.folder.segDir(), name))
 	if err != nil {
 		return
 	}
@@ -118,27 +173,27 @@ func (b *Blobs) readSegment(name string) {
 	var entries []entry
 	// The sidecar lists the records in the first covered bytes of the segment. The headers of later records are read
 	// one by one below.
-	if text, err := os.ReadFile(filepath.Join(b.segDir(), sidecarName(name))); err == nil {
+	if text, err := os.ReadFile(filepath.Join(l.folder.segDir(), sidecarName(name))); err == nil {
 		covered, entries, _ = parseSidecar(text, info.Size())
 	}
-	b.mu.Lock()
-	ok := !b.closed && b.enterLocked(s)
+	l.catalog.mu.Lock()
+	ok := !l.catalog.closed && l.catalog.enterLocked(s)
 	if ok {
 		// Growing the index once is cheaper than growing it in several steps.
-		b.index.reserve(b.index.n + len(entries))
-		b.addLocked(s, entries)
+		l.catalog.index.reserve(l.catalog.index.n + len(entries))
+		l.catalog.addLocked(s, entries)
 		s.scanned = covered
 	}
-	b.mu.Unlock()
+	l.catalog.mu.Unlock()
 	if ok {
-		b.readRecords(s, f, info.Size())
+		l.readRecords(s, f, info.Size())
 	}
 }
 
 // readRecords indexes the complete records of a segment that lie between s.scanned and size. The caller must have
-// read size, the size of the file f, before the call, and holds b.look. The result describes what follows the last
+// read size, the size of the file f, before the call, and holds look. The result describes what follows the last
 // complete record.
-func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
+func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
 		found = append(found, makeEntry(h, off))
@@ -148,12 +203,12 @@ func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 		how = broken
 	}
 	s.scanned = end
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.addLocked(s, found)
+	l.catalog.mu.Lock()
+	defer l.catalog.mu.Unlock()
+	l.catalog.addLocked(s, found)
 	// The bytes of a dropped segment were subtracted when it was dropped.
 	if !s.dropped {
-		b.bytes += size - s.size
+		l.catalog.bytes += size - s.size
 		s.size = size
 	}
 	return how
@@ -161,13 +216,13 @@ func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 
 // readGrowth indexes the records that other processes have appended to segments. Each call checks a few unfinished
 // segments, and the next call continues with the ones after them. It reports whether it found records. The caller
-// holds b.look.
-func (b *Blobs) readGrowth() bool {
+// holds look.
+func (l *lookout) readGrowth() bool {
 	var check []*segment
-	b.mu.RLock()
-	for range min(len(b.segments), 64*growthChecks) {
-		b.look.next = (b.look.next + 1) % len(b.segments)
-		s := b.segments[b.look.next]
+	l.catalog.mu.RLock()
+	for range min(len(l.catalog.segments), 64*growthChecks) {
+		l.next = (l.next + 1) % len(l.catalog.segments)
+		s := l.catalog.segments[l.next]
 		if s != nil && !s.own && !s.dropped && s.size < maxSegment {
 			// The hold keeps the file open after mu is released, even if the segment is evicted.
 			s.hold()
@@ -176,33 +231,33 @@ func (b *Blobs) readGrowth() bool {
 			}
 		}
 	}
-	b.mu.RUnlock()
+	l.catalog.mu.RUnlock()
 	grown := false
 	for _, s := range check {
-		grown = b.readMore(s) || grown
+		grown = l.readMore(s) || grown
 		s.release()
 	}
 	return grown
 }
 
 // readMore indexes the records that another process has appended to s, and reports whether there were any. It drops s
-// if it was evicted. The caller holds b.look.
-func (b *Blobs) readMore(s *segment) bool {
-	f, err := s.open(b.segDir())
+// if it was evicted. The caller holds look.
+func (l *lookout) readMore(s *segment) bool {
+	f, err := s.open(l.folder.segDir())
 	if errors.Is(err, fs.ErrNotExist) {
-		b.drop(s)
+		l.catalog.drop(s)
 	}
 	if err != nil {
 		return false
 	}
 	size, ok := linked(f)
 	if !ok {
-		b.drop(s)
+		l.catalog.drop(s)
 	}
 	if !ok || size == s.size {
 		return false
 	}
 	before := s.scanned
-	b.readRecords(s, f, size)
+	l.readRecords(s, f, size)
 	return s.scanned > before
 }

@@ -17,7 +17,7 @@ func TestActiveSegmentIsNoted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.noteActive()
+		b.append.noteActive()
 	}
 	covered := func() (n int) {
 		sidecars, _ := filepath.Glob(filepath.Join(dir, "seg", "*"+sidecarSuffix))
@@ -44,7 +44,7 @@ func TestActiveSegmentIsNoted(t *testing.T) {
 		}
 	}
 	b.append.file.Close() // as a kill does: the lock is given up, and nothing more is written
-	b.releaseAll()
+	b.catalog.releaseAll()
 	b = openBlobs(t, dir, plenty)
 	if got := b.Usage().Blobs; got != 22*leastNoted {
 		t.Errorf("%d contents after a kill, want %d", got, 22*leastNoted)

@@ -34,21 +34,21 @@ const (
 // segment is one file of records. The bytes of a complete record never change.
 type segment struct {
 	name string // file name without directory
-	slot uint16 // index in Blobs.segments
+	slot uint16 // index in catalog.segments
 
 	file    atomic.Pointer[os.File] // opened when first needed
 	holders atomic.Int32            // number of holds: one of the index, one of each Content; the last release closes file
 	used    atomic.Int64            // time of last use, Unix nanoseconds
 	stamped atomic.Int64            // time of use that was last written to the file's mtime
 
-	// The following fields are guarded by Blobs.mu. Flags of entries may also be set atomically while it is held for
+	// The following fields are guarded by catalog.mu. Flags of entries may also be set atomically while it is held for
 	// reading.
 	entries []entry
 	size    int64 // known size of the file, in bytes
 	own     bool  // whether this process appends to it
 	dropped bool  // whether the segment was evicted or deleted, so that its entries are being removed from the index
 
-	scanned int64 // offset of the end of the last indexed record; guarded by Blobs.look, and not updated while own is true
+	scanned int64 // offset of the end of the last indexed record; guarded by the lock look, and not updated while own is true
 }
 
 // newSegment returns a segment with one hold, which belongs to the index. used is the time of last use.
@@ -92,7 +92,7 @@ func (s *segment) open(dir string) (*os.File, error) {
 	return s.file.Load(), nil
 }
 
-// hold keeps the segment's file open until release is called. The caller holds Blobs.mu, or already has another hold
+// hold keeps the segment's file open until release is called. The caller holds catalog.mu, or already has another hold
 // on the segment.
 func (s *segment) hold() { s.holders.Add(1) }
 

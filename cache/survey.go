@@ -14,9 +14,9 @@ import (
 func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
-	b.mu.RLock()
-	left := b.bytes
-	b.mu.RUnlock()
+	b.catalog.mu.RLock()
+	left := b.catalog.bytes
+	b.catalog.mu.RUnlock()
 	for _, v := range b.victims() {
 		if left <= keep {
 			break
@@ -33,16 +33,16 @@ func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 // 0 if a process appends to the segment, because it cannot be evicted then.
 func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	if v.segment == nil {
-		b.mu.RLock()
-		defer b.mu.RUnlock()
-		if f := b.big[v.big]; f != nil {
+		b.catalog.mu.RLock()
+		defer b.catalog.mu.RUnlock()
+		if f := b.catalog.big[v.big]; f != nil {
 			return f.size + headerSize, 1
 		}
 		return 0, 0
 	}
 	// A process that appends to the segment holds its flock, and evictTo would skip the segment. So the lock is
 	// acquired only as a test and released at once.
-	f, err := os.Open(filepath.Join(b.segDir(), v.segment.name))
+	f, err := os.Open(filepath.Join(b.folder.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
 		f.Close() // releases the lock
@@ -52,12 +52,12 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0
 	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
+	b.catalog.mu.RLock()
+	defer b.catalog.mu.RUnlock()
 	// A blob may have records in several segments. It is lost only if the index refers to the record in this one.
 	for i := range v.segment.entries {
 		ref := uint32(v.segment.slot)<<16 | uint32(i)
-		if at, ok := b.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
+		if at, ok := b.catalog.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
 			blobs++ // reads of the blob use this record
 		}
 	}

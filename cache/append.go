@@ -1,0 +1,243 @@
+package cache
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// appender appends small contents to the active segment, the one segment that this process writes to. Blobs calls it
+// when it stores contents, and to end the active segment before that is evicted. The embedded lock guards its fields,
+// and is called append in comments; the methods expect the caller to hold it unless they say otherwise.
+type appender struct {
+	folder  *folder
+	catalog *catalog
+	look    *lookout
+
+	sync.Mutex
+	active *segment // the segment that this process appends to; nil if there is none
+	file   *os.File // file of active, opened for writing; holds the flock
+	end    int64    // offset of the end of the last record of active
+	noted  int      // number of records in the sidecar of active
+	limit  int64    // size, in bytes, at which active is full
+}
+
+// appendRecord appends a record with the contents to the active segment and adds it to the index. The caller holds
+// append.
+func (a *appender) appendRecord(id object.ID, data []byte) error {
+	if _, ok := a.catalog.knownSize(id); ok {
+		return nil // another goroutine has stored the blob
+	}
+	if err := a.openActive(); err != nil {
+		return err
+	}
+	h := header{id, int64(len(data)), crc32.Checksum(data, castagnoli)}
+	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
+		// Remove the incomplete record, so that the next record follows a complete one.
+		if err := a.file.Truncate(a.end); err != nil {
+			a.retire() // the segment ends with an incomplete record, so append to another one
+		}
+		return err
+	}
+	a.catalog.mu.Lock()
+	defer a.catalog.mu.Unlock()
+	n := headerSize + int64(len(data))
+	// Readers find the record only now that it is written completely.
+	a.catalog.addLocked(a.active, []entry{makeEntry(h, a.end)})
+	a.end += n
+	if !a.active.dropped {
+		a.active.size += n
+		a.catalog.bytes += n
+	}
+	return nil
+}
+
+// openActive ensures that there is an active segment with room for a record: it keeps the present one, continues an
+// unfinished one, or creates one. The caller holds append.
+func (a *appender) openActive() error {
+	a.catalog.mu.RLock()
+	closed, quota, s := a.catalog.closed, a.catalog.quota, a.active
+	usable := s != nil && !s.dropped && len(s.entries) < maxEntries && a.end < a.limit
+	a.catalog.mu.RUnlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case usable:
+		return nil
+	}
+	a.retire()
+	// At most a sixteenth of the quota goes into one segment, so that evicting a segment loses only a small part of
+	// the cache.
+	a.limit = min(max(quota/16, minSegment), maxSegment)
+	var st unix.Statfs_t
+	if err := unix.Statfs(a.folder.dir, &st); err == nil { // on a nearly full disk, segments must be small for eviction to be gradual
+		a.limit = max(minSegment, min(a.limit, int64(st.Bavail)*st.Bsize/8))
+	}
+	if a.resume() {
+		return nil
+	}
+	err := a.create()
+	if errors.Is(err, fs.ErrNotExist) { // the directory was deleted by another process
+		if err = a.folder.makeDirs(); err == nil {
+			err = a.create()
+		}
+	}
+	return err
+}
+
+// create makes a new segment the active one. It holds look until the segment is in the index, so that a concurrent
+// listing does not take it for a segment that was deleted. The caller holds append.
+func (a *appender) create() error {
+	a.look.Lock()
+	defer a.look.Unlock()
+	for {
+		name := newSegmentName()
+		f, err := os.OpenFile(filepath.Join(a.folder.segDir(), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return fmt.Errorf("create cache file: %w", err)
+		}
+		locked, err := lock(f)
+		if err != nil {
+			os.Remove(f.Name())
+			f.Close()
+			return err
+		}
+		if _, ok := linked(f); !locked || !ok { // another process evicted the file before it was locked
+			f.Close()
+			continue
+		}
+		s := newSegment(name, time.Now())
+		s.own = true
+		a.catalog.mu.Lock()
+		ok := a.catalog.enterLocked(s)
+		a.catalog.mu.Unlock()
+		if !ok {
+			os.Remove(f.Name())
+			f.Close()
+			return fmt.Errorf("create cache file: the limit of %d files is reached", maxSegments-1)
+		}
+		a.active, a.file, a.end, a.noted = s, f, 0, 0
+		return nil
+	}
+}
+
+// resume makes an unfinished segment the active one, so that short-lived processes do not create one small segment
+// each. It returns false if there is no suitable segment. The caller holds append.
+func (a *appender) resume() bool {
+	a.look.Lock()
+	defer a.look.Unlock()
+	var candidates []*segment
+	a.catalog.mu.RLock()
+	for _, s := range a.catalog.byName {
+		if s.size < a.limit/4*3 && len(s.entries) < maxEntries/4*3 {
+			candidates = append(candidates, s)
+		}
+	}
+	a.catalog.mu.RUnlock()
+	// Try the most recently used segment first, because it is the least likely to be evicted soon.
+	slices.SortFunc(candidates, func(x, y *segment) int { return cmp.Compare(y.used.Load(), x.used.Load()) })
+	const tries = 8
+	for _, s := range candidates[:min(tries, len(candidates))] {
+		f, err := os.OpenFile(filepath.Join(a.folder.segDir(), s.name), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if a.takeOver(s, f) {
+			return true
+		}
+		f.Close()
+	}
+	return false
+}
+
+// takeOver makes s the active segment unless another process appends to it or it is damaged; f is its open file. It
+// returns false if s cannot be used. An incomplete record at the end is truncated: since it was never complete, no
+// process can have indexed it. If other bytes that are not a record follow the last record, s is not used, because
+// other processes may have indexed records there before the damage. The caller holds append and look.
+func (a *appender) takeOver(s *segment, f *os.File) bool {
+	if locked, err := lock(f); err != nil || !locked {
+		return false
+	}
+	// Another process may have evicted the segment before this one locked it.
+	size, ok := linked(f)
+	if !ok {
+		return false
+	}
+	switch how := a.look.readRecords(s, f, size); {
+	case how == broken:
+		return false
+	// The last process that appended died while it wrote the record.
+	case how == torn:
+		if err := f.Truncate(s.scanned); err != nil {
+			return false
+		}
+	}
+	a.catalog.mu.Lock()
+	defer a.catalog.mu.Unlock()
+	if s.dropped || len(s.entries) == maxEntries {
+		return false
+	}
+	a.catalog.bytes += s.scanned - s.size
+	s.size, s.own = s.scanned, true
+	a.active, a.file, a.end, a.noted = s, f, s.scanned, 0
+	return true
+}
+
+// retire stops appending to the active segment, if there is one, so that other processes can append to it or evict
+// it. The caller holds append.
+func (a *appender) retire() {
+	s, f := a.active, a.file
+	if s == nil {
+		return
+	}
+	a.active, a.file = nil, nil
+	a.catalog.mu.RLock()
+	entries, dropped := s.entries, s.dropped
+	a.catalog.mu.RUnlock()
+	if !dropped {
+		// A failure is ignored: a process that finds no sidecar reads the segment's records instead.
+		_ = a.folder.writeSidecar(s.name, encodeSidecar(a.end, entries))
+	}
+	a.look.Lock()
+	a.catalog.mu.Lock()
+	s.scanned, s.own = a.end, false
+	// The slice grew by append; the copy has no spare capacity, which a finished segment does not need.
+	if !s.dropped {
+		s.entries = slices.Clip(slices.Clone(s.entries))
+	}
+	a.catalog.mu.Unlock()
+	a.look.Unlock()
+	f.Close() // releases the lock
+}
+
+// noteActive acquires append and writes the sidecar of the active segment if at least leastNoted records, and an eighth of those in the
+// sidecar, are new. A process that is killed cannot write the sidecar, and without one its successor would have to
+// read the header of every record.
+func (a *appender) noteActive() {
+	a.Lock()
+	defer a.Unlock()
+	s := a.active
+	if s == nil {
+		return
+	}
+	a.catalog.mu.RLock()
+	entries, dropped := s.entries, s.dropped
+	a.catalog.mu.RUnlock()
+	if dropped || len(entries)-a.noted < max(leastNoted, a.noted/8) {
+		return
+	}
+	if err := a.folder.writeSidecar(s.name, encodeSidecar(a.end, entries)); err == nil {
+		a.noted = len(entries)
+	}
+}
