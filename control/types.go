@@ -103,12 +103,13 @@ type MountRequest struct {
 // MountFetch is the part of a MountRequest that states what is fetched from the remote, and for how long the reply waits. Its JSON
 // fields are fields of the request itself.
 type MountFetch struct {
-	History        History       `json:"history"`         // "": HistoryBackground
-	Prefetch       Prefetch      `json:"prefetch"`        // "": PrefetchAuto
-	PrefetchBudget int64         `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
-	Wait           Wait          `json:"wait"`            // "": WaitTree
-	CacheSize      int64         `json:"cache_size"`      // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
-	Timeout        time.Duration `json:"timeout_ns"`      // timeout for the remote, for this request and for later reads; 0: the daemon's default
+	History        History  `json:"history"`         // "": HistoryBackground
+	Prefetch       Prefetch `json:"prefetch"`        // "": PrefetchAuto
+	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
+	Wait           Wait     `json:"wait"`            // "": WaitTree
+	CacheSize      int64    `json:"cache_size"`      // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	// Timeout is the timeout for the remote, for this request and for later reads. 0 means the daemon's default.
+	Timeout time.Duration `json:"timeout_ns"`
 }
 
 // MountAccess is the part of a MountRequest that states who owns the files and who may use them. Its JSON fields are fields of the

@@ -37,7 +37,7 @@ type (
 	}
 	restoreInput struct {
 		Checkpoint string   `json:"checkpoint" jsonschema:"checkpoint to go back to"`
-		Paths      []string `json:"paths,omitempty" jsonschema:"files and directories to restore, relative to the root of the mount; default: everything"`
+		Paths      []string `json:"paths,omitempty" jsonschema:"files and directories to restore, relative to the mount; default: everything"`
 		Staged     bool     `json:"staged,omitempty" jsonschema:"also restore git's index"`
 		DryRun     bool     `json:"dry_run,omitempty" jsonschema:"change nothing, return what would change"`
 	}
@@ -52,12 +52,12 @@ type (
 		Ref    string         `json:"ref,omitempty" jsonschema:"name below refs/notes; default agent"`
 	}
 	transcriptInput struct {
-		Records []map[string]any `json:"records,omitempty" jsonschema:"JSON objects to append, such as a turn, a tool call or a decision; without them the transcript is read"`
+		Records []map[string]any `json:"records,omitempty" jsonschema:"JSON objects to append, such as a turn or a tool call; default: read the transcript"`
 		Turn    int              `json:"turn,omitempty" jsonschema:"read this turn alone, counted from 1; default: all turns"`
 		Limit   int              `json:"limit,omitempty" jsonschema:"read at most so many records, the newest; default 50"`
 	}
 	compareInput struct {
-		With []string `json:"with" jsonschema:"what to compare this session with: SESSION or SESSION@CHECKPOINT of this host or of this session's session remote, a link URL#session=SESSION@CHECKPOINT, or @~1 and the like for a checkpoint of this session"`
+		With []string `json:"with" jsonschema:"SESSION or SESSION@CHECKPOINT, here or in the session remote; link URL#session=SESSION@CHECKPOINT; own: @~1"`
 		From string   `json:"from,omitempty" jsonschema:"checkpoint of this session to compare; default: the newest"`
 	}
 	statusInput   struct{}

@@ -17,9 +17,9 @@ import (
 // An error of this package wraps at most one of these. Its text names the remote and the cause, and never contains a
 // secret.
 var (
-	ErrUnreachable = errors.New("remote unreachable")                                  // name lookup, route, connection, TLS, status 5xx, or cut off
+	ErrUnreachable = errors.New("remote unreachable")                                  // no route, lost connection, TLS, or status 5xx
 	ErrAuth        = error(denied("authentication failed"))                            // no credentials, or the server refused them
-	ErrForbidden   = error(denied("access forbidden"))                                 // the server does not allow the request, with or without a login
+	ErrForbidden   = error(denied("access forbidden"))                                 // the server refuses it, with or without a login
 	ErrNotFound    = errors.New("no such repository")                                  // or a repository that the server hides
 	ErrNoV2        = errors.New("server does not support git protocol version 2")      // the server speaks only protocol 0 or 1, or dumb HTTP
 	ErrURL         = endpoint.ErrURL                                                   // the URL is invalid, so no request was sent

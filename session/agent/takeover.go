@@ -173,7 +173,8 @@ func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error
 	if lane == ours.Name {
 		a.work.capturer.SetLane(lane, free+1)
 	}
-	a.notes = append(a.notes, "another mount has written checkpoints to lane "+lane+", too: those of this mount are in its segment "+strconv.Itoa(free))
+	a.notes = append(a.notes,
+		"another mount has written checkpoints to lane "+lane+", too: those of this mount are in its segment "+strconv.Itoa(free))
 	return nil
 }
 
