@@ -52,12 +52,12 @@ type (
 		Ref    string         `json:"ref,omitempty" jsonschema:"name below refs/notes; default agent"`
 	}
 	transcriptInput struct {
-		Records []map[string]any `json:"records,omitempty" jsonschema:"JSON objects to append, such as a turn or a tool call; default: read the transcript"`
+		Records []map[string]any `json:"records,omitempty" jsonschema:"objects to append, such as a turn; default: read the transcript"`
 		Turn    int              `json:"turn,omitempty" jsonschema:"read this turn alone, counted from 1; default: all turns"`
 		Limit   int              `json:"limit,omitempty" jsonschema:"read at most so many records, the newest; default 50"`
 	}
 	compareInput struct {
-		With []string `json:"with" jsonschema:"SESSION or SESSION@CHECKPOINT, here or in the session remote; link URL#session=SESSION@CHECKPOINT; own: @~1"`
+		With []string `json:"with" jsonschema:"sessions: SESSION, SESSION@CHECKPOINT, URL#session=SESSION@CHECKPOINT, or @~1 of this one"`
 		From string   `json:"from,omitempty" jsonschema:"checkpoint of this session to compare; default: the newest"`
 	}
 	statusInput   struct{}
