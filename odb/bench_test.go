@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// benchRepo is the bare repository named by BENCH_REPO, else one made of the sources of the Go in use, with a
+// benchRepo returns the bare repository named by BENCH_REPO, or else one made of the Go toolchain's sources, with a
 // few versions of each file.
 func benchRepo(b *testing.B) string {
 	if dir := os.Getenv("BENCH_REPO"); dir != "" {
@@ -29,7 +29,7 @@ func benchRepo(b *testing.B) string {
 	for _, pkg := range []string{"net/http", "runtime", "go/types", "crypto/tls", "encoding/json", "reflect", "os", "fmt"} {
 		names, err := filepath.Glob(filepath.Join(root, "src", pkg, "*.go"))
 		if err != nil || len(names) == 0 {
-			b.Skip("no sources of Go here")
+			b.Skip("the sources of Go are not installed")
 		}
 		in.WriteString("commit refs/heads/main\ncommitter A <a@example.org> 1700000000 +0000\ndata 2\nc\n")
 		for _, name := range names {
@@ -61,7 +61,7 @@ func headPack(b *testing.B, repo, typ string) []byte {
 	return git(b, repo, ids.Bytes(), "pack-objects", "-q", "--stdout", "--delta-base-offset")
 }
 
-// cpuMeter reports what a benchmark cost in processor time, which unlike wall time tells the same on a busy machine.
+// cpuMeter reports the processor time of a benchmark, which depends less on the load of the machine than wall time.
 func cpuMeter(b *testing.B) (report func(bytes, ops int64)) {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -121,7 +121,7 @@ func BenchmarkIngest(b *testing.B) {
 	report(bytesOut, objects)
 }
 
-// BenchmarkGet reads the trees of HEAD in the order a walk asks for them.
+// BenchmarkGet reads the trees of HEAD in the order of a walk.
 func BenchmarkGet(b *testing.B) {
 	repo := benchRepo(b)
 	s := open(b, b.TempDir(), object.SHA1)
@@ -157,7 +157,7 @@ func BenchmarkGet(b *testing.B) {
 		n := int64(0)
 		for ; b.Loop(); n++ {
 			if _, _, err := s.Size(absent); err == nil {
-				b.Fatal("found")
+				b.Fatal("found an object that does not exist")
 			}
 		}
 		report(0, n)

@@ -47,7 +47,7 @@ func (c *craft) deflate(data []byte) {
 
 func (c *craft) offset() int64 { return int64(c.body.Len()) }
 
-// plain adds an object and gives its offset and id.
+// plain adds an object and returns its offset and id.
 func (c *craft) plain(t object.Type, data []byte) (int64, object.ID) {
 	off := c.offset()
 	c.head(uint8(t), int64(len(data)))
@@ -83,7 +83,7 @@ func (c *craft) ref(base object.ID, delta []byte) int64 {
 	return off
 }
 
-// pack gives the pack with header and trailer.
+// pack returns the pack with header and trailer.
 func (c *craft) pack() []byte { return c.packOf(c.count) }
 
 func (c *craft) packOf(count uint32) []byte {
@@ -93,7 +93,7 @@ func (c *craft) packOf(count uint32) []byte {
 	return seal(c.f, b)
 }
 
-// seal adds the right trailer.
+// seal adds the correct trailer.
 func seal(f object.Format, pack []byte) []byte {
 	h := f.New()
 	h.Write(pack)
@@ -104,7 +104,7 @@ func idOf(f object.Format, t object.Type, data []byte) object.ID {
 	return must(object.Hash(f, t, data))
 }
 
-// insertion is a delta that takes base whole and adds tail (at most 127 bytes).
+// insertion returns a delta that copies base completely and appends tail (at most 127 bytes).
 func insertion(base []byte, tail string) []byte {
 	d := sizes(int64(len(base)), int64(len(base)+len(tail)))
 	for off := 0; off < len(base); off += 0xffffff {
@@ -117,12 +117,12 @@ func insertion(base []byte, tail string) []byte {
 	return d
 }
 
-// sizes is the head of a delta.
+// sizes returns the header of a delta.
 func sizes(base, result int64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(base)), uint64(result))
 }
 
-// sinkhole receives what Unpack hands over, gives it back as base, and counts.
+// sinkhole receives the objects from Unpack, returns them as bases, and counts both.
 type sinkhole struct {
 	t       testing.TB
 	f       object.Format
@@ -142,7 +142,7 @@ func (k *sinkhole) options(spoolOver int64) UnpackOptions {
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
 			c, ok := k.objects[id]
 			if !ok {
-				k.t.Fatalf("asked for base %s, which was not handed over", id)
+				k.t.Fatalf("Unpack requested the base %s, which it has not delivered", id)
 			}
 			k.bases++
 			k.out++
@@ -166,7 +166,7 @@ func (k *sinkhole) take(o Object) error {
 		k.t.Fatalf("%s has neither data nor file", o.ID)
 	}
 	if int64(len(data)) != o.Size || idOf(k.f, o.Type, data) != o.ID {
-		k.t.Fatalf("%s is %d bytes of something else, want %d", o.ID, len(data), o.Size)
+		k.t.Fatalf("object %s has wrong contents of %d bytes, want %d", o.ID, len(data), o.Size)
 	}
 	k.objects[o.ID] = content{o.Type, data}
 	return nil

@@ -15,16 +15,16 @@ import (
 
 const fuzzLimit = 1 << 20
 
-// classified fails unless err is a verdict on the input.
+// classified fails unless err is one of the documented errors for invalid input.
 func classified(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrNotFound) {
-		t.Fatalf("no verdict: %v", err)
+		t.Fatalf("error is not classified: %v", err)
 	}
 }
 
-// FuzzPack gives Unpack and Ingest the same bytes, with a trailer that is right. Whatever they accept must be the
-// same, hash right, and be readable from the pack that was kept.
+// FuzzPack passes the same bytes, with a correct trailer, to Unpack and Ingest. Both must accept the same inputs, with correct object
+// ids, and the objects must be readable from the pack that Ingest stored.
 func FuzzPack(f *testing.F) {
 	for _, h := range hostile(object.SHA1) {
 		if n := len(h.pack); n > 20 {
@@ -55,7 +55,7 @@ func FuzzPack(f *testing.F) {
 		res, err2 := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: fuzzLimit}, nil)
 		classified(t, err2)
 		if (err == nil) != (err2 == nil) || err == nil && res.Objects != n {
-			t.Fatalf("Unpack: %d, %v; Ingest: %d, %v", n, err, res.Objects, err2)
+			t.Fatalf("Unpack returned %d, %v; Ingest returned %d, %v", n, err, res.Objects, err2)
 		}
 		if err == nil {
 			k.objects.check(t, s)
@@ -63,7 +63,7 @@ func FuzzPack(f *testing.F) {
 	})
 }
 
-// FuzzStored reads from a pack on disk that is not what Ingest would have let through.
+// FuzzStored reads from a pack on disk that Ingest would not have accepted.
 func FuzzStored(f *testing.F) {
 	c := newCraft(object.SHA1)
 	text := []byte("some text of a blob, long enough\n")
@@ -99,7 +99,7 @@ func FuzzStored(f *testing.F) {
 			typ, data, err := s.Get(id, fuzzLimit)
 			classified(t, err)
 			if err == nil && (idOf(object.SHA1, typ, data) != id || len(data) > fuzzLimit) {
-				t.Fatal("wrong content")
+				t.Fatal("got wrong contents")
 			}
 			_, _, err = s.Size(id)
 			classified(t, err)
@@ -129,7 +129,7 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// FuzzDelta applies a delta in memory and as a stream: the same result or both refuse.
+// FuzzDelta applies a delta in memory and as a stream: both have the same result, or both fail.
 func FuzzDelta(f *testing.F) {
 	base := []byte("some text of a base, long enough\n")
 	f.Add(base, insertion(base, "more"))
@@ -151,15 +151,15 @@ func FuzzDelta(f *testing.F) {
 		}
 		classified(t, err2)
 		if (err == nil) != (err2 == nil) {
-			t.Fatalf("in memory: %v, as a stream: %v", err, err2)
+			t.Fatalf("delta in memory: got %v, as a stream: got %v", err, err2)
 		}
 		if err == nil && !bytes.Equal(out, w.Bytes()) {
-			t.Fatal("results differ")
+			t.Fatal("results in memory and as a stream differ")
 		}
 	})
 }
 
-// FuzzIndex looks everything up that an index claims to hold.
+// FuzzIndex looks up all objects of an arbitrary index.
 func FuzzIndex(f *testing.F) {
 	for _, format := range formats {
 		tab, _ := randomTable(format, 20)
@@ -183,7 +183,7 @@ func FuzzIndex(f *testing.F) {
 		for i := range x.n {
 			id, _ := object.FromBytes(x.name(i))
 			if off, ok := x.find(id); ok && off < -1 {
-				t.Fatalf("offset %d", off)
+				t.Fatalf("find returned the invalid offset %d", off)
 			}
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Real git is the oracle of these tests: it makes the packs that are read, and judges those that are written.
+// Git is the oracle of these tests: it creates the packs that are read, and checks those that are written.
 
 var formats = []object.Format{object.SHA1, object.SHA256}
 
@@ -27,7 +27,7 @@ func forEachFormat(t *testing.T, test func(t *testing.T, f object.Format)) {
 	}
 }
 
-// git runs git in dir and gives its output.
+// git runs git in dir and returns its output.
 func git(t testing.TB, dir string, stdin []byte, args ...string) []byte {
 	t.Helper()
 	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
@@ -51,7 +51,7 @@ func newRepo(t testing.TB, f object.Format) string {
 	return dir
 }
 
-// truth is every object of a repository as git itself reads it.
+// truth returns all objects of a repository as git cat-file prints them.
 type truth map[object.ID]content
 
 type content struct {
@@ -87,8 +87,8 @@ func readAll(t testing.TB, dir string) truth {
 	}
 }
 
-// history fills a repository with many versions of a few files, so that packs of it hold long chains of deltas,
-// and with the odd cases: empty, incompressible, large, tagged.
+// history fills a repository with many versions of a few files, so that its packs have long chains of deltas,
+// and with special cases: empty, incompressible, large and tagged objects.
 func history(t testing.TB, f object.Format) string {
 	t.Helper()
 	dir := newRepo(t, f)
@@ -126,7 +126,7 @@ func history(t testing.TB, f object.Format) string {
 	return dir
 }
 
-// fixtures are made once for all tests; nobody writes to them.
+// fixtures are created once for all tests, which must not write to them.
 var fixtures = struct {
 	sync.Mutex
 	dirs   map[object.Format]string
@@ -159,7 +159,7 @@ func fixture(t testing.TB, f object.Format) (string, truth) {
 	return filepath.Join(fixtures.dirs[f], "git"), fixtures.truths[f]
 }
 
-// packOf makes a pack of all objects of a repository.
+// packOf returns a pack of all objects of a repository.
 func packOf(t testing.TB, dir string, args ...string) []byte {
 	t.Helper()
 	return git(t, dir, nil, append([]string{"pack-objects", "-q", "--all", "--stdout", "--window=50", "--depth=50"}, args...)...)
@@ -186,7 +186,7 @@ func ingest(t testing.TB, s *Store, pack []byte) IngestResult {
 	return res
 }
 
-// check compares all that s knows of want with it.
+// check compares all results of s for the objects in want with want.
 func (want truth) check(t testing.TB, s *Store) {
 	t.Helper()
 	for id, c := range want {

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// randomTable has n records with random ids, some of them beyond 2 GiB.
+// randomTable returns a table of n records with random ids, some of them with offsets beyond 2 GiB.
 func randomTable(f object.Format, n int) (*table, []object.ID) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	t := newTable(f)
@@ -29,7 +29,7 @@ func randomTable(f object.Format, n int) (*table, []object.ID) {
 	return t, ids
 }
 
-// TestIndex writes indexes with large offsets and lets git read them.
+// TestIndex writes indexes with large offsets, and reads them with git.
 func TestIndex(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		for _, n := range []int{0, 1, 2, 3000} {
@@ -57,22 +57,22 @@ func TestIndex(t *testing.T) {
 					t.Fatalf("find(%s) = %d, %v, want %d", id, off, ok, tab.offset(i))
 				}
 				if off, ok := tab.findOffset(id); !ok || off != tab.offset(i) {
-					t.Fatalf("table: find(%s) = %d, %v", id, off, ok)
+					t.Fatalf("findOffset(%s) of the table = %d, %v", id, off, ok)
 				}
 				if tab.typ(i) != object.Blob || tab.depth(i) != i%100 {
-					t.Fatalf("record %d: %s, depth %d", i, tab.typ(i), tab.depth(i))
+					t.Fatalf("record %d: got type %s and depth %d", i, tab.typ(i), tab.depth(i))
 				}
 			}
 			if len(shown) != n || x.n != n {
-				t.Fatalf("%d and %d objects, want %d", len(shown), x.n, n)
+				t.Fatalf("git show-index lists %d objects and the index has %d, want %d", len(shown), x.n, n)
 			}
 			for i := range 100 {
 				absent := idOf(f, object.Tree, fmt.Append(nil, i))
 				if _, ok := x.find(absent); ok {
-					t.Fatal("found what is not there")
+					t.Fatal("find returned an object that does not exist")
 				}
 				if _, ok := tab.findOffset(absent); ok {
-					t.Fatal("found in table what is not there")
+					t.Fatal("findOffset of the table returned an object that does not exist")
 				}
 			}
 			if _, ok := x.find(idOf(formats[1-f], object.Blob, nil)); ok {
@@ -107,11 +107,11 @@ func TestIndexRefuses(t *testing.T) {
 	}
 }
 
-// TestTableMemory keeps the promise on memory an object.
+// TestTableMemory checks the memory per object of a table.
 func TestTableMemory(t *testing.T) {
 	const n = 300_000
 	tab, _ := randomTable(object.SHA1, n)
 	if got := (len(tab.chunks)*chunkRecords*tab.width + 4*len(tab.slots)) / n; got > 48 {
-		t.Errorf("%d bytes an object", got)
+		t.Errorf("memory per object: got %d bytes", got)
 	}
 }

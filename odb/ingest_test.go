@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// TestIngest reads every kind of pack git makes; git then judges what was written.
+// TestIngest ingests all kinds of packs that git makes, and checks the stored packs with git.
 func TestIngest(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir, want := fixture(t, f)
@@ -34,7 +34,7 @@ func TestIngest(t *testing.T) {
 						seen++
 						c := want[id]
 						if typ != c.typ || !bytes.Equal(data, c.data) {
-							t.Fatalf("told of %s as %s of %d bytes", id, typ, len(data))
+							t.Fatalf("reported object %s as %s of %d bytes", id, typ, len(data))
 						}
 						if got, data, err := s.Get(id, noLimit); err != nil || got != typ || !bytes.Equal(data, c.data) {
 							t.Fatalf("Get(%s) while streaming: %v", id, err)
@@ -44,7 +44,7 @@ func TestIngest(t *testing.T) {
 					t.Fatal(err)
 				}
 				if seen != len(want) || res.Objects != len(want) || res.Bytes != int64(len(pack)) {
-					t.Fatalf("%+v, %d told, want %d objects in %d bytes", res, seen, len(want), len(pack))
+					t.Fatalf("result %+v, %d objects reported, want %d objects in %d bytes", res, seen, len(want), len(pack))
 				}
 				want.check(t, s)
 				want.check(t, open(t, filepath.Join(to, "objects"), f))
@@ -69,7 +69,7 @@ func TestIngest(t *testing.T) {
 	})
 }
 
-// leftovers are the files in a pack directory.
+// leftovers returns the files in a pack directory.
 func leftovers(t testing.TB, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "pack", "*"))
@@ -79,7 +79,7 @@ func leftovers(t testing.TB, dir string) []string {
 	return names
 }
 
-// TestIngestHostile refuses what Unpack refuses, and keeps nothing of it.
+// TestIngestHostile: Ingest refuses the packs that Unpack refuses, and leaves no files of them.
 func TestIngestHostile(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir := t.TempDir()
@@ -88,19 +88,19 @@ func TestIngestHostile(t *testing.T) {
 		for name, h := range hostile(f) {
 			_, err := s.Ingest(context.Background(), bytes.NewReader(h.pack), IngestOptions{Promisor: true, MaxObjectSize: 1 << 30}, nil)
 			if !errors.Is(err, h.want) {
-				t.Errorf("%s: %v, want %v", name, err, h.want)
+				t.Errorf("pack %s: got %v, want %v", name, err, h.want)
 			}
 			if left := leftovers(t, dir); len(left) != 0 {
-				t.Fatalf("%s leaves %q", name, left)
+				t.Fatalf("pack %s: files after the failure: %q", name, left)
 			}
 			if s.Has(first) {
-				t.Fatalf("%s: an object of the failed pack can be read", name)
+				t.Fatalf("pack %s: an object of the failed pack can be read", name)
 			}
 		}
 	})
 }
 
-// TestIngestWhileItStreams reads objects of a pack whose rest has not come, and no more once it fails.
+// TestIngestWhileItStreams reads objects of a pack that is still being received. After a failure they cannot be read any more.
 func TestIngestWhileItStreams(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
@@ -128,15 +128,15 @@ func TestIngestWhileItStreams(t *testing.T) {
 	}
 	for id := range part {
 		if _, _, err := s.Get(id, noLimit); !errors.Is(err, ErrNotFound) {
-			t.Fatalf("after the failure: %v", err)
+			t.Fatalf("get an object after the failure: got %v", err)
 		}
 	}
 	if left := leftovers(t, objects); len(left) != 0 {
-		t.Fatalf("leaves %q", left)
+		t.Fatalf("files after the failure: %q", left)
 	}
 }
 
-// TestIngestLarge keeps blobs that do not fit into memory, and deltas of them.
+// TestIngestLarge ingests blobs that exceed the memory limit, and deltas of them.
 func TestIngestLarge(t *testing.T) {
 	pack, want := largePack(t)
 	to := newRepo(t, object.SHA1)
@@ -146,7 +146,7 @@ func TestIngestLarge(t *testing.T) {
 	_, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: noLimit},
 		func(id object.ID, typ object.Type, data []byte) {
 			if data != nil || typ != object.Blob {
-				t.Errorf("told of %s with %d bytes", id, len(data))
+				t.Errorf("reported object %s with %d bytes", id, len(data))
 			}
 		})
 	runtime.ReadMemStats(&after)
@@ -154,7 +154,7 @@ func TestIngestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
-		t.Errorf("allocated %d bytes", took)
+		t.Errorf("Ingest allocated %d bytes", took)
 	}
 	want.check(t, s)
 	git(t, to, nil, "fsck", "--full", "--strict")
@@ -181,21 +181,21 @@ func TestIngestEmptyAndAgain(t *testing.T) {
 	objects := t.TempDir()
 	s := open(t, objects, object.SHA1)
 	if res := ingest(t, s, newCraft(object.SHA1).pack()); res.Name != "" || res.Objects != 0 || len(leftovers(t, objects)) != 0 {
-		t.Errorf("an empty pack: %+v, leaves %q", res, leftovers(t, objects))
+		t.Errorf("an empty pack: got %+v, files %q", res, leftovers(t, objects))
 	}
 	c := newCraft(object.SHA1)
 	_, id := c.plain(object.Blob, []byte("text"))
 	one := ingest(t, s, c.pack())
 	two := ingest(t, s, c.pack())
 	if one != two || len(leftovers(t, objects)) != 2 || !s.Has(id) {
-		t.Errorf("%+v, then %+v, files %q", one, two, leftovers(t, objects))
+		t.Errorf("the same pack twice: got %+v, then %+v, files %q", one, two, leftovers(t, objects))
 	}
 	if err := s.Refresh(); err != nil || len(s.view.packs) != 1 {
-		t.Errorf("%d packs in view, %v", len(s.view.packs), err)
+		t.Errorf("packs in view: got %d, %v", len(s.view.packs), err)
 	}
 }
 
-// TestIngestDuplicates: some servers send an object twice. git keeps such packs, and so do we.
+// TestIngestDuplicates: some servers send an object twice. Git accepts such packs, and so does Ingest.
 func TestIngestDuplicates(t *testing.T) {
 	c := newCraft(object.SHA1)
 	c.plain(object.Blob, []byte("text"))
@@ -210,7 +210,7 @@ func TestIngestDuplicates(t *testing.T) {
 	}
 }
 
-// TestIngestDepth refuses chains that would take forever to read.
+// TestIngestDepth: Ingest refuses chains of deltas that are too long to be read in reasonable time.
 func TestIngestDepth(t *testing.T) {
 	c := newCraft(object.SHA1)
 	text := []byte("0")
@@ -224,11 +224,11 @@ func TestIngestDepth(t *testing.T) {
 	s := open(t, t.TempDir(), object.SHA1)
 	ingest(t, s, c.pack())
 	if _, data, err := s.Get(idOf(object.SHA1, object.Blob, text), 100); err != nil || !bytes.Equal(data, text) {
-		t.Errorf("the longest chain: %q, %v", data, err)
+		t.Errorf("chain of the maximal length: got %q, %v", data, err)
 	}
 	c.ofs(off, insertion(text, "x"))
 	if _, err := s.Ingest(context.Background(), bytes.NewReader(c.pack()), IngestOptions{MaxObjectSize: noLimit}, nil); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("one more: %v", err)
+		t.Errorf("chain that is too long by one: got %v", err)
 	}
 }
 
@@ -239,16 +239,16 @@ func TestIngestCancelled(t *testing.T) {
 	cancel()
 	_, err := s.Ingest(ctx, bytes.NewReader(newCraft(object.SHA1).pack()), IngestOptions{}, nil)
 	if !errors.Is(err, context.Canceled) || len(leftovers(t, objects)) != 0 {
-		t.Errorf("%v, leaves %q", err, leftovers(t, objects))
+		t.Errorf("cancelled Ingest: got %v, files %q", err, leftovers(t, objects))
 	}
 	s.Close()
 	_, err = s.Ingest(context.Background(), bytes.NewReader(newCraft(object.SHA1).pack()), IngestOptions{}, nil)
 	if !errors.Is(err, fs.ErrClosed) || len(leftovers(t, objects)) != 0 {
-		t.Errorf("closed: %v, leaves %q", err, leftovers(t, objects))
+		t.Errorf("Ingest of a closed Store: got %v, files %q", err, leftovers(t, objects))
 	}
 }
 
-// TestIngestPublishFails takes the pack directory away before the pack gets its name.
+// TestIngestPublishFails removes the pack directory before the pack is renamed to its final name.
 func TestIngestPublishFails(t *testing.T) {
 	objects := t.TempDir()
 	s := open(t, objects, object.SHA1)
@@ -261,6 +261,6 @@ func TestIngestPublishFails(t *testing.T) {
 			}
 		})
 	if !errors.Is(err, fs.ErrNotExist) || s.Has(id) {
-		t.Errorf("%v, has %v", err, s.Has(id))
+		t.Errorf("Ingest without a pack directory: got %v; Has returns %v", err, s.Has(id))
 	}
 }

@@ -37,7 +37,7 @@ func TestJoinLeavesOthersAlone(t *testing.T) {
 	}
 	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
 	if res := joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100}); res.Removed != 5 {
-		t.Errorf("join did %+v", res)
+		t.Errorf("result of the join: got %+v", res)
 	}
 	for _, name := range names[:3] {
 		if _, err := os.Stat(name + ".pack"); err != nil {
@@ -47,7 +47,7 @@ func TestJoinLeavesOthersAlone(t *testing.T) {
 	want.check(t, s)
 }
 
-// Whoever found the packs before they were joined goes on reading them, and those who come late look again.
+// A Store that listed the packs before they were joined can read all objects, and lists the directory again if necessary.
 func TestJoinUnderReaders(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 12)
 	objects := filepath.Join(dir, "objects")
@@ -77,17 +77,17 @@ func TestJoinUnderReaders(t *testing.T) {
 	wg.Wait()
 	for _, id := range ids {
 		if !late.Has(id) {
-			t.Fatalf("%s is not found by who did not look at the directory again", id)
+			t.Fatalf("object %s was not found by a Store that has not listed the directory again", id)
 		}
 		if !slices.ContainsFunc(old.packs, func(p source) bool { _, ok := p.find(id); return ok }) {
-			t.Fatalf("%s is gone from an old view", id)
+			t.Fatalf("object %s cannot be read by a Store with the old list of packs", id)
 		}
 	}
 	slow.release(old)
 	want.check(t, slow)
 }
 
-// What a killed join left is recognised by its objects.
+// The files of a killed join are recognized by their objects, and removed by the next join.
 func TestJoinRemovesWhatIsElsewhere(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 8)
 	pack := filepath.Join(dir, "objects", "pack")
@@ -103,10 +103,10 @@ func TestJoinRemovesWhatIsElsewhere(t *testing.T) {
 		}
 	}
 	if res := joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100}); res.Name != "" || res.Removed != 8 {
-		t.Errorf("join did %+v", res)
+		t.Errorf("result of the join: got %+v", res)
 	}
 	if names := packsIn(t, dir); suffixed(names, ".pack") != 1 || !slices.Contains(names, first.Name+".pack") {
-		t.Errorf("left are %v", names)
+		t.Errorf("files after the join: got %v", names)
 	}
 	judged(t, dir, want)
 }
@@ -128,29 +128,29 @@ func TestJoinKeepsOutOfTheWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if res := joined(t, s, keepTwo); res != (JoinResult{}) {
-			t.Errorf("with %s: %+v", name, res)
+			t.Errorf("join with the lock %s: got %+v", name, res)
 		}
 		old := time.Now().Add(-2 * tidyingMost)
 		if err := os.Chtimes(path, old, old); err != nil {
 			t.Fatal(err)
 		}
 		if tidying(objects, time.Now()) {
-			t.Errorf("%s counts after its time", name)
+			t.Errorf("lock %s is still respected after its expiry", name)
 		}
 		os.Remove(path)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "gc.pid"), []byte("4194305 "+host), 0o644); err != nil { // above the largest there can be
+	if err := os.WriteFile(filepath.Join(dir, "gc.pid"), []byte("4194305 "+host), 0o644); err != nil { // larger than the largest pid
 		t.Fatal(err)
 	}
 	if tidying(objects, time.Now()) {
-		t.Error("a dead process tidies")
+		t.Error("a gc.pid of a dead process is respected")
 	}
 	unlock, err := disk.Lock(filepath.Join(objects, "info", "artifactfs-join.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if res := joined(t, s, keepTwo); res != (JoinResult{}) {
-		t.Errorf("beside another: %+v", res)
+		t.Errorf("join beside another join: got %+v", res)
 	}
 	unlock()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -166,11 +166,11 @@ func TestJoinKeepsOutOfTheWay(t *testing.T) {
 		t.Error("a cancelled join succeeded")
 	}
 	if after := packsIn(t, dir); !slices.Equal(before, after) {
-		t.Errorf("files were %v, are %v", before, after)
+		t.Errorf("a cancelled join changed the files: were %v, are %v", before, after)
 	}
 }
 
-// Old packs wait for a git that found them before the new one was there.
+// Old packs are kept for git processes that opened them before the new pack existed.
 func TestJoinWaitsForRunningGit(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 8)
 	cmd := exec.Command("git", "-C", dir, "cat-file", "--batch")
@@ -212,16 +212,16 @@ func TestJoinWaitsForRunningGit(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(time.Minute); suffixed(packsIn(t, dir), ".idx") <= 8; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("no new pack")
+			t.Fatal("the join created no pack")
 		}
 	}
-	for id := range want { // the list that git made at its start is good for all of them
+	for id := range want { // git can read all objects with the list of packs from its start
 		ask(id.String())
 	}
 	after := packsIn(t, dir)
 	for _, name := range before {
 		if !slices.Contains(after, name) {
-			t.Errorf("%s went while git was running", name)
+			t.Errorf("pack %s was removed while git was running", name)
 		}
 	}
 	in.Close()
@@ -229,19 +229,19 @@ func TestJoinWaitsForRunningGit(t *testing.T) {
 		t.Error(err)
 	}
 	if res := <-ended; res.Removed < 6 {
-		t.Errorf("join did %+v", res)
+		t.Errorf("result of the join: got %+v", res)
 	}
 	judged(t, dir, want)
 }
 
-// An index over several packs goes before packs that it names.
+// A multi-pack-index is removed before the packs that it refers to.
 func TestJoinDropsMultiPackIndex(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 8)
 	git(t, dir, nil, "multi-pack-index", "write")
 	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
 	joined(t, s, keepTwo)
 	if names := packsIn(t, dir); slices.Contains(names, "multi-pack-index") {
-		t.Errorf("left are %v", names)
+		t.Errorf("files after the join: got %v", names)
 	}
 	judged(t, dir, want)
 	git(t, dir, nil, "multi-pack-index", "write")
@@ -249,6 +249,6 @@ func TestJoinDropsMultiPackIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	if names := packsIn(t, dir); !slices.Contains(names, "multi-pack-index") {
-		t.Error("an index of other packs went")
+		t.Error("a multi-pack-index of other packs was removed")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A damaged entry fails a join before anything is removed, and the next one leaves its pack out.
+// A damaged entry makes the join fail before a file is removed, and the next join leaves that pack out.
 func TestJoinLeavesDamageAlone(t *testing.T) {
 	dir, _ := promised(t, object.SHA1, 8)
 	names, err := joinable(filepath.Join(dir, "objects", "pack"))
@@ -34,19 +34,19 @@ func TestJoinLeavesDamageAlone(t *testing.T) {
 	before := packsIn(t, dir)
 	o := JoinOptions{Above: 2, Keep: 1, Crowd: 100}
 	if res, err := s.Join(context.Background(), o); err == nil || res != (JoinResult{}) {
-		t.Fatalf("joined a damaged pack: %+v", res)
+		t.Fatalf("join of a damaged pack succeeded: %+v", res)
 	} else if classified(t, err); !slices.Equal(packsIn(t, dir), before) {
-		t.Errorf("files changed: %v", packsIn(t, dir))
+		t.Errorf("the failed join changed the files: %v", packsIn(t, dir))
 	}
 	if res := joined(t, s, o); res.Removed != 7 {
-		t.Errorf("second join did %+v", res)
+		t.Errorf("result of the second join: got %+v", res)
 	}
 	if _, err := os.Stat(bad + ".pack"); err != nil {
 		t.Error(err)
 	}
 }
 
-// unique gives the offset of an entry whose object is in no other pack, and the pack.
+// unique returns the offset of an entry whose object is in no other pack, and the pack.
 func unique(t testing.TB, s *Store, paths []string) (path string, off int64) {
 	t.Helper()
 	all := s.candidates(paths)
@@ -68,7 +68,7 @@ func holds(c candidate, name []byte) bool {
 	return ok
 }
 
-// A removal that was cut short leaves nothing that git minds, and the next join removes it.
+// An interrupted removal of packs leaves only files that git ignores, and the next join removes them.
 func TestJoinRemovesRemains(t *testing.T) {
 	dir, want := promised(t, object.SHA1, 6)
 	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
@@ -78,12 +78,12 @@ func TestJoinRemovesRemains(t *testing.T) {
 		t.Fatal(err)
 	}
 	joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100})
-	for _, suffix := range []string{".pack", ".promisor"} { // the index goes first
+	for _, suffix := range []string{".pack", ".promisor"} { // the index is removed first
 		if err := os.Rename(filepath.Join(kept, filepath.Base(names[0])+suffix), names[0]+suffix); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(names[1]+".promisor", nil, 0o644); err != nil { // what comes first of a new pack
+	if err := os.WriteFile(names[1]+".promisor", nil, 0o644); err != nil { // the file of a new pack that is written first
 		t.Fatal(err)
 	}
 	judged(t, dir, want)
@@ -91,13 +91,13 @@ func TestJoinRemovesRemains(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found := packsIn(t, dir); suffixed(found, ".promisor") != 3 {
-		t.Errorf("what may just be coming was removed: %v", found)
+		t.Errorf("files of a pack that may be being written were removed: %v", found)
 	}
 	if err := removeOrphans(s.dir, time.Now().Add(2*orphanAge)); err != nil {
 		t.Fatal(err)
 	}
 	if found := packsIn(t, dir); suffixed(found, ".promisor") != 1 || suffixed(found, ".pack") != 1 {
-		t.Errorf("left are %v", found)
+		t.Errorf("files after the join: got %v", found)
 	}
 	judged(t, dir, want)
 }

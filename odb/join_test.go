@@ -17,8 +17,8 @@ import (
 // keepTwo joins whenever there are more than two packs.
 var keepTwo = JoinOptions{Above: 2, Keep: 2, Crowd: 100}
 
-// promised makes a partial clone's repository with a pack for each of n parts of the fixture's history. Parts overlap
-// as far as a server would let them, and deltas name their bases by distance, in every third pack by id.
+// promised creates the repository of a partial clone with a pack for each of n parts of the fixture's history. Parts overlap
+// as in packs of a server, and deltas refer to their bases by offset, in every third pack by id.
 func promised(t testing.TB, f object.Format, n int) (dir string, want truth) {
 	t.Helper()
 	from, want := fixture(t, f)
@@ -27,7 +27,7 @@ func promised(t testing.TB, f object.Format, n int) (dir string, want truth) {
 	for i := range n {
 		lo, hi := i*len(commits)/n, (i+1)*len(commits)/n-1
 		revs := commits[hi] + "\n"
-		if lo > 8 { // the last commits of the part before come again
+		if lo > 8 { // repeat the last commits of the previous part
 			revs += "^" + commits[lo-5] + "\n"
 		}
 		if i == n-1 {
@@ -74,7 +74,7 @@ func suffixed(names []string, suffix string) (n int) {
 	return n
 }
 
-// judged lets git say whether a repository is as it should be.
+// judged checks a repository with git.
 func judged(t testing.TB, dir string, want truth) {
 	t.Helper()
 	git(t, dir, nil, "fsck", "--strict", "--full")
@@ -89,7 +89,7 @@ func judged(t testing.TB, dir string, want truth) {
 			for line := range strings.Lines(string(git(t, dir, index, "show-index", "--object-format="+formatOf(t, dir)))) {
 				id := strings.Fields(line)[1]
 				if seen[id] {
-					t.Fatalf("%s names %s twice", name, id)
+					t.Fatalf("%s lists %s twice", name, id)
 				}
 				seen[id] = true
 			}
@@ -101,7 +101,7 @@ func judged(t testing.TB, dir string, want truth) {
 	}
 	for id, c := range want {
 		if !bytes.Equal(got[id].data, c.data) {
-			t.Fatalf("%s is another content", id)
+			t.Fatalf("object %s has other contents", id)
 		}
 	}
 }
@@ -127,12 +127,12 @@ func TestJoinedPacksAreGitsOwn(t *testing.T) {
 		want.check(t, s)
 		res := joined(t, s, keepTwo)
 		if res.Packs < 3 || res.Removed < res.Packs || res.Name == "" {
-			t.Errorf("join did %+v", res)
+			t.Errorf("result of the join: got %+v", res)
 		}
 		names := packsIn(t, dir)
 		for _, suffix := range []string{".pack", ".idx", ".promisor"} {
 			if n := suffixed(names, suffix); n != 2 && n != 1 {
-				t.Errorf("%d files %s are left of %v", n, suffix, names)
+				t.Errorf("got %d files with suffix %s of %v", n, suffix, names)
 			}
 		}
 		judged(t, dir, want)
@@ -143,15 +143,15 @@ func TestJoinedPacksAreGitsOwn(t *testing.T) {
 		want.check(t, open(t, filepath.Join(dir, "objects"), f))
 		mark, err := os.ReadFile(filepath.Join(dir, "objects", "pack", res.Name+".promisor"))
 		if err != nil || strings.Count(string(mark), " refs/heads/main\n") != res.Packs {
-			t.Errorf("mark of %d packs is %q, %v", res.Packs, mark, err)
+			t.Errorf("promisor mark of %d packs: got %q, %v", res.Packs, mark, err)
 		}
 		if res := joined(t, s, keepTwo); res != (JoinResult{}) {
-			t.Errorf("joined once more: %+v", res)
+			t.Errorf("second join: got %+v", res)
 		}
 	})
 }
 
-// Deltas whose bases are left out, or further away than before, get new headers.
+// Deltas whose bases are left out, or at another distance than before, get new headers.
 func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		s := open(t, t.TempDir(), f)
@@ -171,7 +171,7 @@ func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 			want[idOf(f, object.Blob, data)] = content{object.Blob, data}
 			return data
 		}
-		first := newCraft(f) // the largest: it is copied as it is
+		first := newCraft(f) // the largest pack, which is copied unchanged
 		noise := make([]byte, 40<<10)
 		for i := range noise {
 			noise[i] = byte(rnd.Uint32())
@@ -207,7 +207,7 @@ func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 		}
 		names, err := joinable(s.dir)
 		if err != nil || len(names) != 3 {
-			t.Fatalf("packs %v, %v", names, err)
+			t.Fatalf("packs: got %v, %v", names, err)
 		}
 		cs := s.candidates(names)
 		plan := &joinPlan{format: f, table: newTable(f), size: packHeaderSize}
@@ -218,12 +218,12 @@ func TestJoinPointsDeltasToTheirBases(t *testing.T) {
 			defer c.close()
 		}
 		if len(plan.rewritten) < 2 || plan.table.n != len(want) {
-			t.Errorf("%d headers rewritten, %d objects planned of %d", len(plan.rewritten), plan.table.n, len(want))
+			t.Errorf("plan: got %d rewritten headers, and %d of %d objects", len(plan.rewritten), plan.table.n, len(want))
 		}
 		o := keepTwo
 		o.Keep = 1
 		if res := joined(t, s, o); res.Packs != 3 || res.Objects != len(want) {
-			t.Errorf("join did %+v, want %d objects", res, len(want))
+			t.Errorf("result of the join: got %+v, want %d objects", res, len(want))
 		}
 		want.check(t, s)
 		git(t, s.dir, nil, "index-pack", "--object-format="+f.String(), "--verify", onlyPack(t, s.dir))
@@ -234,7 +234,7 @@ func onlyPack(t testing.TB, dir string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "*.pack"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("packs %v, %v", found, err)
+		t.Fatalf("packs: got %v, %v", found, err)
 	}
 	return found[0]
 }
@@ -243,7 +243,7 @@ func TestChoose(t *testing.T) {
 	o := JoinOptions{Above: 5, Keep: 4}
 	for _, c := range []struct {
 		sizes []int64
-		left  int // the largest, as they are
+		left  int // number of the largest packs that are not joined
 	}{
 		{[]int64{9, 8, 7, 6, 5}, 5},                         // few
 		{[]int64{1000, 1, 1, 1, 1, 1, 1, 1}, 1},             // the small ones alone
@@ -257,12 +257,12 @@ func TestChoose(t *testing.T) {
 			packs = append(packs, candidate{size: size})
 		}
 		if got := choose(packs, o); len(packs)-len(got) != c.left {
-			t.Errorf("of %v %d are left as they are, want %d", c.sizes, len(packs)-len(got), c.left)
+			t.Errorf("packs of sizes %v: %d are not joined, want %d", c.sizes, len(packs)-len(got), c.left)
 		}
 	}
 }
 
-// FuzzMarks joins two marks of packs.
+// FuzzMarks joins the promisor marks of two packs.
 func FuzzMarks(f *testing.F) {
 	f.Add([]byte("0123 refs/heads/main\n4567 HEAD\n"), []byte("4567 HEAD\n89ab refs/tags/x"))
 	f.Add([]byte(""), []byte("\n\n"))
@@ -270,12 +270,12 @@ func FuzzMarks(f *testing.F) {
 		seen := map[string]bool{}
 		all := appendLines(appendLines(nil, seen, a), seen, b)
 		if again := appendLines(nil, map[string]bool{}, all); !bytes.Equal(again, all) {
-			t.Fatalf("%q is %q when it is joined once more", all, again)
+			t.Fatalf("joined mark %q changed to %q when it was joined again", all, again)
 		}
 		for _, text := range [][]byte{a, b} {
 			for line := range strings.SplitSeq(string(text), "\n") {
 				if line != "" && !strings.Contains("\n"+string(all), "\n"+line+"\n") {
-					t.Fatalf("%q is missing in %q", line, all)
+					t.Fatalf("line %q is missing in the joined mark %q", line, all)
 				}
 			}
 		}

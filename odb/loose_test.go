@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// loosened makes a repository whose objects are all loose.
+// loosened creates a repository in which all objects are loose.
 func loosened(t testing.TB, f object.Format) (dir string, want truth) {
 	t.Helper()
 	from, want := fixture(t, f)
@@ -45,11 +45,11 @@ func TestLooseObjectsAreRead(t *testing.T) {
 		}
 		for _, f := range formats {
 			if _, _, err := l.Get(idOf(f, object.Blob, []byte("none")), 10); !errors.Is(err, ErrNotFound) {
-				t.Errorf("an object that is not there: %v", err)
+				t.Errorf("get a missing object: got %v", err)
 			}
 		}
 		if _, _, err := l.Get(object.ID{}, 10); !errors.Is(err, ErrNotFound) {
-			t.Errorf("no object at all: %v", err)
+			t.Errorf("get the zero id: got %v", err)
 		}
 	})
 }
@@ -75,10 +75,10 @@ func TestBadLooseObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, _, err := l.Get(id, noLimit); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: Get says %v", name, err)
+			t.Errorf("file %s: Get returned %v", name, err)
 		}
 		if err := l.WriteTo(id, &bytes.Buffer{}); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: WriteTo says %v", name, err)
+			t.Errorf("file %s: WriteTo returned %v", name, err)
 		}
 		os.Remove(path)
 	}
@@ -86,7 +86,7 @@ func TestBadLooseObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := l.Size(id); err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("a directory: %v", err)
+		t.Errorf("get an object whose file is a directory: got %v", err)
 	}
 }
 
@@ -98,7 +98,7 @@ func zlibOf(text string) []byte {
 	return b.Bytes()
 }
 
-// FuzzLoose reads anything as a loose object.
+// FuzzLoose reads arbitrary bytes as a loose object.
 func FuzzLoose(f *testing.F) {
 	for _, text := range []string{"", "blob 0\x00", "blob 7\x00content", "tree 1000000000000\x00", "commit 9999999999999999999\x00x"} {
 		f.Add(zlibOf(text))
@@ -112,15 +112,15 @@ func FuzzLoose(f *testing.F) {
 		data, err := r.whole()
 		classified(t, err)
 		if err == nil && int64(len(data)) != r.size {
-			t.Fatalf("%d bytes of %d", len(data), r.size)
+			t.Fatalf("read %d bytes of an object of size %d", len(data), r.size)
 		}
 		if cap(data) > 2000*(len(file)+firstAlloc) {
-			t.Fatalf("%d bytes from %d", cap(data), len(file))
+			t.Fatalf("allocated %d bytes for a file of %d", cap(data), len(file))
 		}
 	})
 }
 
-// FuzzJoinIndex joins two packs of which one has any index.
+// FuzzJoinIndex joins two packs, one of which has an arbitrary index.
 func FuzzJoinIndex(f *testing.F) {
 	one := newCraft(object.SHA1)
 	off, _ := one.plain(object.Blob, []byte("base of a delta"))

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// TestStoreReadsGit reads packs and indexes that git itself wrote.
+// TestStoreReadsGit reads packs and indexes that git has written.
 func TestStoreReadsGit(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir, want := fixture(t, f)
@@ -33,8 +33,8 @@ func TestStoreReadsGit(t *testing.T) {
 	})
 }
 
-// TestStoreUnderRepack reads while git replaces all packs again and again, while packs stream in and while
-// others refresh.
+// TestStoreUnderRepack reads objects while git repeatedly replaces all packs, while packs are being ingested, and while other
+// goroutines refresh.
 func TestStoreUnderRepack(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
@@ -82,12 +82,12 @@ func TestStoreUnderRepack(t *testing.T) {
 		if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: noLimit}, nil); err != nil {
 			t.Error(err)
 		}
-		for id := range want { // readers hold the pack that goes
+		for id := range want { // readers hold the pack that is removed
 			if _, _, err := s.Size(id); err != nil {
 				t.Error(err)
 			}
 		}
-		// Another window makes other deltas, so a pack of another name.
+		// Another window size makes other deltas, so the pack gets another name.
 		git(t, to, nil, "-c", "pack.threads=1", "repack", "-q", "-a", "-d", "-f", "--window="+string(rune('2'+i)))
 	}
 	close(stop)
@@ -97,11 +97,11 @@ func TestStoreUnderRepack(t *testing.T) {
 	}
 	packs, err := filepath.Glob(filepath.Join(to, "objects", "pack", "*.pack"))
 	if err != nil || len(s.view.packs) != len(packs) || len(s.users) != len(packs) {
-		t.Errorf("%d packs in view and %d open, %d on disk, %v", len(s.view.packs), len(s.users), len(packs), err)
+		t.Errorf("got %d packs in view, %d open, and %d on disk, %v", len(s.view.packs), len(s.users), len(packs), err)
 	}
 }
 
-// TestStoreFindsNewPacks finds what another process added, without being told.
+// TestStoreFindsNewPacks: a Store finds packs that another process has added, without a call of Refresh.
 func TestStoreFindsNewPacks(t *testing.T) {
 	objects := t.TempDir()
 	s, other := open(t, objects, object.SHA1), open(t, objects, object.SHA1)
@@ -113,18 +113,18 @@ func TestStoreFindsNewPacks(t *testing.T) {
 		}
 		ingest(t, other, c.pack())
 		if s.Has(id) {
-			t.Fatal("Has looked at the disk")
+			t.Fatal("Has read the directory")
 		}
 		if _, _, err := s.Size(id); err != nil {
 			t.Fatal(err)
 		}
 		if !s.Has(id) {
-			t.Fatal("Has does not know what was read")
+			t.Fatal("Has returns false for an object that was read")
 		}
 	}
 }
 
-// TestStoreDamage flips every byte of a pack on disk: the right content or an error, and a second copy heals.
+// TestStoreDamage flips every byte of a pack on disk: a read returns the right contents or an error, and succeeds if a second copy exists.
 func TestStoreDamage(t *testing.T) {
 	text := bytes.Repeat([]byte("some text of a blob\n"), 10)
 	c := newCraft(object.SHA1)
@@ -151,16 +151,16 @@ func TestStoreDamage(t *testing.T) {
 		for id, c := range want {
 			_, data, err := s.Get(id, noLimit)
 			if err == nil && !bytes.Equal(data, c.data) {
-				t.Fatalf("byte %d: wrong content", i)
+				t.Fatalf("byte %d flipped: Get returned wrong contents", i)
 			}
 			if err != nil {
 				if failed++; !errors.Is(err, ErrCorrupt) {
-					t.Fatalf("byte %d: %v", i, err)
+					t.Fatalf("byte %d flipped: got %v", i, err)
 				}
 			}
 			var b bytes.Buffer
 			if err := s.WriteTo(id, &b); err == nil && !bytes.Equal(b.Bytes(), c.data) {
-				t.Fatalf("byte %d: wrong content written", i)
+				t.Fatalf("byte %d flipped: WriteTo wrote wrong contents", i)
 			}
 			s.Size(id)
 		}
@@ -183,7 +183,7 @@ func TestStoreDamage(t *testing.T) {
 	want.check(t, s)
 }
 
-// TestStoreBrokenIndex: an index that cannot be read hides its pack, but nothing else.
+// TestStoreBrokenIndex: an invalid index makes its own pack unreadable, and no other.
 func TestStoreBrokenIndex(t *testing.T) {
 	objects := t.TempDir()
 	c := newCraft(object.SHA1)
@@ -210,7 +210,7 @@ func TestStoreBrokenIndex(t *testing.T) {
 	}
 }
 
-// TestOpenSweeps removes what was left behind, and not what is in use or not ours.
+// TestOpenSweeps: Open removes files of killed processes, and keeps files that are in use or of other programs.
 func TestOpenSweeps(t *testing.T) {
 	objects := t.TempDir()
 	open(t, objects, object.SHA1)
@@ -227,7 +227,7 @@ func TestOpenSweeps(t *testing.T) {
 	}
 	open(t, objects, object.SHA1)
 	if left := leftovers(t, objects); len(left) != 3 {
-		t.Errorf("left are %q", left)
+		t.Errorf("files after Open: got %q", left)
 	}
 	if _, err := os.Stat(used.Name()); err != nil {
 		t.Error(err)
@@ -239,17 +239,17 @@ func TestStoreClosed(t *testing.T) {
 	c := newCraft(object.SHA1)
 	_, id := c.plain(object.Blob, bytes.Repeat([]byte("text"), 100<<10))
 	ingest(t, s, c.pack())
-	// A reader that is at it when the Store is closed can finish.
+	// A reader that is active when the Store is closed can finish.
 	err := s.WriteTo(id, writerFunc(func(p []byte) (int, error) { return len(p), s.Close() }))
 	if err != nil {
 		t.Error(err)
 	}
 	if _, _, err := s.Get(id, noLimit); !errors.Is(err, ErrNotFound) || s.Has(id) || len(s.users) != 0 {
-		t.Errorf("closed: %v", err)
+		t.Errorf("get after Close: got %v", err)
 	}
 }
 
-// TestWriteToFails gives the writer's error, once, and tries no other copy after half of one was written.
+// TestWriteToFails: WriteTo returns the writer's error, and does not try another copy after a part was written.
 func TestWriteToFails(t *testing.T) {
 	s := open(t, t.TempDir(), object.SHA1)
 	c := newCraft(object.SHA1)
@@ -264,7 +264,7 @@ func TestWriteToFails(t *testing.T) {
 			return len(p), nil
 		}))
 		if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrCorrupt) || calls != fail+1 {
-			t.Errorf("%v after %d calls", err, calls)
+			t.Errorf("got %v after %d calls of the writer", err, calls)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func TestLookAndCheck(t *testing.T) {
 		objects := filepath.Join(to, "objects")
 		s, err := Look(objects, f)
 		if err != nil || s.Packs != 1 || s.Objects != int64(len(want)) || s.Loose != 1 || s.Bytes == 0 {
-			t.Errorf("%+v of %d, %v", s, len(want), err)
+			t.Errorf("survey: got %+v of %d objects, %v", s, len(want), err)
 		}
 		check := func(deep bool) (what string) {
 			t.Helper()
@@ -33,7 +33,7 @@ func TestLookAndCheck(t *testing.T) {
 			return what
 		}
 		if what := check(true); what != "" {
-			t.Error(what)
+			t.Errorf("check of a sound repository: %s", what)
 		}
 		packs, _ := filepath.Glob(filepath.Join(objects, "pack", "*.pack"))
 		idx := strings.TrimSuffix(packs[0], ".pack") + ".idx"
@@ -55,7 +55,7 @@ func TestLookAndCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := check(deep); !strings.Contains(got, want) {
-				t.Errorf("%s at %d: %q, want %q", filepath.Ext(path), at, got, want)
+				t.Errorf("check with a flipped byte in the %s file at %d: got %q, want %q", filepath.Ext(path), at, got, want)
 			}
 			if err := os.WriteFile(path, data, 0o644); err != nil {
 				t.Fatal(err)
@@ -71,12 +71,12 @@ func TestLookAndCheck(t *testing.T) {
 			t.Fatal(err)
 		}
 		if what := check(false); !strings.Contains(what, ".idx: pack of this file is missing") {
-			t.Error(what)
+			t.Errorf("unexpected result of the check: %s", what)
 		}
 		os.Rename(packs[0]+".away", packs[0])
 		os.Remove(idx)
 		if what := check(false); !strings.Contains(what, ".pack: pack has no index") {
-			t.Error(what)
+			t.Errorf("unexpected result of the check: %s", what)
 		}
 		if s, err := Look(filepath.Join(to, "nothing"), f); err != nil || s != (Survey{}) {
 			t.Errorf("survey of a missing directory: got %+v, %v, want zero", s, err)

@@ -19,7 +19,7 @@ func (want truth) equal(got truth) bool {
 	return maps.EqualFunc(want, got, func(a, b content) bool { return a.typ == b.typ && bytes.Equal(a.data, b.data) })
 }
 
-// TestUnpack takes git's packs with every mixture of contents in memory and in files.
+// TestUnpack unpacks git's packs with all mixtures of contents in memory and in files.
 func TestUnpack(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		dir, want := fixture(t, f)
@@ -30,10 +30,10 @@ func TestUnpack(t *testing.T) {
 					k := newSinkhole(t, f)
 					n, err := k.unpack(pack, spoolOver)
 					if err != nil || n != len(want) || !want.equal(k.objects) {
-						t.Fatalf("%d objects, %v, want %d", n, err, len(want))
+						t.Fatalf("unpacked %d objects, %v, want %d", n, err, len(want))
 					}
 					if all := k.files == n; k.files == 0 || all != (spoolOver < 0) {
-						t.Errorf("%d of %d contents came in files", k.files, n)
+						t.Errorf("%d of %d contents were delivered in files", k.files, n)
 					}
 				})
 			}
@@ -41,7 +41,7 @@ func TestUnpack(t *testing.T) {
 	})
 }
 
-// TestUnpackWithoutCache makes every base come from outside.
+// TestUnpackWithoutCache makes Unpack request every base from the sink.
 func TestUnpackWithoutCache(t *testing.T) {
 	dir, want := fixture(t, object.SHA1)
 	pack := packOf(t, dir, "--delta-base-offset")
@@ -53,12 +53,12 @@ func TestUnpackWithoutCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !want.equal(k.objects) || k.bases < 100 || k.out != 0 {
-			t.Fatalf("%d objects with %d bases, %d not released", len(k.objects), k.bases, k.out)
+			t.Fatalf("unpacked %d objects with %d bases, %d of which were not released", len(k.objects), k.bases, k.out)
 		}
 	}
 }
 
-// TestUnpackLateBases has deltas before their bases: by id, of each other, by offset of one that waits.
+// TestUnpackLateBases unpacks deltas that precede their bases: bases by id, deltas of deltas, and bases by offset that wait themselves.
 func TestUnpackLateBases(t *testing.T) {
 	forEachFormat(t, func(t *testing.T, f object.Format) {
 		for _, spoolOver := range []int64{-1, 1 << 20} {
@@ -75,7 +75,7 @@ func TestUnpackLateBases(t *testing.T) {
 			k := newSinkhole(t, f)
 			n, err := k.unpack(c.pack(), spoolOver)
 			if err != nil || n != 6 || len(k.objects) != 6 {
-				t.Fatalf("%d objects, %v", n, err)
+				t.Fatalf("unpacked %d objects, %v", n, err)
 			}
 			for _, s := range []string{"", "1", "12", "123", "other"} {
 				want := append(bytes.Clone(base), s...)
@@ -90,7 +90,7 @@ func TestUnpackLateBases(t *testing.T) {
 	})
 }
 
-// TestUnpackLarge takes contents, deltas and bases that do not fit into what may be allocated.
+// TestUnpackLarge unpacks contents, deltas and bases that are larger than the memory that may be allocated.
 func TestUnpackLarge(t *testing.T) {
 	pack, large := largePack(t)
 	k := newSinkhole(t, object.SHA1)
@@ -116,13 +116,13 @@ func TestUnpackLarge(t *testing.T) {
 	for id, want := range large {
 		got, err := io.ReadAll(io.NewSectionReader(files[id], 0, noLimit))
 		if err != nil || !bytes.Equal(got, want.data) {
-			t.Errorf("%s: %d bytes, %v, want %d", id, len(got), err, len(want.data))
+			t.Errorf("object %s: got %d bytes, %v, want %d", id, len(got), err, len(want.data))
 		}
 		files[id].Close()
 	}
 }
 
-// largePack holds 18 MB plain, a small delta of it, and a delta of that with 3 MB of its own.
+// largePack returns a pack with a plain object of 18 MB, a small delta of it, and a delta of that delta with 3 MB of new data.
 func largePack(t testing.TB) ([]byte, truth) {
 	base := bytes.Repeat([]byte("0123456789abcdef0123456789abcdef"), 18<<20/32)
 	one := append(bytes.Clone(base), "one"...)
@@ -145,7 +145,7 @@ func largePack(t testing.TB) ([]byte, truth) {
 	}
 }
 
-// hostile are packs that must be refused, and as what.
+// hostile has packs that must be refused, and the expected errors.
 func hostile(f object.Format) map[string]struct {
 	pack []byte
 	want error
@@ -229,13 +229,13 @@ func TestUnpackHostile(t *testing.T) {
 				_, err := k.unpack(h.pack, spoolOver)
 				runtime.ReadMemStats(&after)
 				if !errors.Is(err, h.want) {
-					t.Errorf("%s: %v, want %v", name, err, h.want)
+					t.Errorf("pack %s: got %v, want %v", name, err, h.want)
 				}
 				if took := after.TotalAlloc - before.TotalAlloc; took > 2<<20 {
-					t.Errorf("%s: allocated %d bytes", name, took)
+					t.Errorf("pack %s: Unpack allocated %d bytes", name, took)
 				}
 				if name != "nothing" && !bytes.Contains(h.pack, []byte("HTTP")) && errors.Is(err, io.EOF) {
-					t.Errorf("%s: a bare end of file: %v", name, err)
+					t.Errorf("pack %s: got io.EOF itself: %v", name, err)
 				}
 			}
 		}
@@ -252,12 +252,12 @@ func TestUnpackDamaged(t *testing.T) {
 	pack := c.pack()
 	for i := range pack {
 		if n, err := newSinkhole(t, object.SHA1).unpack(pack[:i], 1<<20); !errors.Is(err, ErrCorrupt) || !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatalf("cut at %d: %d objects, %v", i, n, err)
+			t.Fatalf("pack cut at byte %d: got %d objects, %v", i, n, err)
 		}
 		bad := bytes.Clone(pack)
 		bad[i] ^= 0x41
 		if n, err := newSinkhole(t, object.SHA1).unpack(bad, 1<<20); err == nil {
-			t.Fatalf("flipped at %d: %d objects", i, n)
+			t.Fatalf("pack with byte %d flipped: got %d objects and no error", i, n)
 		}
 	}
 }
@@ -270,19 +270,19 @@ func TestUnpackErrorsPassThrough(t *testing.T) {
 
 	k := newSinkhole(t, object.SHA1)
 	if _, err := Unpack(context.Background(), io.MultiReader(bytes.NewReader(pack[:20]), iotest.ErrReader(broken)), k.options(1<<20), k.take); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("reader: %v", err)
+		t.Errorf("failing reader: got %v", err)
 	}
 	if n, err := Unpack(context.Background(), bytes.NewReader(pack), k.options(1<<20), func(Object) error { return broken }); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("sink: %d, %v", n, err)
+		t.Errorf("failing sink: got %d, %v", n, err)
 	}
 	o := k.options(10)
 	o.Spool = func(int64) (*os.File, error) { return nil, broken }
 	if _, err := Unpack(context.Background(), bytes.NewReader(pack), o, k.take); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("spool: %v", err)
+		t.Errorf("failing spool: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Unpack(ctx, bytes.NewReader(pack), k.options(10), k.take); !errors.Is(err, context.Canceled) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("context: %v", err)
+		t.Errorf("cancelled context: got %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// outgoing makes blobs that Write can take.
+// outgoing returns blobs for Write.
 func outgoing(t testing.TB, f object.Format, contents ...[]byte) []Outgoing {
 	t.Helper()
 	var all []Outgoing
@@ -75,14 +75,14 @@ func TestGitReadsWhatIsWritten(t *testing.T) {
 			for i, o := range all {
 				_, got, err := s.Get(o.ID, 64<<20)
 				if err != nil || !bytes.Equal(got, contents[i]) {
-					t.Fatalf("content %d: %d bytes, %v", i, len(got), err)
+					t.Fatalf("get content %d: got %d bytes, %v", i, len(got), err)
 				}
 				if i < 8 && gitIn(t, dir, "cat-file", "blob", o.ID.String()) != string(contents[i]) {
 					t.Errorf("git reads content %d differently", i)
 				}
 			}
 			if name, err := s.Write(context.Background(), all, WriteOptions{}); name != "" || err != nil {
-				t.Errorf("what is there was written again as %q, %v", name, err)
+				t.Errorf("existing objects were written again as %q, %v", name, err)
 			}
 		})
 	}
@@ -101,20 +101,20 @@ func TestWriteKeepsNothingOfAFailure(t *testing.T) {
 			return io.NopCloser(bytes.NewReader(bytes.Repeat([]byte("y"), size))), nil
 		}
 		if _, err := s.Write(context.Background(), all, WriteOptions{Promisor: true}); err == nil {
-			t.Errorf("%d bytes of something else were written", size)
+			t.Errorf("Write accepted %d bytes that do not match the id", size)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		all = outgoing(t, object.SHA1, []byte("fine"), bytes.Repeat([]byte("x"), size))
 		all[0].Open = func() (io.ReadCloser, error) { cancel(); return io.NopCloser(strings.NewReader("fine")), nil }
 		if _, err := s.Write(ctx, all, WriteOptions{Promisor: true}); err == nil {
-			t.Error("a context that ended was not noticed")
+			t.Error("Write with a cancelled context succeeded")
 		}
 		if s.Has(all[0].ID) {
-			t.Error("a part of a failed pack is there")
+			t.Error("an object of a failed pack exists")
 		}
 	}
 	if left, _ := os.ReadDir(filepath.Join(dir, "pack")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("temporary files: got %v, want none", left)
 	}
 }
 
@@ -128,30 +128,30 @@ func TestWriteAhead(t *testing.T) {
 	all := outgoing(t, object.SHA1, []byte("ahead"))
 	name, settle, err := s.WriteAhead(ctx, all, WriteOptions{})
 	if err != nil || name == "" || !s.Has(all[0].ID) {
-		t.Fatalf("%q, %v, there: %v", name, err, s.Has(all[0].ID))
+		t.Fatalf("Write returned %q, %v; the object exists: %v", name, err, s.Has(all[0].ID))
 	}
 	again, others, err := s.WriteAhead(ctx, all, WriteOptions{})
 	if err != nil || again != "" {
-		t.Fatalf("what is there was written to %q, %v", again, err)
+		t.Fatalf("existing objects were written to %q, %v", again, err)
 	}
-	// The directory is what cannot be brought to the disk.
+	// The fsync of the directory fails.
 	pack := filepath.Join(dir, "pack")
 	if err := os.Rename(pack, pack+".away"); err != nil {
 		t.Fatal(err)
 	}
 	if err := others(); err == nil {
-		t.Error("a pack that another is writing counts as lasting")
+		t.Error("a pack that another process is writing counts as durable")
 	}
 	if err := settle(); err == nil {
-		t.Error("a pack counts as lasting without its directory")
+		t.Error("a pack counts as durable without a fsync of its directory")
 	}
 	if err := others(); err != nil {
-		t.Errorf("waits for a pack that is gone: %v", err)
+		t.Errorf("wait for a pack that was removed: got %v", err)
 	}
 	if err := os.Rename(pack+".away", pack); err != nil {
 		t.Fatal(err)
 	}
 	if v := s.acquire(); len(v.packs) > 0 {
-		t.Error("a pack that may not last is still there")
+		t.Error("a pack that is not durable was kept")
 	}
 }

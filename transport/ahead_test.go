@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// both sends refs and a fetch ahead, on Remotes of their own, and returns how many requests each Remote has made.
+// both sends a ref listing and a fetch ahead, on separate Remotes, and returns the number of requests of each Remote.
 func both(t *testing.T, s *webServer, fx fixture, o Options) (refs, fetch int) {
 	t.Helper()
 	prefixes := []string{"refs/heads/main"}
@@ -37,13 +37,13 @@ func both(t *testing.T, s *webServer, fx fixture, o Options) (refs, fetch int) {
 	}
 	res, err := r.Fetch(t.Context(), req)
 	if err != nil {
-		t.Fatalf("fetch: %v", err)
+		t.Fatalf("fetch failed: %v", err)
 	}
 	unpack(t, fx.format, res.Pack)
 	return refs, len(s.requests()) - before - refs
 }
 
-// A send command in advance is the first request beside the capabilities, and is not made again.
+// A command that is sent ahead is sent at the same time as the request for capabilities, and not a second time.
 func TestAhead(t *testing.T) {
 	s, fx := webRepo(t)
 	posted, answered := make(chan struct{}), false
@@ -51,7 +51,7 @@ func TestAhead(t *testing.T) {
 		if r.Method == http.MethodPost {
 			close(posted)
 		} else {
-			select { // the capabilities are only told when the command is there
+			select { // the server answers the capabilities only after it has received the command
 			case <-posted:
 				answered = true
 			case <-time.After(10 * time.Second):
@@ -66,18 +66,18 @@ func TestAhead(t *testing.T) {
 		t.Errorf("Refs = %+v, %v", refs, err)
 	}
 	if got := s.requests(); len(got) != 2 || !answered {
-		t.Errorf("requests %q, want one for capabilities and one for refs beside it", got)
+		t.Errorf("got requests %q, want one for capabilities and one for refs at the same time", got)
 	}
 	s.set(nil)
 	if refs, fetch := both(t, s, fx, o); refs != 2 || fetch != 2 {
-		t.Errorf("%d and %d requests, want 2 each", refs, fetch)
+		t.Errorf("got %d requests for refs and %d for the fetch, want 2 each", refs, fetch)
 	}
 	if refs, fetch := both(t, s, fx, Options{}); refs != 2 || fetch != 2 {
-		t.Errorf("without Options.Ahead: %d and %d requests, want 2 each", refs, fetch)
+		t.Errorf("without Options.Ahead: got %d requests for refs and %d for the fetch, want 2 each", refs, fetch)
 	}
 }
 
-// Where a send command in advance is of no use it is sent again as ever, and none is sent ahead the next time.
+// If the response to a command that was sent ahead cannot be used, the command is sent again, and the next one is not sent ahead.
 func TestAheadRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -106,7 +106,7 @@ func TestAheadRefused(t *testing.T) {
 				git(t, fx.dir, "", append([]string{"config"}, c.config...)...)
 			}
 			s := serveWeb(t, root, false)
-			// A command that was sent ahead has no agent: what it assumes is not what this server said.
+			// A command that was sent ahead has no agent, because it assumes capabilities that this server has not reported.
 			s.set(func(w http.ResponseWriter, r *http.Request, h http.Handler) {
 				if r.Method == http.MethodPost && c.change != nil {
 					body, _ := io.ReadAll(r.Body)
@@ -122,21 +122,21 @@ func TestAheadRefused(t *testing.T) {
 			first, firstFetch := both(t, s, fx, o)
 			second, secondFetch := both(t, s, fx, o)
 			if first > 3 || firstFetch > 3 {
-				t.Errorf("%d and %d requests, want 3 at most", first, firstFetch)
+				t.Errorf("got %d requests for refs and %d for the fetch, want at most 3", first, firstFetch)
 			}
 			if c.name != "hangs up" && (second != 2 || c.name != "sha-256" && secondFetch != 2) {
-				t.Errorf("the second time %d and %d requests, want 2 each: %q", second, secondFetch, s.requests())
+				t.Errorf("the second time: got %d requests for refs and %d for the fetch, want 2 each: %q", second, secondFetch, s.requests())
 			}
 		})
 	}
 }
 
-// A server that answers one connection after the other is waited for a moment only.
+// The client waits only briefly for a server that answers one connection after the other.
 func TestAheadNeverAnswered(t *testing.T) {
 	s, fx := webRepo(t)
 	s.set(func(w http.ResponseWriter, r *http.Request, h http.Handler) {
 		if r.Method == http.MethodPost && len(s.requests()) <= 2 {
-			io.Copy(io.Discard, r.Body) // only then does net/http see that the client has gone
+			io.Copy(io.Discard, r.Body) // net/http notices the client's disconnect only after the body was read
 			<-r.Context().Done()
 			return
 		}
@@ -150,11 +150,11 @@ func TestAheadNeverAnswered(t *testing.T) {
 		t.Errorf("Refs = %+v, %v", refs, err)
 	}
 	if took := time.Since(start); took < aheadPatience || took > 10*aheadPatience {
-		t.Errorf("it took %s, want a little more than %s", took, aheadPatience)
+		t.Errorf("Refs took %s, want a little more than %s", took, aheadPatience)
 	}
 }
 
-// What servers refuse in the capabilities stays what it was, and closing a Remote ends what was sent ahead.
+// An error for the capabilities is returned although a command was sent ahead, and closing a Remote ends that command.
 func TestAheadOfErrors(t *testing.T) {
 	s, _ := webRepo(t)
 	s.set(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { w.WriteHeader(http.StatusForbidden) })
@@ -164,14 +164,14 @@ func TestAheadOfErrors(t *testing.T) {
 		r := openRemote(t, s.URL+"/r", o)
 		r.RefsAhead(t.Context(), nil)
 		if _, err := r.Refs(t.Context(), nil); !errors.Is(err, ErrForbidden) {
-			t.Errorf("Refs of a forbidden repository: %v", err)
+			t.Errorf("Refs of a forbidden repository: got %v", err)
 		}
 		r.Close()
 		if n := len(s.requests()) - before; n > want {
-			t.Errorf("try %d: %d requests, want %d at most", i+1, n, want)
+			t.Errorf("try %d: got %d requests, want at most %d", i+1, n, want)
 		}
 	}
 	if slices.ContainsFunc(s.requests(), func(r string) bool { return !strings.Contains(r, " /r/") }) {
-		t.Errorf("requests %q", s.requests())
+		t.Errorf("requests after Close: got %q", s.requests())
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// door lets in who shows the right Authorization.
+// door is a handler that accepts requests with the right Authorization header.
 type door struct {
 	mu        sync.Mutex
 	open      map[string]bool
@@ -75,27 +75,27 @@ func TestStaticLogins(t *testing.T) {
 			}
 		}
 		if n := d.refused; n > 2 {
-			t.Errorf("%s: refused %d times", c.name, n)
+			t.Errorf("case %s: server refused %d requests", c.name, n)
 		}
 		d.only(basic("some", "other"))
 		before := len(s.requests())
 		_, err := openRemote(t, c.url, withRetries(c.o)).Refs(t.Context(), nil)
 		if !errors.Is(err, ErrAuth) {
-			t.Errorf("%s, refused: %v", c.name, err)
+			t.Errorf("case %s with wrong credentials: got %v", c.name, err)
 		}
 		for _, secret := range []string{"T0ken", "from-file", "p@ss", "p%40ss", "old"} {
 			if strings.Contains(fmt.Sprint(err, r.URL(), r.Stats()), secret) {
-				t.Errorf("%s: secret in %q", c.name, err)
+				t.Errorf("case %s: the error contains the secret: %q", c.name, err)
 			}
 		}
 		if n := len(s.requests()) - before; n > 3 {
-			t.Errorf("%s, refused: %d requests", c.name, n)
+			t.Errorf("case %s with wrong credentials: got %d requests", c.name, n)
 		}
 	}
 	d.challenge = `Bearer realm="git"`
 	d.only("Bearer T0ken")
 	if _, err := openRemote(t, s.URL+"/r", Options{Login: NewLogin("T0ken", "")}).Refs(t.Context(), nil); err != nil {
-		t.Errorf("Bearer only: %v", err)
+		t.Errorf("server that accepts Bearer only: got %v", err)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestTokenFileRenewed(t *testing.T) {
 	}
 }
 
-// With https the token goes along at once; it costs no request.
+// With https the token is sent with the first request, so no request is refused.
 func TestTokenUnasked(t *testing.T) {
 	root := t.TempDir()
 	makeRepo(t, filepath.Join(root, "r"), object.SHA1)
@@ -132,11 +132,11 @@ func TestTokenUnasked(t *testing.T) {
 		t.Error(err)
 	}
 	if d.refused != 0 {
-		t.Errorf("refused %d times", d.refused)
+		t.Errorf("server refused %d requests", d.refused)
 	}
 }
 
-// helper is a git credential helper that gives the password in a file and logs what it is told.
+// helper is a git credential helper that returns the password in a file and logs its input.
 func helper(t *testing.T, password string) (set func(string), log func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -172,9 +172,9 @@ func TestCredentialHelper(t *testing.T) {
 		}
 	}
 	if d.refused != 1 {
-		t.Errorf("refused %d times, want once", d.refused)
+		t.Errorf("server refused %d requests, want 1", d.refused)
 	}
-	// It expires: the old one is rejected, the helper asked again, by one of several exchanges for all.
+	// The password expires: one of several concurrent exchanges erases the old one and asks the helper again, and all use the result.
 	set("second")
 	d.only(basic("me", "second"))
 	var wg sync.WaitGroup
@@ -194,20 +194,20 @@ func TestCredentialHelper(t *testing.T) {
 	got := log()
 	for what, want := range map[string]int{"get\n": 2, "store first": 1, "erase first": 1, "store second": 1} {
 		if n := strings.Count(got, what); n != want {
-			t.Errorf("%q told %d times, want %d:\n%s", what, n, want, got)
+			t.Errorf("the helper received %q %d times, want %d:\n%s", what, n, want, got)
 		}
 	}
-	// A helper that has only wrong ones.
+	// A helper that returns only wrong passwords.
 	d.only(basic("me", "third"))
 	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) || strings.Contains(err.Error(), "second") {
-		t.Errorf("wrong password: %v", err)
+		t.Errorf("Refs with a wrong password: got %v", err)
 	}
 	if strings.Contains(log(), "store third") || !strings.Contains(log(), "erase second") {
-		t.Errorf("helper was told:\n%s", log())
+		t.Errorf("input of the helper:\n%s", log())
 	}
 }
 
-// Without terminal and helper nobody is asked and the answer comes at once.
+// Without a terminal and a helper, no credentials are requested and the error is returned at once.
 func TestNotPrompted(t *testing.T) {
 	s, _ := webRepo(t)
 	d := &door{challenge: `Basic realm="git"`}
@@ -216,7 +216,7 @@ func TestNotPrompted(t *testing.T) {
 		t.Error(err)
 	}
 	if n := len(s.requests()); n != 1 {
-		t.Errorf("%d requests, want 1", n)
+		t.Errorf("got %d requests, want 1", n)
 	}
 }
 

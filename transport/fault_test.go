@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// after lets the backend answer and then sends only the first n bytes of the body before act, which may hang up
+// after runs the backend and sends only the first n bytes of its response before it calls act, which may hang up
 // by panicking with http.ErrAbortHandler or wait.
 func after(n int, times int64, act func(*http.Request)) func(http.ResponseWriter, *http.Request, http.Handler) {
 	var seen atomic.Int64
@@ -44,7 +44,7 @@ func after(n int, times int64, act func(*http.Request)) func(http.ResponseWriter
 
 func hangUp(*http.Request) { panic(http.ErrAbortHandler) }
 
-// waitForClient holds the answer until the client gives up.
+// waitForClient delays the response until the client closes the connection.
 func waitForClient(r *http.Request) { <-r.Context().Done() }
 
 func TestCutInPack(t *testing.T) {
@@ -59,10 +59,10 @@ func TestCutInPack(t *testing.T) {
 			res.Pack.Close()
 		}
 		if !errors.Is(err, ErrUnreachable) || !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("cut after %d bytes: %v", n, err)
+			t.Errorf("response cut after %d bytes: got %v", n, err)
 		}
 	}
-	// What is cut before the first byte of the pack is asked for again.
+	// A response that ends before the first byte of the pack is requested again.
 	s.set(after(17, 1, hangUp))
 	r := openRemote(t, s.URL+"/r", Options{Retries: 1})
 	res, err := r.Fetch(t.Context(), want)
@@ -86,12 +86,12 @@ func TestStall(t *testing.T) {
 			res.Pack.Close()
 		}
 		if d := time.Since(begun); !errors.Is(err, ErrStalled) || d < stall || d > 5*time.Second {
-			t.Errorf("stalled after %d bytes: %v, %v", n, d, err)
+			t.Errorf("response stalled after %d bytes: fetch took %v and returned %v", n, d, err)
 		}
 	}
 }
 
-// The time that a reader takes between two reads is no stall; the time that a read takes is.
+// The time between two reads does not count as a stall, but the time that a read waits does.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := io.Pipe()
@@ -108,12 +108,12 @@ func TestSlowReader(t *testing.T) {
 		}
 		begun := time.Now()
 		if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, ErrStalled) || time.Since(begun) != time.Second {
-			t.Errorf("after %v: %v", time.Since(begun), err)
+			t.Errorf("Read after %v: got %v", time.Since(begun), err)
 		}
 	})
 }
 
-// Quiet is the wait for a byte that is under way: a stream whose bytes come slowly is never quiet for long.
+// Quiet returns how long the current read has waited for a byte, so a slow stream is never quiet for long.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := io.Pipe()
@@ -183,17 +183,17 @@ func TestCancelBlockedRead(t *testing.T) {
 				t.Errorf("Read returns %v, want %v", err, want)
 			}
 			if errors.Is(err, ErrUnreachable) {
-				t.Errorf("interruption looks like a fault: %v", err)
+				t.Errorf("error of an interrupted read is classified as a fault: %v", err)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatal("Read goes on waiting")
+			t.Fatal("Read did not return after the interrupt")
 		}
 		res.Pack.Close()
 		cancel(nil)
 	}
 }
 
-// fakeDaemon answers git:// requests with fixed texts, one a connection.
+// fakeDaemon answers git:// requests with fixed texts, one per connection.
 func fakeDaemon(t *testing.T, answers ...string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -212,7 +212,7 @@ func fakeDaemon(t *testing.T, answers ...string) string {
 			c.SetDeadline(time.Now().Add(10 * time.Second))
 			c.Read(make([]byte, 4096))
 			io.WriteString(c, a)
-			if strings.HasSuffix(a, "0000") { // the advertisement ended well: take the command, then hang up
+			if strings.HasSuffix(a, "0000") { // the advertisement is complete: read the command, then hang up
 				c.Read(make([]byte, 4096))
 			}
 			if strings.HasSuffix(a, "...") {
@@ -257,7 +257,7 @@ func TestHostileDialogues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := openRemote(t, fakeDaemon(t, c.answer, c.answer), Options{Stall: 250 * time.Millisecond, Connect: 250 * time.Millisecond})
 			if _, err := r.Refs(t.Context(), nil); !errors.Is(err, c.want) {
-				t.Errorf("%v, want %v", err, c.want)
+				t.Errorf("got error %v, want %v", err, c.want)
 			}
 		})
 	}
@@ -297,32 +297,32 @@ func TestErrorsInPack(t *testing.T) {
 	}
 	var said remoteError
 	if b, _, err := read(1); b != "PACK" || !errors.As(err, &said) || said.text != "sorry" {
-		t.Errorf("band 3: %q, %v", b, err)
+		t.Errorf("side band 3: got %q, %v", b, err)
 	}
 	if b, _, err := read(2); b != "PACK" || err != nil {
-		t.Errorf("empty packets and progress: %q, %v", b, err)
+		t.Errorf("empty packets and progress: got %q, %v", b, err)
 	}
 	for _, n := range []int{3, 4} {
 		if _, _, err := read(n); !errors.Is(err, errProtocol) {
-			t.Errorf("case %d: %v", n, err)
+			t.Errorf("case %d: got %v", n, err)
 		}
 	}
 	var refused NotOurRef
 	if _, _, err := read(5); !errors.As(err, &refused) || refused.ID != id {
-		t.Errorf("not our ref: %v", err)
+		t.Errorf("error \"not our ref\" of the server: got %v", err)
 	}
 	if _, _, err := read(6); err == nil || strings.Contains(err.Error(), "\x1b") {
-		t.Errorf("control characters: %q", err)
+		t.Errorf("error with control characters: got %q", err)
 	}
 	if _, _, err := read(7); err == nil {
-		t.Error("a pack of no bytes")
+		t.Error("an empty pack was accepted")
 	}
 	if b, res, err := read(8); b != "PACK" || err != nil || len(res.Shallow) != 1 || res.Shallow[0] != id {
-		t.Errorf("shallow: %q, %+v, %v", b, res, err)
+		t.Errorf("response with shallow info: got %q, %+v, %v", b, res, err)
 	}
 }
 
-// Whoever waits for capabilities that another asks for may give up alone.
+// If two callers wait for one request of capabilities, the cancellation of one does not affect the other.
 func TestCancelWhileAnotherConnects(t *testing.T) {
 	s, _ := webRepo(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
@@ -343,11 +343,11 @@ func TestCancelWhileAnotherConnects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Refs(ctx, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up: %v", err)
+		t.Errorf("the cancelled caller: got %v", err)
 	}
 	close(release)
 	if err := <-first; err != nil {
-		t.Errorf("who went on: %v", err)
+		t.Errorf("the other caller: got %v", err)
 	}
 }
 

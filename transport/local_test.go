@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A local repository serves filters and sizes without being configured to, also if it is someone else's.
+// A local repository serves filters and sizes without any configuration, also if it belongs to another user.
 func TestLocalNeedsNoPermission(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "it's a repo")
 	fx := makeRepo(t, dir, object.SHA1)
@@ -30,7 +30,7 @@ func TestLocalNeedsNoPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(unpack(t, fx.format, res.Pack)); n != 6 {
-		t.Errorf("two commits without blobs are %d objects, want 6", n)
+		t.Errorf("two commits without blobs: got %d objects, want 6", n)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestUploadPackOption(t *testing.T) {
 		t.Errorf("the given command did not run: %v", err)
 	}
 	if _, err := openRemote(t, fx.dir, Options{UploadPack: "echo secret >&2; false"}).Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
-		t.Errorf("upload-pack that fails: %v", err)
+		t.Errorf("upload-pack that fails: got %v", err)
 	}
 }
 
@@ -60,11 +60,11 @@ func TestSSHRefused(t *testing.T) {
 	j := i + strings.IndexByte(good[i:], ' ')
 	t.Setenv("GIT_SSH_COMMAND", good[:i]+key+good[j:])
 	if _, err := openRemote(t, base+"/r", Options{Retries: 2}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
-		t.Errorf("wrong key: %v", err)
+		t.Errorf("ssh with the wrong key: got %v", err)
 	}
 	t.Setenv("GIT_SSH_COMMAND", good)
 	if _, err := openRemote(t, base+"/r", Options{UploadPack: "no-such-command"}).Refs(t.Context(), nil); !errors.Is(err, ErrNotFound) {
-		t.Errorf("no upload-pack there: %v", err)
+		t.Errorf("ssh to a host without upload-pack: got %v", err)
 	}
 	// A server that does not accept GIT_PROTOCOL answers with version 0.
 	root := t.TempDir()
@@ -73,11 +73,11 @@ func TestSSHRefused(t *testing.T) {
 	port := base[strings.LastIndexByte(base, ':')+1:]
 	t.Setenv("GIT_SSH_COMMAND", good+" -p "+port)
 	if _, err := openRemote(t, "127.0.0.1:"+root+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrNoV2) {
-		t.Errorf("protocol 0 over ssh: %v", err)
+		t.Errorf("protocol version 0 over ssh: got %v", err)
 	}
 }
 
-// A partial clone takes a ref to what its promisor gave it. git's receive-pack hangs there when it is asked for a side band.
+// A partial clone accepts a push of a ref to objects from its promisor. With a side band, git's receive-pack would hang there.
 func TestPushToPartialClone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	fx := makeRepo(t, dir, object.SHA1)
@@ -87,6 +87,6 @@ func TestPushToPartialClone(t *testing.T) {
 	results, err := push(t, openRemote(t, clone, Options{}), PushRequest{Updates: []RefUpdate{{Name: "refs/heads/new", New: fx.head}}})
 	wantKinds(t, results, err, done)
 	if got := refOf(t, clone, "refs/heads/new"); got != fx.head.String() {
-		t.Errorf("the ref is %q", got)
+		t.Errorf("ref after the push: got %q", got)
 	}
 }

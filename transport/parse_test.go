@@ -39,18 +39,18 @@ func TestPackets(t *testing.T) {
 			}
 		}
 		if _, _, err := p.line(); err != io.ErrUnexpectedEOF {
-			t.Errorf("%s: one byte more: %v", name, err)
+			t.Errorf("%s: packet that is too long by one byte: got %v", name, err)
 		}
 	}
 	for in, want := range map[string]error{"": io.EOF, "00": io.ErrUnexpectedEOF, "0008abc": io.ErrUnexpectedEOF, "0008": io.ErrUnexpectedEOF,
 		"0003": errProtocol, "fff1": errProtocol, "00g0": errProtocol, "-001": errProtocol} {
 		if _, _, err := reader(in).line(); !errors.Is(err, want) {
-			t.Errorf("%q: %v, want %v", in, err, want)
+			t.Errorf("packet %q: got %v, want %v", in, err, want)
 		}
 	}
 	var said remoteError
 	if _, _, err := reader(packets("ERR no\x07")).line(); !errors.As(err, &said) || said.text != "no?" {
-		t.Errorf("ERR packet: %v", err)
+		t.Errorf("ERR packet: got %v", err)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRefLines(t *testing.T) {
 			t.Errorf("refname.Valid(%q) = %v", name, !want)
 		}
 	}
-	// Names git would not accept are left out, and so is what was not asked for.
+	// Names that git would not accept are left out, and so are refs that were not requested.
 	got, err := parseRefs(reader(packets(hexA+" refs/heads/../x", hexA+" refs/heads/x", hexB+" refs/tags/x")+"0000"), object.SHA1, []string{"refs/heads/"})
 	if want := []Ref{{Name: "refs/heads/x", ID: idA}}; err != nil || !reflect.DeepEqual(got.List, want) {
 		t.Errorf("parseRefs = %+v, %v", got, err)
@@ -117,7 +117,7 @@ func TestFetchSections(t *testing.T) {
 	}
 }
 
-// packOf makes a pack reader of what a server sends.
+// packOf returns a pack reader for the bytes of a server's response.
 func packOf(r io.Reader) *pack {
 	a := &answer{pktReader: newPktReader(r), keep: func() {}, drop: func() {}}
 	return &pack{a: a, remote: &Remote{endpoint: &endpoint.URL{Display: "x"}}}
@@ -144,7 +144,7 @@ func TestPackPieces(t *testing.T) {
 		in := append(sideBand(nil, data, size), "0000"...)
 		for name, r := range map[string]io.Reader{"whole": bytes.NewReader(in), "halves": iotest.HalfReader(bytes.NewReader(in)), "bytes": iotest.OneByteReader(bytes.NewReader(in))} {
 			if err := iotest.TestReader(packOf(r), data); err != nil {
-				t.Errorf("packets of %d, %s: %v", size, name, err)
+				t.Errorf("packets of %d bytes, %s: got %v", size, name, err)
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func TestPackAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}); n != 0 {
-		t.Errorf("a Read allocates %v times", n)
+		t.Errorf("allocations of a Read: got %v", n)
 	}
 }
 
@@ -189,10 +189,10 @@ func FuzzCapabilities(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		c, err := parseCapabilities(newPktReader(bytes.NewReader(in)))
 		if err == nil && strings.ContainsFunc(c.Agent, func(r rune) bool { return r < ' ' }) {
-			t.Errorf("agent %q", c.Agent)
+			t.Errorf("parsed agent: got %q", c.Agent)
 		}
 		if err == nil && !bytes.Contains(in, []byte("version 2")) {
-			t.Error("no version 2")
+			t.Error("version 2 was not recognized")
 		}
 	})
 }
@@ -223,7 +223,7 @@ func FuzzFetchSections(f *testing.F) {
 			return
 		}
 		if n, err := io.Copy(io.Discard, p); n > int64(len(in)) || err == nil && !bytes.Contains(in, []byte("0000")) {
-			t.Errorf("%d bytes, %v", n, err)
+			t.Errorf("read %d bytes, %v", n, err)
 		}
 	})
 }
@@ -238,7 +238,7 @@ func FuzzObjectInfo(f *testing.F) {
 		}
 		for _, n := range sizes {
 			if n < -1 {
-				t.Errorf("size %d", n)
+				t.Errorf("parsed size: got %d", n)
 			}
 		}
 	})

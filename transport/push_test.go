@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// packing gives what writes a pack of the objects that rev-list finds in a repository.
+// packing returns a function that writes a pack of the objects that rev-list lists in a repository.
 func packing(dir string, revs ...string) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		cmd := exec.CommandContext(ctx, "git", "pack-objects", "--revs", "--stdout", "-q")
@@ -28,7 +28,7 @@ func packing(dir string, revs ...string) func(context.Context, io.Writer) error 
 	}
 }
 
-// push opens and sends.
+// push opens a push and sends it.
 func push(t testing.TB, r *Remote, req PushRequest) ([]error, error) {
 	t.Helper()
 	p, err := r.OpenPush(t.Context(), nil)
@@ -57,10 +57,10 @@ const done = RejectKind(255)
 func wantKinds(t *testing.T, results []error, err error, want ...RejectKind) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("push: %v", err)
+		t.Fatalf("push failed: %v", err)
 	}
 	if got := kinds(results); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Fatalf("updates came to %v (%v), want %v", got, results, want)
+		t.Fatalf("results of the updates: got %v (%v), want %v", got, results, want)
 	}
 }
 
@@ -72,7 +72,7 @@ func refOf(t testing.TB, dir, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// eachWay runs a test over every way to reach a repository that can be pushed to.
+// eachWay runs a test with every transport to a repository that accepts pushes.
 func eachWay(t *testing.T, f object.Format, run func(t *testing.T, dir string, r *Remote)) {
 	fresh := func(t *testing.T) (root, dir string) {
 		root = t.TempDir()
@@ -104,19 +104,19 @@ func TestPush(t *testing.T) {
 		fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), f)
 		t.Run(f.String(), func(t *testing.T) {
 			eachWay(t, f, func(t *testing.T, dir string, r *Remote) {
-				// Into an empty repository, several refs at once, more than fits into one piece.
+				// Push several refs into an empty repository, with more data than fits into one packet.
 				results, err := push(t, r, PushRequest{
 					Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.first}, {Name: "refs/afs/x/y", New: fx.first}},
 					Pack:    packing(fx.dir, fx.first.String()), Atomic: true,
 				})
 				wantKinds(t, results, err, done, done)
-				// What the server has is told, and only what was asked for.
+				// The refs of the server are reported, but only those that were requested.
 				p, err := r.OpenPush(t.Context(), []string{"refs/heads/"})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if len(p.Refs) != 1 || p.Refs[0] != (Ref{Name: "refs/heads/main", ID: fx.first}) || p.Format != f || !p.Atomic || !p.Delete {
-					t.Errorf("server tells of %+v", p.Receiver)
+					t.Errorf("refs that the server reported: got %+v", p.Receiver)
 				}
 				results, err = p.Send(t.Context(), PushRequest{
 					Updates: []RefUpdate{{Name: "refs/heads/main", Old: fx.first, New: fx.head}, {Name: "refs/tags/v1", New: fx.tag}},
@@ -135,20 +135,20 @@ func TestPush(t *testing.T) {
 					{Name: "refs/heads/new", New: fx.head},
 				}})
 				if err != nil || len(results) != 4 || results[1] == nil || results[2] == nil || results[3] != nil {
-					t.Fatalf("updates from what is not there: %v, %v", results, err)
+					t.Fatalf("updates with wrong old values: got %v, %v", results, err)
 				}
 				if got := refOf(t, dir, "refs/heads/main"); got != fx.head.String() {
-					t.Errorf("main became %s", got)
+					t.Errorf("main after the refused push: got %s", got)
 				}
-				// All or none.
+				// An atomic push updates all refs or none.
 				results, err = push(t, r, PushRequest{Atomic: true, Updates: []RefUpdate{
 					{Name: "refs/heads/new", Old: fx.head, New: fx.first},
 					{Name: "refs/afs/x/y", Old: fx.head, New: fx.head},
 				}})
 				if err != nil || results[0] == nil || results[1] == nil || refOf(t, dir, "refs/heads/new") != fx.head.String() {
-					t.Errorf("half of an atomic push: %v, %v", results, err)
+					t.Errorf("atomic push with a wrong old value: got %v, %v", results, err)
 				}
-				// Rewritten, and removed.
+				// Rewrite a branch, and remove one.
 				results, err = push(t, r, PushRequest{Updates: []RefUpdate{
 					{Name: "refs/heads/new", Old: fx.head, New: fx.first},
 					{Name: "refs/afs/x/y", Old: fx.first},
@@ -157,7 +157,7 @@ func TestPush(t *testing.T) {
 				results, err = push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/tags/v1", Old: fx.tag}}})
 				wantKinds(t, results, err, done)
 				if refOf(t, dir, "refs/tags/v1")+refOf(t, dir, "refs/afs/x/y") != "" || refOf(t, dir, "refs/heads/new") != fx.first.String() {
-					t.Error("what was to go is there")
+					t.Error("the removed branch still exists")
 				}
 			})
 		})
@@ -182,18 +182,18 @@ func TestPushIsRefused(t *testing.T) {
 		results, err := push(t, r, all)
 		wantKinds(t, results, err, RejectHook, RejectHook)
 		if !strings.Contains(results[0].Error(), "nobody may") {
-			t.Errorf("the hook's words are lost: %v", results[0])
+			t.Errorf("the error does not contain the hook's message: %v", results[0])
 		}
 		remove()
-		// Objects are missing: a commit without its parent's.
+		// Objects are missing: the pack has a commit without the objects of its parent.
 		lacking := all
 		lacking.Pack = packing(fx.dir, fx.head.String(), "^"+fx.first.String())
 		results, err = push(t, r, lacking)
 		wantKinds(t, results, err, RejectMissing, RejectMissing)
-		// There is no room.
+		// The server's disk is full.
 		git(t, dir, "", "config", "receive.maxInputSize", "1000")
 		results, err = push(t, r, all)
-		if err == nil { // or the server hangs up: it does not read to the end
+		if err == nil { // otherwise the server hangs up without reading the pack to its end
 			wantKinds(t, results, err, RejectUnpack, RejectUnpack)
 		}
 		git(t, dir, "", "config", "--unset", "receive.maxInputSize")
@@ -212,7 +212,7 @@ func TestPushIsRefused(t *testing.T) {
 	})
 }
 
-// A pack that is not whole changes nothing, and why it is not is what is told.
+// An incomplete pack changes nothing, and Send returns the error of the function that writes the pack.
 func TestPushWithoutEnd(t *testing.T) {
 	fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), object.SHA1)
 	broken := errors.New("disk is on fire")
@@ -232,13 +232,13 @@ func TestPushWithoutEnd(t *testing.T) {
 				},
 			})
 			if !errors.Is(err, broken) {
-				t.Errorf("a pack that fails after %d bytes: %v", n, err)
+				t.Errorf("a pack that fails after %d bytes: got %v", n, err)
 			}
 			if got := refOf(t, dir, "refs/heads/main"); got != "" {
-				t.Fatalf("main became %s", got)
+				t.Fatalf("main after the refused push: got %s", got)
 			}
 		}
-		// Who is told to stop does.
+		// A cancelled push returns at once.
 		ctx, cancel := context.WithCancel(t.Context())
 		p, err := r.OpenPush(ctx, nil)
 		if err != nil {
@@ -252,7 +252,7 @@ func TestPushWithoutEnd(t *testing.T) {
 			return ctx.Err()
 		}})
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("a push that was ended: %v", err)
+			t.Errorf("a cancelled push: got %v", err)
 		}
 		results, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: packing(fx.dir, fx.head.String())})
 		wantKinds(t, results, err, done)
@@ -285,7 +285,7 @@ func TestPushWithToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The token is replaced while the push is open: the pack is made again.
+	// The token is replaced while the push is open, so the pack is written a second time.
 	good = "new"
 	write("new")
 	results, err := p.Send(t.Context(), PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: packing(fx.dir, fx.head.String())})
@@ -293,22 +293,22 @@ func TestPushWithToken(t *testing.T) {
 	p.Close()
 	good = "revoked"
 	if _, err := r.OpenPush(t.Context(), nil); !errors.Is(err, ErrAuth) {
-		t.Errorf("with a revoked token: %v", err)
+		t.Errorf("push with a revoked token: got %v", err)
 	}
 	s.wrap = nil
 	git(t, filepath.Join(root, "r"), "", "config", "http.receivepack", "false")
 	if _, err := r.OpenPush(t.Context(), nil); !errors.Is(err, ErrForbidden) {
-		t.Errorf("where pushing is off: %v", err)
+		t.Errorf("push to a server that refuses pushes: got %v", err)
 	}
 	if _, err := openRemote(t, s.URL+"/none", Options{}).OpenPush(t.Context(), nil); !errors.Is(err, ErrNotFound) {
-		t.Errorf("where nothing is: %v", err)
+		t.Errorf("push to a missing repository: got %v", err)
 	}
 	if _, err := openRemote(t, filepath.Join(root, "none"), Options{}).OpenPush(t.Context(), nil); !errors.Is(err, ErrNotFound) {
-		t.Errorf("where nothing is, here: %v", err)
+		t.Errorf("push to a missing local repository: got %v", err)
 	}
 }
 
-// A server that is silent for too long is given up; one that thinks while it says so is not.
+// The client gives up a server that is silent for too long, but not one that sends keepalive packets.
 func TestPushStalls(t *testing.T) {
 	fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), object.SHA1)
 	root := t.TempDir()
@@ -323,12 +323,12 @@ func TestPushStalls(t *testing.T) {
 		r := openRemote(t, url, Options{Stall: 100 * time.Millisecond})
 		_, err := push(t, r, PushRequest{Updates: []RefUpdate{{Name: "refs/heads/main", New: fx.head}}, Pack: packing(fx.dir, fx.head.String())})
 		if !errors.Is(err, ErrStalled) {
-			t.Errorf("%s: hook that sleeps: %v", url, err)
+			t.Errorf("%s: push with a hook that sleeps: got %v", url, err)
 		}
 	}
 }
 
-// A server with many refs is asked for all of them once.
+// A server with many refs is asked for all refs only once.
 func TestPushToManyRefs(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
@@ -350,11 +350,11 @@ func TestPushToManyRefs(t *testing.T) {
 			case strings.HasPrefix(ref.Name, "refs/heads/b7"):
 				n++
 			case !strings.HasPrefix(ref.Name, "refs/afs/"):
-				t.Errorf("was told of %s", ref.Name)
+				t.Errorf("unexpected ref %s was reported", ref.Name)
 			}
 		}
 		if n != 11 {
-			t.Errorf("round %d: %d refs", i, n)
+			t.Errorf("round %d: got %d refs", i, n)
 		}
 		results, err := p.Send(t.Context(), PushRequest{Updates: []RefUpdate{{Name: fmt.Sprintf("refs/afs/%d", i), New: fx.first}}})
 		wantKinds(t, results, err, done)
@@ -367,7 +367,7 @@ func TestPushToManyRefs(t *testing.T) {
 		}
 	}
 	if gets != 2 {
-		t.Errorf("%d advertisements, want one of each service:\n%s", gets, strings.Join(s.requests(), "\n"))
+		t.Errorf("got %d advertisements, want one of each service:\n%s", gets, strings.Join(s.requests(), "\n"))
 	}
 }
 
@@ -402,7 +402,7 @@ func TestReceiverWords(t *testing.T) {
 			got += "]"
 		}
 		if got != want {
-			t.Errorf("%q: %s (%v), want %s", text, got, err, want)
+			t.Errorf("report line %q: got %s (%v), want %s", text, got, err, want)
 		}
 	}
 }
@@ -414,7 +414,7 @@ func FuzzReceiver(f *testing.F) {
 		about, err := parseReceiver(newPktReader(bytes.NewReader(text)), nil)
 		for _, r := range about.Refs {
 			if err == nil && (!refname.Valid(r.Name) || r.ID.IsZero()) {
-				t.Errorf("read %+v", r)
+				t.Errorf("parsed report: got %+v", r)
 			}
 		}
 	})
@@ -428,7 +428,7 @@ func FuzzReport(f *testing.F) {
 		p := &Push{Receiver: Receiver{sideBand: band}}
 		results, err := p.report(newPktReader(bytes.NewReader(text)), []RefUpdate{{Name: "refs/heads/a", New: object.MustID(strings.Repeat("1", 40))}})
 		if err == nil && len(results) != 1 {
-			t.Errorf("%d results", len(results))
+			t.Errorf("got %d results", len(results))
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Who was told of a ref moves it, over HTTP with nothing but that request, and not if somebody else was quicker.
+// A client that knows the value of a ref can move it, over HTTP with a single request, but not if another client has moved it since.
 func TestPushOfWhatWasTold(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		fx := makeRepo(t, filepath.Join(t.TempDir(), "from"), f)
@@ -26,7 +26,7 @@ func TestPushOfWhatWasTold(t *testing.T) {
 						t.Fatal(err)
 					}
 					if len(p.Refs) != 1 || p.Refs[0].Name != "refs/afs/x" || p.Format != f {
-						t.Errorf("told of %+v", p.Receiver)
+						t.Errorf("refs that the server reported: got %+v", p.Receiver)
 					}
 					results, err = p.Send(t.Context(), PushRequest{
 						Updates: []RefUpdate{{Name: "refs/afs/x", Old: fx.first, New: fx.head}}, Pack: packing(fx.dir, fx.head.String(), "^"+fx.first.String()),
@@ -34,10 +34,10 @@ func TestPushOfWhatWasTold(t *testing.T) {
 					p.Close()
 					wantKinds(t, results, err, want)
 					if got := refOf(t, dir, "refs/afs/x"); got != fx.head.String() {
-						t.Errorf("it is %s, want %s", got, fx.head)
+						t.Errorf("ref after the refused push: got %s, want %s", got, fx.head)
 					}
 					if now := r.Stats(); now.Requests-before.Requests != 1 {
-						t.Errorf("%d requests", now.Requests-before.Requests)
+						t.Errorf("requests of the push: got %d", now.Requests-before.Requests)
 					}
 				}
 			})

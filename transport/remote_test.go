@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// forEachCarrier runs a test over every way to reach the same directory of repositories.
+// forEachCarrier runs a test with every transport to the same directory of repositories.
 func forEachCarrier(t *testing.T, root string, test func(t *testing.T, base string)) {
 	t.Run("http", func(t *testing.T) { test(t, serveWeb(t, root, false).URL) })
 	t.Run("file", func(t *testing.T) { test(t, "file://"+root) })
@@ -100,7 +100,7 @@ func testFetch(t *testing.T, r *Remote, fx fixture) {
 		t.Errorf("shallow = %v, want %v", res.Shallow, fx.head)
 	}
 	if ids := unpack(t, fx.format, res.Pack); len(ids) != 3 || !ids[fx.head] { // commit and two trees
-		t.Errorf("blobless fetch of depth 1 brought %d objects", len(ids))
+		t.Errorf("blobless fetch of depth 1 fetched %d objects", len(ids))
 	}
 	wants := make([]object.ID, 0, len(fx.blobs))
 	for _, id := range fx.blobs {
@@ -112,11 +112,11 @@ func testFetch(t *testing.T, r *Remote, fx fixture) {
 	}
 	ids := unpack(t, fx.format, res.Pack)
 	if len(ids) != len(wants) {
-		t.Errorf("%d wants brought %d objects", len(wants), len(ids))
+		t.Errorf("%d wants fetched %d objects", len(wants), len(ids))
 	}
 	for _, id := range wants {
 		if !ids[id] {
-			t.Errorf("wanted %s did not come", id)
+			t.Errorf("wanted object %s was not fetched", id)
 		}
 	}
 	if n, err := res.Pack.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -135,7 +135,7 @@ func testNotOurRef(t *testing.T, r *Remote, fx fixture) {
 	_, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.head, no}})
 	var refused NotOurRef
 	if !errors.As(err, &refused) || refused.ID != no {
-		t.Errorf("Fetch of an unknown id: %v", err)
+		t.Errorf("Fetch of an unknown id: got %v", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func testEarlyClose(t *testing.T, r *Remote, fx fixture) {
 		t.Error("a pack closed early reads to its end")
 	}
 	if _, err := r.Refs(t.Context(), nil); err != nil {
-		t.Errorf("after an early close: %v", err)
+		t.Errorf("fetch after an early close: %v", err)
 	}
 }
 
@@ -174,12 +174,12 @@ func testCancel(t *testing.T, r *Remote, fx fixture) {
 	}
 	defer res.Pack.Close()
 	cancel(cause)
-	// What was buffered may still be read.
+	// Buffered bytes may still be read.
 	if _, err := io.Copy(io.Discard, res.Pack); err != nil && !errors.Is(err, cause) && !errors.Is(err, context.Canceled) {
-		t.Errorf("Read after cancel: %v", err)
+		t.Errorf("Read after cancel: got %v", err)
 	}
 	if _, err := r.Fetch(ctx, FetchRequest{Wants: []object.ID{fx.head}}); !errors.Is(err, cause) {
-		t.Errorf("Fetch after cancel: %v", err)
+		t.Errorf("Fetch after cancel: got %v", err)
 	}
 }
 
@@ -196,7 +196,7 @@ func testConcurrent(t *testing.T, r *Remote, fx fixture) {
 				}
 				n, err := io.Copy(io.Discard, res.Pack)
 				if err != nil || n < 32 {
-					t.Errorf("pack of %d bytes, %v", n, err)
+					t.Errorf("read the pack: got %d bytes, %v", n, err)
 				}
 				res.Pack.Close()
 			}
@@ -205,7 +205,7 @@ func testConcurrent(t *testing.T, r *Remote, fx fixture) {
 	wg.Wait()
 	after := r.Stats()
 	if n := after.Requests - before.Requests; n != 9 {
-		t.Errorf("9 fetches made %d requests", n)
+		t.Errorf("9 fetches sent %d requests", n)
 	}
 	if n := after.Connections - before.Connections; n > 3 {
 		t.Errorf("3 fetches at once opened %d connections", n)
@@ -234,22 +234,22 @@ func TestKeptLane(t *testing.T) {
 			res.Pack.Close()
 		}
 		if s := r.Stats(); s.Connections != 1 || s.Requests > 4 {
-			t.Errorf("capabilities, refs and two fetches: %+v, want one connection", s)
+			t.Errorf("statistics after capabilities, refs and two fetches: got %+v, want one connection", s)
 		}
 		l, ok := r.carrier.(*lanes)
 		if !ok {
 			return
 		}
-		l.idle[0].conn.abort() // as if it had died
+		l.idle[0].conn.abort() // as if the connection had broken
 		if _, err := r.ObjectInfo(t.Context(), []object.ID{fx.head}); err != nil {
-			t.Errorf("kept connection that died: %v", err)
+			t.Errorf("fetch with a broken kept connection: %v", err)
 		}
 		if s := r.Stats(); s.Connections != 2 {
 			t.Errorf("Connections = %d, want 2", s.Connections)
 		}
 		l.expire(l.idle[0])
 		if _, err := r.ObjectInfo(t.Context(), []object.ID{fx.head}); err != nil || len(l.idle) != 1 {
-			t.Errorf("after expiry: %v, %d idle", err, len(l.idle))
+			t.Errorf("fetch after the expiry of kept connections: got %v, %d idle connections", err, len(l.idle))
 		}
 	})
 }
@@ -270,15 +270,15 @@ func TestCloseEndsExchanges(t *testing.T) {
 			t.Errorf("Close took %v", d)
 		}
 		if _, err := io.Copy(io.Discard, res.Pack); err != nil && !errors.Is(err, errClosed) {
-			t.Errorf("Read after Close: %v", err)
+			t.Errorf("Read after Close: got %v", err)
 		}
 		if _, err := r.Refs(t.Context(), nil); !errors.Is(err, errClosed) {
-			t.Errorf("Refs after Close: %v", err)
+			t.Errorf("Refs after Close: got %v", err)
 		}
 	})
 }
 
-// A kept connection must not answer from what its process remembers.
+// A kept connection must see changes of the repository, although the server process may have cached refs and objects.
 func TestRefsAreFresh(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
@@ -293,18 +293,18 @@ func TestRefsAreFresh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !id.IsZero() { // an object that was not there when the connection was opened
+			if !id.IsZero() { // an object that did not exist when the connection was opened
 				blob := object.MustID(git(t, fx.dir, name+id.String(), "hash-object", "-w", "--stdin"))
 				res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{blob}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if !unpack(t, fx.format, res.Pack)[blob] {
-					t.Errorf("new object %s did not come", blob)
+					t.Errorf("new object %s was not fetched", blob)
 				}
 			}
 			if len(refs.List) != min(n, 1) || n > 0 && refs.List[0].ID != id {
-				t.Errorf("listing %d: %+v, want %v", n, refs.List, id)
+				t.Errorf("listing %d: got %+v, want %v", n, refs.List, id)
 			}
 		}
 	})

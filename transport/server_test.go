@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Neither the user's nor the machine's git configuration may have a say.
+	// Ignore the git configuration of the user and of the machine.
 	home, err := os.MkdirTemp("", "transport-home")
 	if err != nil {
 		panic(err)
@@ -60,7 +60,7 @@ func git(t testing.TB, dir string, stdin string, args ...string) string {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("git %v: %v\n%s", args, err, stderr.String())
+		t.Fatalf("git %v failed: %v\n%s", args, err, stderr.String())
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -106,12 +106,12 @@ func makeRepo(t testing.TB, dir string, f object.Format) fixture {
 	return fx
 }
 
-// webServer is git http-backend with a handler before it that tests may change.
+// webServer is git http-backend behind a handler that tests may replace.
 type webServer struct {
 	*httptest.Server
 	mu    sync.Mutex
 	log   []string        // "METHOD path"
-	peers map[string]bool // client addresses: one a connection
+	peers map[string]bool // client addresses, one per connection
 	// Connections, with and without requests.
 	accepted, gone int
 	wrap           func(http.ResponseWriter, *http.Request, http.Handler)
@@ -129,7 +129,7 @@ func (s *webServer) connections() int {
 	return len(s.peers)
 }
 
-// accepts counts the connections there were and those there are, whether or not they carried a request.
+// accepts returns the number of accepted connections and of open ones, with and without requests.
 func (s *webServer) accepts() (all, open int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func openRemote(t testing.TB, url string, o Options) *Remote {
 	return r
 }
 
-// freePort is a loopback port that was free a moment ago.
+// freePort returns a loopback port that was free a moment ago.
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -238,7 +238,7 @@ func startServer(t testing.TB, port string, cmd *exec.Cmd) {
 		case <-gone:
 			t.Fatalf("%v ended: %s", cmd.Args, out.String())
 		case <-ctx.Done():
-			t.Fatalf("%v does not listen: %v", cmd.Args, err)
+			t.Fatalf("%v did not start to listen: %v", cmd.Args, err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -249,26 +249,26 @@ func serveGitDaemon(t testing.TB, root string) string {
 	out, _ := exec.Command("git", "--exec-path").Output()
 	path := filepath.Join(strings.TrimSpace(string(out)), "git-daemon")
 	if _, err := os.Stat(path); err != nil {
-		t.Skip("no git daemon here")
+		t.Skip("git daemon is not installed")
 	}
 	port := freePort(t)
 	startServer(t, port, exec.Command(path, "--export-all", "--reuseaddr", "--listen=127.0.0.1", "--port="+port, "--base-path="+root, root))
 	return "git://127.0.0.1:" + port
 }
 
-// serveSSH runs a real sshd with keys of its own and returns the base URL; GIT_SSH_COMMAND is set for the test.
+// serveSSH runs a real sshd with new keys and returns the base URL. It sets GIT_SSH_COMMAND for the test.
 func serveSSH(t *testing.T) string {
 	t.Helper()
 	sshd, err := exec.LookPath("sshd")
 	if err != nil {
 		if sshd = "/usr/sbin/sshd"; exec.Command(sshd, "-V").Run() != nil {
 			if _, err := os.Stat(sshd); err != nil {
-				t.Skip("no sshd here")
+				t.Skip("sshd is not installed")
 			}
 		}
 	}
 	if os.Geteuid() == 0 {
-		os.MkdirAll("/run/sshd", 0o755) // sshd insists on it when root
+		os.MkdirAll("/run/sshd", 0o755) // sshd requires the directory if it runs as root
 	}
 	dir, port := t.TempDir(), freePort(t)
 	for _, key := range []string{"host", "user"} {
@@ -285,7 +285,7 @@ func serveSSH(t *testing.T) string {
 	return "ssh://127.0.0.1:" + port
 }
 
-// unpack has git index the pack in a new repository and returns the ids that came.
+// unpack indexes the pack with git in a new repository and returns the ids of its objects.
 func unpack(t testing.TB, f object.Format, p io.ReadCloser) map[object.ID]bool {
 	t.Helper()
 	defer p.Close()
@@ -304,7 +304,7 @@ func unpack(t testing.TB, f object.Format, p io.ReadCloser) map[object.ID]bool {
 	return ids
 }
 
-// forwardProxy is an HTTP proxy that sends whatever it is asked for to target.
+// forwardProxy is an HTTP proxy that sends all requests to target.
 type forwardProxy struct {
 	server *httptest.Server
 	mu     sync.Mutex

@@ -45,7 +45,7 @@ func TestRetryAfter(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-7": 0, "x": 0, "99999999999999": 0, "999999999": maxRetryWait,
 		"Thu, 02 Jan 2020 03:04:35 GMT": 30 * time.Second, "Thu, 02 Jan 2020 03:04:00 GMT": 0} {
 		if got := retryAfter(value, now); got != want {
-			t.Errorf("%q: %v, want %v", value, got, want)
+			t.Errorf("Retry-After %q: got %v, want %v", value, got, want)
 		}
 	}
 }
@@ -53,16 +53,16 @@ func TestRetryAfter(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	for n := range 70 {
 		if d := backoff(n, 0); d < backoffFirst/2 || d > backoffMost {
-			t.Errorf("attempt %d waits %v", n, d)
+			t.Errorf("wait before attempt %d: got %v", n, d)
 		}
 	}
 	if d := backoff(0, time.Minute); d < time.Minute {
-		t.Errorf("asked for a minute, waits %v", d)
+		t.Errorf("wait for Retry-After of a minute: got %v", d)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if fits(ctx, 2*time.Minute) || !fits(ctx, time.Second) || fits(context.Background(), waitMost+1) {
-		t.Error("fits")
+		t.Error("fits is wrong for a wait within the deadline, beyond it, or longer than waitMost")
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// met is a remote that knows its server and has one connection to it.
+// met returns a Remote that has read the server's capabilities and has one connection.
 func met(t *testing.T, url string) *Remote {
 	t.Helper()
 	r := openRemote(t, url, Options{})
@@ -33,7 +33,7 @@ func met(t *testing.T, url string) *Remote {
 	return r
 }
 
-// hold begins a fetch and leaves its answer unread until the end of the test: its connection is in use.
+// hold starts a fetch and leaves its response unread until the end of the test, so that its connection stays in use.
 func hold(t *testing.T, r *Remote, fx fixture) {
 	t.Helper()
 	res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.blobs["noise"]}})
@@ -43,7 +43,7 @@ func hold(t *testing.T, r *Remote, fx fixture) {
 	t.Cleanup(func() { res.Pack.Close() })
 }
 
-// readFile fetches one small blob as a whole.
+// readFile fetches one small blob completely.
 func readFile(t *testing.T, r *Remote, fx fixture) error {
 	t.Helper()
 	res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.blobs["dir/file1"]}})
@@ -56,12 +56,12 @@ func readFile(t *testing.T, r *Remote, fx fixture) error {
 
 func dialerOf(r *Remote) *webDialer { return r.carrier.(*web).dialer }
 
-// ready is the spare connection once it is open.
+// ready waits until the spare connection is open, and returns it.
 func ready(t *testing.T, r *Remote) net.Conn {
 	t.Helper()
 	d := dialerOf(r)
 	var c net.Conn
-	await.Until(t, "the spare is open", func() bool {
+	await.Until(t, "the spare connection is open", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.ahead != nil {
@@ -79,7 +79,7 @@ func TestSpareIsTaken(t *testing.T) {
 		r := openRemote(t, base+"/r", Options{})
 		r.OpenSpare()
 		if n := r.Stats().Connections; n != 0 {
-			t.Errorf("%d connections before the first command", n)
+			t.Errorf("connections before the first command: got %d", n)
 		}
 		if _, err := r.Capabilities(t.Context()); err != nil {
 			t.Fatal(err)
@@ -95,16 +95,16 @@ func TestSpareIsTaken(t *testing.T) {
 		hold(t, r, fx)
 		after := r.Stats()
 		if after.Connections != 2 || after.Requests != before.Requests+3 || after.RoundTrips != after.Requests+2 {
-			t.Errorf("from %+v to %+v: one connection and one spare were enough", before, after)
+			t.Errorf("statistics changed from %+v to %+v, want one connection and one spare", before, after)
 		}
-		// It is gone now: the next in need opens a connection, and none was opened ahead.
+		// The spare is used up: the next command opens a connection, and none was opened ahead.
 		if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 3 {
-			t.Errorf("without a spare: %v, %+v", err, r.Stats())
+			t.Errorf("fetch without a spare: got %v, %+v", err, r.Stats())
 		}
 	})
 }
 
-// Over a long way, who needs a connection while the spare is still on its way waits for that one.
+// With a long round-trip time, a command that needs a connection while the spare is being opened waits for the spare.
 func TestSpareSavesTheWay(t *testing.T) {
 	root := t.TempDir()
 	fx := makeRepo(t, filepath.Join(root, "r.git"), object.SHA1)
@@ -118,18 +118,18 @@ func TestSpareSavesTheWay(t *testing.T) {
 			r := met(t, s.URL(fx.dir))
 			defer r.Close()
 			r.OpenSpare()
-			hold(t, r, fx) // by its answer the spare has long arrived
+			hold(t, r, fx) // when its response arrives, the spare has been open for long
 			before := s.Log().Connections()
 			if err := readFile(t, r, fx); err != nil {
 				t.Fatal(err)
 			}
 			if n := s.Log().Connections(); before != 2 || n != 2 || r.Stats().Connections != 2 {
-				t.Errorf("%d connections before the second fetch, %d after; %+v", before, n, r.Stats())
+				t.Errorf("connections: got %d before the second fetch, %d after; statistics %+v", before, n, r.Stats())
 			}
 			hold(t, r, fx)
 			r.OpenSpare()
 			if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 3 {
-				t.Errorf("in need at once: %v, %+v", err, r.Stats())
+				t.Errorf("fetch while the spare is being opened: got %v, %+v", err, r.Stats())
 			}
 		})
 	}
@@ -141,31 +141,31 @@ func TestSpareDiesUnused(t *testing.T) {
 	r.OpenSpare()
 	c := ready(t, r)
 	s.CloseClientConnections()
-	await.Until(t, "its end is seen", func() bool { return !alive(c) })
+	await.Until(t, "the client notices the end of the connection", func() bool { return !alive(c) })
 	if err := readFile(t, r, fx); err != nil || r.Stats().LastError != "" {
-		t.Errorf("after the server closed the spare: %v, %+v", err, r.Stats())
+		t.Errorf("fetch after the server closed the spare: got %v, %+v", err, r.Stats())
 	}
-	// A dead spare is no reason not to open one.
+	// A closed spare does not prevent that another spare is opened.
 	r.OpenSpare()
 	c = ready(t, r)
 	s.CloseClientConnections()
-	await.Until(t, "its end is seen", func() bool { return !alive(c) })
+	await.Until(t, "the client notices the end of the connection", func() bool { return !alive(c) })
 	before := r.Stats().Connections
 	r.OpenSpare()
 	if fresh := ready(t, r); fresh == c || !alive(fresh) || r.Stats().Connections != before+1 {
-		t.Error("the dead spare was not replaced")
+		t.Error("the closed spare was not replaced")
 	}
 }
 
-// A server may hang up just when the spare is put to use.
+// A server may close the spare just when it is used.
 func TestSpareDiesInUse(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		said   string // before it hangs up
+		said   string // response before the server hangs up
 		times  int
 		fails  bool
 		asked  int64
-		opened int64 // by the request
+		opened int64 // number of connections that the request opens
 	}{
 		{"once", "", 1, false, 2, 1},
 		{"always", "", 2, true, 2, 1},
@@ -194,11 +194,11 @@ func TestSpareDiesInUse(t *testing.T) {
 			before := r.Stats()
 			err := readFile(t, r, fx)
 			if (err != nil) != c.fails || c.fails && !errors.Is(err, ErrUnreachable) {
-				t.Errorf("fetch: %v", err)
+				t.Errorf("fetch failed: %v", err)
 			}
 			after := r.Stats()
 			if asked, opened := after.Requests-before.Requests, after.Connections-before.Connections; asked != c.asked || opened != c.opened {
-				t.Errorf("%d requests and %d new connections, want %d and %d", asked, opened, c.asked, c.opened)
+				t.Errorf("got %d requests and %d new connections, want %d and %d", asked, opened, c.asked, c.opened)
 			}
 		})
 	}
@@ -213,9 +213,9 @@ func TestOldSpareIsClosed(t *testing.T) {
 	d.age = time.Millisecond
 	d.mu.Unlock()
 	r.OpenSpare()
-	await.Until(t, "the server sees the spare closed", func() bool { all, open := s.accepts(); return all == 2 && open == 1 })
+	await.Until(t, "the server notices that the spare was closed", func() bool { all, open := s.accepts(); return all == 2 && open == 1 })
 	if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 3 {
-		t.Errorf("after the spare grew old: %v, %+v", err, r.Stats())
+		t.Errorf("fetch after the spare expired: got %v, %+v", err, r.Stats())
 	}
 }
 
@@ -225,13 +225,13 @@ func TestSpareCannotBeOpened(t *testing.T) {
 	s.Listener.Close()
 	r.OpenSpare()
 	d := dialerOf(r)
-	await.Until(t, "the attempt is over", func() bool {
+	await.Until(t, "the attempt to open a spare has ended", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.ahead == nil
 	})
 	if err := readFile(t, r, fx); err != nil {
-		t.Errorf("on the kept connection: %v", err)
+		t.Errorf("fetch on the kept connection: %v", err)
 	}
 	if got := r.Stats(); got.Connections != 1 || got.LastError != "" {
 		t.Errorf("Stats = %+v", got)
@@ -252,17 +252,17 @@ func TestSpareWithTLS(t *testing.T) {
 	r.OpenSpare()
 	c := ready(t, r)
 	if state := c.(*tls.Conn).ConnectionState(); !state.HandshakeComplete || state.NegotiatedProtocol != "http/1.1" {
-		t.Errorf("the spare's TLS is not ready: %+v", state)
+		t.Errorf("the TLS handshake of the spare is not complete: %+v", state)
 	}
 	if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 2 {
-		t.Errorf("on the spare: %v, %+v", err, r.Stats())
+		t.Errorf("fetch on the spare: got %v, %+v", err, r.Stats())
 	}
 	if all, _ := s.accepts(); all != 2 {
-		t.Errorf("the server saw %d connections, want 2", all)
+		t.Errorf("the server accepted %d connections, want 2", all)
 	}
 }
 
-// A session ticket that lies unread on a connection does not make it look dead, nor its end alive.
+// A connection with an unread TLS session ticket counts as alive, and its end is noticed anyway.
 func TestAliveBehindTicket(t *testing.T) {
 	secure := httptest.NewTLSServer(nil)
 	defer secure.Close()
@@ -288,7 +288,7 @@ func TestAliveBehindTicket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await.Until(t, "a ticket is here", func() (is bool) {
+	await.Until(t, "a session ticket has arrived", func() (is bool) {
 		raw.Control(func(fd uintptr) {
 			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 			is = n == 1
@@ -296,13 +296,13 @@ func TestAliveBehindTicket(t *testing.T) {
 		return is
 	})
 	if !alive(c) {
-		t.Error("with a ticket unread it counts as dead")
+		t.Error("a connection with an unread ticket counts as dead")
 	}
 	peer.Close()
-	await.Until(t, "its end is seen", func() bool { return !alive(c) })
+	await.Until(t, "the client notices the end of the connection", func() bool { return !alive(c) })
 }
 
-// mute accepts connections and says nothing on them.
+// mute accepts connections and sends nothing.
 func mute(t *testing.T) (addr string, accepted <-chan net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -338,7 +338,7 @@ func TestWaitForSpareMayBeGivenUp(t *testing.T) {
 	defer d.close()
 	open := d.reserve()
 	if d.reserve() != nil {
-		t.Error("a second spare beside the one to be opened")
+		t.Error("a second spare is opened while one is being opened")
 	}
 	opened := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -346,24 +346,24 @@ func TestWaitForSpareMayBeGivenUp(t *testing.T) {
 	go func() { opened <- open(ctx) }()
 	peer := <-accepted
 	defer peer.Close()
-	if _, err := peer.Read(make([]byte, 4<<10)); err != nil { // the client's greeting
+	if _, err := peer.Read(make([]byte, 4<<10)); err != nil { // the ClientHello
 		t.Fatal(err)
 	}
 
 	waiter, giveUp := context.WithCancel(t.Context())
 	giveUp()
 	if _, err := d.dial(waiter, at); !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up: %v", err)
+		t.Errorf("the cancelled caller: got %v", err)
 	}
 	cancel()
 	if err := <-opened; err == nil {
-		t.Error("the handshake ended with nobody there")
+		t.Error("the handshake with a silent server succeeded")
 	}
 	if _, err := peer.Read(make([]byte, 4<<10)); err == nil {
-		t.Error("the connection that nobody waits for is still open")
+		t.Error("the connection of the cancelled caller is still open")
 	}
 	if n := d.stats.connections.Load(); n != 1 || len(accepted) != 0 {
-		t.Errorf("%d connections", n)
+		t.Errorf("open connections: got %d", n)
 	}
 }
 
@@ -376,17 +376,17 @@ func TestCloseEndsSpare(t *testing.T) {
 			r := met(t, base+"/r")
 			r.OpenSpare()
 			if wait {
-				await.Until(t, "the spare is open", func() bool { return r.Stats().Connections == 2 })
+				await.Until(t, "the spare connection is open", func() bool { return r.Stats().Connections == 2 })
 			}
 			if err := r.Close(); err != nil {
 				t.Error(err)
 			}
 			r.OpenSpare()
 			if err := readFile(t, r, fx); !errors.Is(err, errClosed) {
-				t.Errorf("after Close: %v", err)
+				t.Errorf("fetch after Close: got %v", err)
 			}
 		}
-		await.Until(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+		await.Until(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 	})
 }
 

@@ -42,7 +42,7 @@ func TestRoundTrips(t *testing.T) {
 		t.Errorf("requests = %q", s.requests())
 	}
 	if s.connections() != 1 {
-		t.Errorf("%d connections, want 1", s.connections())
+		t.Errorf("got %d connections, want 1", s.connections())
 	}
 	if got := r.Stats(); got.Requests != 3 || got.Connections != 1 || got.RoundTrips != 4 {
 		t.Errorf("Stats = %+v", got)
@@ -64,7 +64,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 	wg.Wait()
 	if n := s.connections() - before; n > 3 {
-		t.Errorf("12 fetches, 4 at once, opened %d more connections, want at most 3", n)
+		t.Errorf("12 fetches, 4 at a time, opened %d more connections, want at most 3", n)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestGzipRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := unpack(t, fx.format, res.Pack); len(got) != len(w) {
-			t.Errorf("%d of %d", len(got), len(w))
+			t.Errorf("got %d of %d objects", len(got), len(w))
 		}
 	}
 	if want := []string{"", "", "gzip"}; !reflect.DeepEqual(encodings, want) {
@@ -106,7 +106,7 @@ func TestGzipRequest(t *testing.T) {
 	}
 }
 
-// status answers the n-th request to a path's end (from 1) and all before it so; 0 means always.
+// status answers the first n requests to paths with this suffix with a status; if n is 0, all requests.
 func status(code int, header map[string]string, suffix string, times int) func(http.ResponseWriter, *http.Request, http.Handler) {
 	var n atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -128,7 +128,7 @@ func TestStatuses(t *testing.T) {
 		code     int
 		header   map[string]string
 		want     error
-		requests int // with one retry
+		requests int // expected number with one retry
 	}{
 		{403, nil, ErrForbidden, 1},
 		{404, nil, ErrNotFound, 1},
@@ -146,13 +146,13 @@ func TestStatuses(t *testing.T) {
 		r := openRemote(t, s.URL+"/r", Options{Retries: 1})
 		_, err := r.Refs(t.Context(), nil)
 		if !errors.Is(err, c.want) {
-			t.Errorf("%d: %v, want %v", c.code, err, c.want)
+			t.Errorf("status %d: got %v, want %v", c.code, err, c.want)
 		}
 		if n := len(s.requests()) - before; n != c.requests {
-			t.Errorf("%d: %d requests, want %d", c.code, n, c.requests)
+			t.Errorf("status %d: got %d requests, want %d", c.code, n, c.requests)
 		}
 		if got := r.Stats(); err != nil && (got.LastError == "" || got.LastErrorAt.IsZero()) {
-			t.Errorf("%d: Stats = %+v", c.code, got)
+			t.Errorf("status %d: Stats = %+v", c.code, got)
 		}
 	}
 }
@@ -162,17 +162,17 @@ func TestRetries(t *testing.T) {
 	s.set(status(502, nil, "upload-pack", 2))
 	r := openRemote(t, s.URL+"/r", Options{Retries: 2})
 	if _, err := r.Refs(t.Context(), nil); err != nil {
-		t.Errorf("two 502 and two retries: %v", err)
+		t.Errorf("two responses 502 and two retries: got %v", err)
 	}
 	s.set(status(429, map[string]string{"Retry-After": "1"}, "upload-pack", 1))
 	begun := time.Now()
 	res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.head}})
 	if err != nil {
-		t.Fatalf("429 once: %v", err)
+		t.Fatalf("one response 429: got %v", err)
 	}
 	res.Pack.Close()
 	if d := time.Since(begun); d < time.Second {
-		t.Errorf("asked to wait a second, waited %v", d)
+		t.Errorf("waited %v, want the Retry-After of a second", d)
 	}
 	s.set(status(429, map[string]string{"Retry-After": "60"}, "upload-pack", 0))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -180,10 +180,10 @@ func TestRetries(t *testing.T) {
 	begun = time.Now()
 	var limited RateLimited
 	if _, err := r.Refs(ctx, nil); !errors.As(err, &limited) || limited.After != time.Minute {
-		t.Errorf("429 for a minute, 20 seconds left: %v", err)
+		t.Errorf("Retry-After of a minute with 20 seconds left: got %v", err)
 	}
 	if d := time.Since(begun); d > 5*time.Second {
-		t.Errorf("it took %v to say so", d)
+		t.Errorf("the error for a Retry-After beyond the deadline took %v", d)
 	}
 }
 
@@ -223,11 +223,11 @@ func TestRedirect(t *testing.T) {
 		}
 	}
 	if n := len(s.requests()); n != 1 {
-		t.Errorf("%d requests to the old place, want 1", n)
+		t.Errorf("requests to the old URL: got %d, want 1", n)
 	}
 	to = other.URL + "/login"
 	if _, err := openRemote(t, withSecret+"/old", Options{Login: NewLogin("token", "")}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
-		t.Errorf("redirect to where a login is wanted: %v", err)
+		t.Errorf("redirect to a server that requires credentials: got %v", err)
 	}
 	if authorized.Load() {
 		t.Error("secrets were sent to another host")
@@ -239,11 +239,11 @@ func TestRedirect(t *testing.T) {
 	t.Setenv("GIT_CONFIG_KEY_0", "http.followRedirects")
 	t.Setenv("GIT_CONFIG_VALUE_0", "false")
 	if _, err := openRemote(t, s.URL+"/old", Options{}).Refs(t.Context(), nil); err == nil {
-		t.Error("http.followRedirects=false was not heeded")
+		t.Error("http.followRedirects=false was ignored")
 	}
 }
 
-// A repository that moves while it is in use is found again.
+// A redirect that the server begins to send while the remote is in use is followed.
 func TestMovedLater(t *testing.T) {
 	s, fx := webRepo(t)
 	r := openRemote(t, s.URL+"/r", Options{})
@@ -272,13 +272,13 @@ func TestOldServers(t *testing.T) {
 		h.ServeHTTP(w, r)
 	})
 	if _, err := openRemote(t, s.URL+"/r", Options{}).Capabilities(t.Context()); !errors.Is(err, ErrNoV2) {
-		t.Errorf("protocol 0: %v", err)
+		t.Errorf("server with protocol version 0: got %v", err)
 	}
 	git(t, fx.dir, "", "update-server-info")
 	static := http.FileServer(http.Dir(filepath.Dir(fx.dir)))
 	s.set(func(w http.ResponseWriter, r *http.Request, _ http.Handler) { static.ServeHTTP(w, r) })
 	if _, err := openRemote(t, s.URL+"/r", Options{}).Capabilities(t.Context()); !errors.Is(err, ErrNoV2) {
-		t.Errorf("dumb server: %v", err)
+		t.Errorf("dumb HTTP server: got %v", err)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestCapabilitiesOff(t *testing.T) {
 			h.ServeHTTP(w, r)
 			return
 		}
-		rec := httptest.NewRecorder() // git before 2.40 offers it always
+		rec := httptest.NewRecorder() // git before 2.40 always offers object-info
 		h.ServeHTTP(rec, r)
 		w.Header().Set("Content-Type", rec.Header().Get("Content-Type"))
 		io.WriteString(w, strings.Replace(rec.Body.String(), "0010object-info\n", "", 1))
@@ -301,10 +301,10 @@ func TestCapabilitiesOff(t *testing.T) {
 		t.Errorf("Capabilities = %+v, %v", c, err)
 	}
 	if _, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.head}, Filter: "blob:none"}); err == nil {
-		t.Error("a filter that the server does not offer was dropped silently")
+		t.Error("a fetch with a filter that the server does not offer succeeded")
 	}
 	if _, err := r.ObjectInfo(t.Context(), []object.ID{fx.head}); err == nil {
-		t.Error("object-info succeeded where it is not offered")
+		t.Error("object-info succeeded although the server does not offer it")
 	}
 }
 
@@ -331,14 +331,14 @@ func TestProxyFromEnvironment(t *testing.T) {
 		t.Error(err)
 	}
 	if hosts := proxyForTests.hosts; len(hosts) != 2 || hosts[0] != "behind-proxy.invalid" {
-		t.Errorf("proxy was asked for %q", hosts)
+		t.Errorf("hosts requested from the proxy: got %q", hosts)
 	}
-	// http.proxy of git goes before the environment.
+	// The setting http.proxy has priority over the environment.
 	t.Setenv("GIT_CONFIG_COUNT", "1")
 	t.Setenv("GIT_CONFIG_KEY_0", "http.proxy")
 	t.Setenv("GIT_CONFIG_VALUE_0", "127.0.0.1:"+freePort(t))
 	if _, err := openRemote(t, "http://behind-proxy.invalid/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
-		t.Errorf("proxy that is not there: %v", err)
+		t.Errorf("unreachable proxy: got %v", err)
 	}
 }
 
@@ -347,7 +347,7 @@ func TestTLS(t *testing.T) {
 	makeRepo(t, filepath.Join(root, "r"), object.SHA1)
 	s := serveWeb(t, root, true)
 	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
-		t.Errorf("unknown certificate: %v", err)
+		t.Errorf("unknown certificate: got %v", err)
 	}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
@@ -374,7 +374,7 @@ func TestTLS(t *testing.T) {
 	os.Unsetenv("GIT_SSL_CAINFO")
 	t.Setenv("GIT_SSL_NO_VERIFY", "1")
 	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); err != nil {
-		t.Errorf("without verification: %v", err)
+		t.Errorf("fetch without verification: %v", err)
 	}
 }
 

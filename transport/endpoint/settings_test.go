@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// config spells settings as `git config -z --list` does: "key=value" a line.
+// config formats settings as `git config -z --list` does, from "key=value" lines.
 func config(lines ...string) Settings {
 	var b []byte
 	for _, l := range lines {
@@ -50,7 +50,7 @@ func TestHTTPSettings(t *testing.T) {
 		}
 	}
 	if _, err := config("http.sslverify=perhaps").HTTP(u, "", nil); err == nil {
-		t.Error("a boolean that is none was accepted")
+		t.Error("an invalid boolean was accepted")
 	}
 }
 

@@ -53,9 +53,9 @@ func TestParseURL(t *testing.T) {
 	} {
 		ep, err := Parse(raw)
 		if err == nil {
-			t.Errorf("%q: accepted as %+v", raw, ep)
+			t.Errorf("invalid URL %q was accepted as %+v", raw, ep)
 		} else if !errors.Is(err, ErrURL) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%q: secret in %v", raw, err)
+			t.Errorf("URL %q: the error contains the secret: %v", raw, err)
 		}
 	}
 }
@@ -70,14 +70,14 @@ func FuzzParseURL(f *testing.F) {
 			return
 		}
 		if strings.ContainsAny(ep.Host+ep.User+ep.Path, "\n\x00") && ep.Scheme != HTTP {
-			t.Errorf("%q: control character in %+v", raw, ep)
+			t.Errorf("URL %q: the result contains a control character: %+v", raw, ep)
 		}
 		if ep.Scheme == SSH && (ep.Host == "" || ep.Host[0] == '-' || ep.Path[0] == '-' || strings.HasPrefix(ep.User, "-")) {
-			t.Errorf("%q: option for ssh in %+v", raw, ep)
+			t.Errorf("URL %q: the result contains an option for ssh: %+v", raw, ep)
 		}
 		if ep.Scheme == HTTP {
 			if u, err := url.Parse(ep.Display); err != nil || u.User != nil {
-				t.Errorf("%q is shown as %q", raw, ep.Display)
+				t.Errorf("URL %q is displayed as %q, which is invalid or contains a user", raw, ep.Display)
 			}
 		}
 	})
