@@ -174,8 +174,8 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		return nil, err
 	}
 	if !first {
-		// This must happen before this process reads its first request: the kernel resends every request that was
-		// read and not answered, including those that this process has read.
+		// The call of resend must precede the first request that this process reads: the kernel resends every request
+		// that was read and not answered, including those that this process has read.
 		err = d.resend()
 	}
 	go func() {
