@@ -194,7 +194,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		slices.SortFunc(at.Pairs, func(x, y control.SharedPair) int { return (x.A-y.A)*len(c.sides) + x.B - y.B })
 		all = append(all, *at)
 	}
-	// Maps have no order: sort for a stable reply.
+	// Maps have no order, so the paths are sorted for a stable reply.
 	slices.SortFunc(all, func(x, y control.SharedPath) int { return strings.Compare(x.Path, y.Path) })
 	return all, nil
 }

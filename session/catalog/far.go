@@ -201,7 +201,7 @@ func (o *opened) farInfo() control.SessionInfo {
 	if meta.Interrupted() {
 		i.State = string(session.Paused)
 	}
-	// The current lane (the chain of checkpoints of one writer) is the one that its writer has not left.
+	// The current lane (the chain of checkpoints of one writer) is the lane that its writer has not left.
 	for _, l := range meta.Lanes {
 		if l.Left == nil {
 			i.Lane = l.Name

@@ -129,7 +129,7 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 		return nil, err
 	}
 	var all []control.SessionInfo
-	// One limit for all homes, so that many locked homes do not delay the list.
+	// One limit applies to all homes together, so that many locked homes do not delay the list.
 	limited, cancel := context.WithTimeout(ctx, statedir.ListTime)
 	defer cancel()
 	for _, id := range ids {

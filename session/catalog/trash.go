@@ -79,7 +79,7 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		return reply, err
 	}
 	reply.Session, reply.Until = name, now.Add(trash.Keep)
-	// The home stays locked until the end, so that no mount can resume the session in the meantime.
+	// The home stays locked until the end of the deletion, so that no mount can resume the session before.
 	t, err := all.Homes.WaitExisting(ctx, name)
 	var rec statedir.Record
 	switch {
@@ -104,7 +104,8 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
-	// The session remote comes first: if the deletion fails there, the home still exists, and the deletion can be repeated.
+	// The session is deleted on the session remote first: if that fails, the home still exists, and the deletion can be
+	// repeated.
 	if reply.Refs, reply.Kept, err = all.DeleteOnRemote(ctx, req, r.TakeOver, now); err != nil {
 		return reply, err
 	}
