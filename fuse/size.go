@@ -44,7 +44,7 @@ type sizes struct {
 }
 
 const (
-	// Masks for the bits of a node that worktree.Tree.Shown returns.
+	// Masks for the bits of a node that worktree.Kernel.Shown returns.
 	sizeBits       = 3
 	generationBits = 3 << generationShift
 

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-func TestWalkBase(t *testing.T) {
+func TestBaseWalk(t *testing.T) {
 	files := lazyFiles()
 	// In trees and in the index a directory's name is followed by a slash.
 	for _, path := range []string{"foo/x", "foo.bar", "foo-x", "foo0", "foo.d/y", "foobar/z", "a/foo/1", "a/foo-/2", "a/foo!"} {
@@ -64,8 +64,8 @@ func TestWalkBase(t *testing.T) {
 	w.want("an end", w.Base().Walk(ctx, func(BaseEntry) error { return nil }), context.Canceled)
 }
 
-// BenchmarkWalkBase walks a tree of 108,000 files, first and again.
-func BenchmarkWalkBase(b *testing.B) {
+// BenchmarkBaseWalk walks a tree of 108,000 files, first and again.
+func BenchmarkBaseWalk(b *testing.B) {
 	files := make(map[string]worktreetest.File)
 	for i := range 108_000 {
 		path := fmt.Sprintf("component-%d/src/main/package%d/part%d/SourceFileNumber%d.java", i%7, i/2000, i/20%100, i)

@@ -26,7 +26,7 @@
 //
 // # Changes
 //
-// Every change is recorded in the change journal (package journal), so that Changes can return the paths that differ since a
+// Every change is recorded in the change journal (package journal), so that Monitor.Changes can return the paths that differ since a
 // journal position. The record is written before the change is made: within the Update that makes the change or, if it changes
 // contents, under Layer.View, because no path can change during a View. The file ".git" in the root is stored in the overlay
 // and does not count as a change (gitfile.go).
@@ -43,7 +43,7 @@
 //
 // The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The
 // state that the kernel relies on is stored in mapped files, which survive the dead process: the lookup counts of base nodes
-// in the table and those of own nodes in the overlay; four bits for each base node (Shown) and the length of the table
+// in the table and those of own nodes in the overlay; four bits for each base node (Kernel.Shown) and the length of the table
 // (kernelstate.go); and the set of files that programs are writing to (package writers). So nodes without a name that are still
 // open stay valid, positions in listings stay valid, and a request that the kernel repeats is executed once (request.go). A
 // lookup count may be too high, if the process died between the count and the reply: that node stays until the mount ends. It

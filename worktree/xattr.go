@@ -16,7 +16,7 @@ import (
 // maxXattr is the maximum length of the value of an extended attribute, in bytes (XATTR_SIZE_MAX).
 const maxXattr = 64 << 10
 
-// XattrKillSGID is a flag of SetXattr. It clears set-group-ID when an access control list is set.
+// XattrKillSGID is a flag of Xattrs.Set. It clears set-group-ID when an access control list is set.
 const XattrKillSGID = 1 << 16
 
 // keepsXattr reports whether the mount stores extended attributes with this name. Other names may have a meaning that the

@@ -133,7 +133,7 @@ func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
-// Shown returns the word with the bits of a node, and their position in the word (Tree.Shown).
+// Shown returns the word with the bits of a node, and their position in the word (worktree.Kernel.Shown).
 func (t *Table) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
 
 // TookOver reports whether the table continues the kernel state of a previous process.
