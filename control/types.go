@@ -133,7 +133,7 @@ type MountLogin struct {
 	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
 	// remote is on the same host as the mounted remote, those of the mounted remote are used.
 	SessionToken     Secret `json:"-"`
-	SessionTokenFile string `json:"session_token_file,omitempty"`
+	SessionTokenFile string `json:"session_token_file,omitempty"` // like token_file, for the session remote
 
 	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of this
 	// mount; nil: those in the daemon's environment apply. It is sent as a field of wireMount.
