@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// TestHalfAMillionFiles bounds what a large overlay costs: memory by file, and the time to open it again.
+// TestHalfAMillionFiles limits the memory per file of a large overlay, and the time to open it again.
 func TestHalfAMillionFiles(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long")
+		t.Skip("the test takes long")
 	}
 	const files, dirs = 500_000, 5_000
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
@@ -45,14 +45,14 @@ func TestHalfAMillionFiles(t *testing.T) {
 	changed := w.l.Changed()
 	t.Logf("Changed took %v", time.Since(begin))
 	if changed != files+dirs {
-		t.Errorf("%d paths changed", changed)
+		t.Errorf("changed paths: got %d", changed)
 	}
 	size := w.l.wal.Size()
 	for _, end := range []func(){w.kill, w.mustClose} {
 		end()
 		debug.FreeOSMemory()
 		before := resident(t)
-		begin := used(t) // others on the machine have no part in that
+		begin := used(t) // processor time, which does not depend on other processes
 		rec := w.mustOpen()
 		took := used(t) - begin
 		debug.FreeOSMemory()
@@ -62,7 +62,7 @@ func TestHalfAMillionFiles(t *testing.T) {
 			t.Errorf("Open took %v", took)
 		}
 		if each >= 200 {
-			t.Errorf("%d bytes a file", each)
+			t.Errorf("memory per file: got %d bytes", each)
 		}
 	}
 	begin = time.Now()
@@ -71,7 +71,7 @@ func TestHalfAMillionFiles(t *testing.T) {
 	w.mustClose()
 }
 
-// used is the processor time of this process.
+// used returns the processor time of this process.
 func used(t *testing.T) time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -80,7 +80,7 @@ func used(t *testing.T) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// resident is the memory that this process has from the system, its page cache of files not counted.
+// resident returns the anonymous memory of this process, without mapped files.
 func resident(t *testing.T) int64 {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// breakage is something wrong with a closed overlay, and what Check must say of it.
+// breakage is a kind of damage of a closed overlay, and the finding that Check must return.
 type breakage struct {
 	name, says string
 	do         func(w *world)
@@ -74,15 +74,15 @@ func TestCheckFindsAndRepairs(t *testing.T) {
 			r, err := check(w.dir, false, w.o)
 			w.must(err)
 			if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].What, b.says) || r.Findings[0].Repaired {
-				t.Fatalf("found %+v", r.Findings)
+				t.Fatalf("findings: got %+v", r.Findings)
 			}
 			if after := listing(t, w.dir); after != before {
-				t.Errorf("a check changed something: before\n%s\nafter\n%s", before, after)
+				t.Errorf("a check changed the files: before\n%s\nafter\n%s", before, after)
 			}
 			r, err = check(w.dir, true, w.o)
 			w.must(err)
 			if len(r.Findings) != 1 || !r.Findings[0].Repaired {
-				t.Fatalf("repaired %+v", r.Findings)
+				t.Fatalf("findings of the repair: got %+v", r.Findings)
 			}
 			w.sound()
 			w.mustOpen()
@@ -105,19 +105,19 @@ func TestDamagedLog(t *testing.T) {
 	path := filepath.Join(w.dir, "log")
 	log, err := os.ReadFile(path)
 	w.must(err)
-	at := strings.LastIndex(string(log), "damaged") // the name in the record that made it
+	at := strings.LastIndex(string(log), "damaged") // the name in the record that created the file
 	log[at] ^= 0xff
 	w.must(os.WriteFile(path, log, 0o600))
 
 	if _, err := w.open(); err == nil || !strings.Contains(err.Error(), "damaged") {
-		t.Fatalf("open: %v", err)
+		t.Fatalf("open a damaged overlay: got %v", err)
 	}
 	w.o.ReadOnly = true
 	if rec := w.mustOpen(); len(rec.Problems) == 0 {
-		t.Error("nothing said")
+		t.Error("recovery reports no problem")
 	}
 	if _, p := w.l.Entry(root, "a"); p != Present {
-		t.Error("what was before the damage is not there")
+		t.Error("a file from before the damage is missing")
 	}
 	w.mustClose()
 	w.o.ReadOnly = false
@@ -129,12 +129,12 @@ func TestDamagedLog(t *testing.T) {
 	w.sound()
 	w.mustOpen()
 	if got, ok, err := w.look("a"); !ok || err != nil || string(got.data) != "a" {
-		t.Errorf("a is %+v, %v", got, err)
+		t.Errorf("file a after the repair: got %+v, %v", got, err)
 	}
 	for _, name := range w.lost() {
 		t.Log("kept:", name)
 	}
-	if len(w.lost()) < 2 { // the log, and the contents that only its bad part knew
+	if len(w.lost()) < 2 { // the log, and the contents to which only its damaged part refers
 		t.Errorf("lost+found: %v", w.lost())
 	}
 	w.mustClose()

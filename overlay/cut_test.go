@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLogCutAtEveryByte cuts the log of a machine that lost power at every byte of its tail: the tree is then that of
-// one moment, and moments never go backwards as more of the log is left.
+// TestLogCutAtEveryByte cuts the log after a power loss at every byte of its tail. The tree must be the state of one moment, and with a
+// longer log a later moment or the same.
 func TestLogCutAtEveryByte(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.o.pause, w.o.quiet = time.Hour, time.Hour
@@ -56,7 +56,7 @@ func TestLogCutAtEveryByte(t *testing.T) {
 			}
 		}
 		if at < reached || at > reached+1 {
-			t.Fatalf("log of %d bytes: moment %d behind %d: %v", cut, at, reached, now)
+			t.Fatalf("log of %d bytes: got the state of moment %d, earlier than %d: %v", cut, at, reached, now)
 		}
 		reached = at
 		v.mustClose()
@@ -65,6 +65,6 @@ func TestLogCutAtEveryByte(t *testing.T) {
 		}
 	}
 	if reached != len(moments)-1 {
-		t.Errorf("the whole log gives moment %d of %d", reached, len(moments)-1)
+		t.Errorf("the whole log: got the state of moment %d, want %d", reached, len(moments)-1)
 	}
 }

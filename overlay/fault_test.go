@@ -12,9 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// TestEveryFault lets the n-th operation of the disk fail, and in a second round some more behind it, for every n
-// until nothing is left to fail. Whatever fails: the caller hears of it, what failed did not happen, and what comes
-// next works.
+// TestEveryFault makes the n-th disk operation fail, and in a second round some more after it, for every n until a run has no fault.
+// For each fault, the caller gets the error, the failed call has no effect, and the next calls work.
 func TestEveryFault(t *testing.T) {
 	disktest.EveryFault(t, 9, 13, func(t *testing.T, f *disktest.Faults, errno error) {
 		faultRun(t, filepath.Join(t.TempDir(), "overlay"), f, errno)
@@ -24,7 +23,7 @@ func TestEveryFault(t *testing.T) {
 func faultRun(t *testing.T, dir string, f *disktest.Faults, errno error) {
 	r := rand.New(rand.NewPCG(1, 2))
 	w := newWorld(t, dir, Options{FS: disktest.Faulty(disktest.Unsynced(disk.OS), f.Fail), idle: 3})
-	w.o.pause, w.o.quiet = time.Hour, time.Hour // the janitor's work is done by the test, where it can see it
+	w.o.pause, w.o.quiet = time.Hour, time.Hour // the test itself does the janitor's work
 	open := func() {
 		var rec Recovery
 		err := f.During(func() (err error) { rec, err = w.open(); return err })
@@ -33,11 +32,11 @@ func faultRun(t *testing.T, dir string, f *disktest.Faults, errno error) {
 				t.Errorf("open: %v", err)
 			}
 			if rec, err = w.open(); err != nil {
-				t.Fatalf("open once more: %v", err)
+				t.Fatalf("second open: %v", err)
 			}
 		}
 		if len(rec.Problems) > 0 {
-			t.Errorf("problems: %q", rec.Problems)
+			t.Errorf("problems of the recovery: got %q", rec.Problems)
 		}
 	}
 	attempt := func(what string, do func() error) {

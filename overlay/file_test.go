@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
-// opened is a world with its layer open, closed with the test.
+// opened returns a world with an open layer, which is closed at the end of the test.
 func opened(t testing.TB, o Options) *world {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), o)
 	w.mustOpen()
@@ -42,7 +42,7 @@ func (w *world) file(name string) *File {
 	return f
 }
 
-// contents counts the content files.
+// contents returns the number of contents files.
 func (w *world) contents() (n int) {
 	c := contents{fs: w.o.FS, dir: filepath.Join(w.dir, "contents")}
 	w.must(c.each(0, func(uint64) error { n++; return nil }))
@@ -65,28 +65,28 @@ func TestBaseFileIsReadElsewhere(t *testing.T) {
 	w := opened(t, Options{})
 	f := w.file("base3")
 	if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrBase) {
-		t.Errorf("read: %v", err)
+		t.Errorf("read a base file: got %v", err)
 	}
 	if _, err := f.WriteAt([]byte("x"), 0); !errors.Is(err, ErrBase) {
-		t.Errorf("write: %v", err)
+		t.Errorf("write to a base file: got %v", err)
 	}
 	if err := f.Truncate(7); !errors.Is(err, ErrBase) {
-		t.Errorf("truncate: %v", err)
+		t.Errorf("truncate a base file: got %v", err)
 	}
 	if err := f.Fallocate(0, 0, 10); !errors.Is(err, ErrBase) {
-		t.Errorf("fallocate: %v", err)
+		t.Errorf("fallocate a base file: got %v", err)
 	}
 	if _, err := f.Seek(0, unix.SEEK_HOLE); !errors.Is(err, ErrBase) {
-		t.Errorf("seek: %v", err)
+		t.Errorf("seek in a base file: got %v", err)
 	}
 	w.must(w.create("own"))
 	if _, err := w.file("own").CopyRange(f, 0, 0, 10); !errors.Is(err, ErrSourceBase) {
-		t.Errorf("copy: %v", err)
+		t.Errorf("copy from a base file: got %v", err)
 	}
 	told := false
 	w.must(f.IfBase(func() error { told = true; return nil }))
 	if !told {
-		t.Error("IfBase did not call")
+		t.Error("IfBase did not call the function")
 	}
 	w.compare()
 }
@@ -98,7 +98,7 @@ func TestTruncateOfBaseReadsNothing(t *testing.T) {
 	w.compare()
 }
 
-// slowBase blocks its reader until it is let go.
+// slowBase blocks its reader until it is released.
 type slowBase struct {
 	io.ReaderAt
 	reached, proceed chan struct{}
@@ -120,13 +120,13 @@ func TestSlowCopyUpHoldsNobodyAndCanLose(t *testing.T) {
 	<-b.reached
 	w.must(w.create("other"))
 	w.must(w.write("other", 0, []byte("not held")))
-	w.must(w.truncate("base4", 0)) // the same file: wins
+	w.must(w.truncate("base4", 0)) // the truncation of the same file wins
 	w.must(w.write("base4", 0, []byte("first")))
 	close(b.proceed)
 	w.must(<-done)
 	w.compare()
 	if n := w.contents(); n != 2 {
-		t.Errorf("%d contents, want 2", n)
+		t.Errorf("contents files: got %d, want 2", n)
 	}
 }
 
@@ -135,15 +135,15 @@ func TestCopyUpOfShortBaseChangesNothing(t *testing.T) {
 	w.must(w.promoted(w.files["base4"]))
 	err := w.file("base4").CopyUp(bytes.NewReader([]byte("short")), 10)
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("copy up: %v", err)
+		t.Errorf("copy-up of a failing base: got %v", err)
 	}
 	w.compare()
 	if n := w.contents(); n != 0 {
-		t.Errorf("%d contents", n)
+		t.Errorf("contents files: got %d", n)
 	}
 }
 
-// section is a base whose bytes lie in the middle of a file.
+// section is a base whose bytes are in the middle of a file.
 type section struct {
 	io.ReaderAt
 	f      *os.File
@@ -174,35 +174,35 @@ func TestRangesAndHoles(t *testing.T) {
 	w.must(w.write("a", 0, []byte("0123456789")))
 	a, b := w.file("a"), w.file("b")
 	if n, err := b.CopyRange(a, 2, 4, 100); n != 8 || err != nil {
-		t.Fatalf("copied %d, %v", n, err)
+		t.Fatalf("copy: copied %d bytes, %v", n, err)
 	}
 	w.files["b"].data = []byte("\x00\x00\x00\x0023456789")
 	if n, err := a.CopyRange(a, 0, 20, 5); n != 5 || err != nil {
-		t.Fatalf("copied within %d, %v", n, err)
+		t.Fatalf("copy within the file: copied %d bytes, %v", n, err)
 	}
 	w.files["a"].data = []byte("0123456789\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0001234")
 	w.compare()
 	w.must(b.Truncate(1 << 20))
 	if at, err := b.Seek(8192, unix.SEEK_HOLE); at != 8192 || err != nil {
-		t.Errorf("hole at %d, %v", at, err)
+		t.Errorf("hole: got offset %d, %v", at, err)
 	}
 	if _, err := b.Seek(8192, unix.SEEK_DATA); !errors.Is(err, syscall.ENXIO) {
-		t.Errorf("data: %v", err)
+		t.Errorf("data after the hole: got %v", err)
 	}
 	w.must(b.Fallocate(0, 0, 2<<20))
 	if size, err := b.Size(); size != 2<<20 || err != nil {
-		t.Errorf("size %d, %v", size, err)
+		t.Errorf("size after the truncate: got %d, %v", size, err)
 	}
 	if n, err := b.Blocks(); n < 2<<20/512 || err != nil {
-		t.Errorf("%d blocks, %v", n, err)
+		t.Errorf("blocks of the file: got %d, %v", n, err)
 	}
 	if in, _ := w.l.Inode(w.files["b"].node); in.Size != 2<<20 {
-		t.Errorf("inode's size %d", in.Size)
+		t.Errorf("size of the inode: got %d", in.Size)
 	}
 	w.must(b.Fallocate(unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, 4096))
 	p := make([]byte, 12)
 	if n, err := b.ReadAt(p, 0); n != 12 || err != nil || !bytes.Equal(p, make([]byte, 12)) {
-		t.Errorf("read %q, %v", p[:n], err)
+		t.Errorf("contents: got %q, %v", p[:n], err)
 	}
 	w.must(b.Truncate(0))
 	w.files["b"].data = nil
@@ -218,7 +218,7 @@ func TestDescriptorsAreBounded(t *testing.T) {
 		w.must(w.write(name, 0, []byte(name)))
 	}
 	if n := descriptors(t) - before; n > 12 {
-		t.Errorf("%d descriptors more than before", n)
+		t.Errorf("got %d more descriptors than before", n)
 	}
 	w.compare()
 }
@@ -236,12 +236,12 @@ func TestDeletedFileLivesUntilForgotten(t *testing.T) {
 	w.must(w.create("f"))
 	w.must(w.write("f", 0, []byte("still here")))
 	node := w.files["f"].node
-	w.l.Remember(node) // a second look-up: somebody has it open
+	w.l.Remember(node) // a second lookup, because a process has the file open
 	w.must(w.remove("f"))
 	f := w.l.File(node)
 	p := make([]byte, 10)
 	if n, err := f.ReadAt(p, 0); string(p[:n]) != "still here" || err != nil {
-		t.Errorf("read %q, %v", p[:n], err)
+		t.Errorf("contents: got %q, %v", p[:n], err)
 	}
 	if _, err := f.WriteAt([]byte("S"), 0); err != nil {
 		t.Error(err)
@@ -249,13 +249,13 @@ func TestDeletedFileLivesUntilForgotten(t *testing.T) {
 	f.Done()
 	w.l.Forget(node, 1)
 	if _, ok := w.l.Inode(node); ok {
-		t.Error("the inode outlives its last look-up")
+		t.Error("the inode exists after its last lookup was forgotten")
 	}
-	await.Until(t, "content removed", func() bool { return w.contents() == 0 })
+	await.Until(t, "the contents file is removed", func() bool { return w.contents() == 0 })
 	f = w.l.File(node)
 	defer f.Done()
 	if _, err := f.ReadAt(p, 0); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("read of a node that has ended: %v", err)
+		t.Errorf("read of a forgotten node: got %v", err)
 	}
 }
 
@@ -321,7 +321,7 @@ func TestConcurrentUse(t *testing.T) {
 		w.must(err)
 		in, _ := w.l.Inode(n)
 		if info, ok, err := w.l.contents.stat(in.Content); !ok || err != nil || info.Size() != size || in.Size != size {
-			t.Errorf("size %d, inode %d, content %v, %v", size, in.Size, info, err)
+			t.Errorf("sizes: got %d, of the inode %d, of the contents file %v, %v", size, in.Size, info, err)
 		}
 		f.Done()
 	}

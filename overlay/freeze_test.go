@@ -22,15 +22,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
-// pinnedFile is a pin and what it must read.
+// pinnedFile is a pin and the data that it must return.
 type pinnedFile struct {
 	name string
 	pin  *Pin
 	data []byte
-	lost bool // it may be lost, and was
+	lost bool // the pin was lost
 }
 
-// freeze pins all contents there are.
+// freeze pins all contents.
 func (w *world) freeze() {
 	w.l.Freeze(func(r Reader) {
 		for name, m := range w.files {
@@ -50,7 +50,7 @@ func (w *world) release() {
 	w.pinned = nil
 }
 
-// comparePins judges what is pinned. A pin may be lost for want of room, but not come back, nor read anything else.
+// comparePins checks the pinned contents. A pin may be lost on a full disk, but then it stays lost, and it never returns other data.
 func (w *world) comparePins() {
 	w.t.Helper()
 	for i := range w.pinned {
@@ -61,14 +61,14 @@ func (w *world) comparePins() {
 		case errors.Is(err, ErrPinLost):
 			p.lost = true
 		case p.lost || !errors.Is(err, io.EOF):
-			w.t.Errorf("pinned %s: %d bytes, %v; lost before: %v", p.name, n, err, p.lost)
+			w.t.Errorf("read pinned %s: got %d bytes, %v; lost before: %v", p.name, n, err, p.lost)
 		case !bytes.Equal(got[:n], p.data) || p.pin.Size() != int64(n):
-			w.t.Errorf("pinned %s: %d bytes of %d, want %d, or others", p.name, n, p.pin.Size(), len(p.data))
+			w.t.Errorf("pinned contents of %s differ: got %d bytes of %d, want %d", p.name, n, p.pin.Size(), len(p.data))
 		}
 	}
 }
 
-// Whatever becomes of a file, what was pinned reads as it was, and the file as it is.
+// For all changes of a file, its pin returns the old contents and the file the new ones.
 func TestPinnedContentsStay(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), 3*chunk/16)
 	for name, change := range map[string]func(w *world) error{
@@ -113,29 +113,29 @@ func TestPinnedContentsStay(t *testing.T) {
 			w.compare()
 			w.must(w.l.tidy(true))
 			w.compare()
-			for i := range 50 { // parts, at odd places
+			for i := range 50 { // parts at odd offsets
 				p := w.pinned[rand.IntN(len(w.pinned))]
 				off := rand.Int64N(int64(len(p.data)) + 1)
 				got := make([]byte, rand.IntN(chunk+100))
 				n, err := p.pin.ReadAt(got, off)
 				if want := p.data[off:]; !bytes.HasPrefix(want, got[:n]) || n < min(len(got), len(want)) || err != nil && !errors.Is(err, io.EOF) {
-					t.Fatalf("%d: %d bytes at %d of %s: %v", i, n, off, p.name, err)
+					t.Fatalf("read %d: got %d bytes at %d of %s: %v", i, n, off, p.name, err)
 				}
 			}
 			w.release()
 			w.must(w.l.tidy(true))
 			w.compare()
 			if n := w.contents(); n > before+1 {
-				t.Errorf("%d contents, there were %d", n, before)
+				t.Errorf("contents files: got %d, want %d", n, before)
 			}
 			if w.l.pins.count.Load() != 0 || w.l.pins.before != nil || len(w.l.pins.byNumber) != 0 {
-				t.Errorf("left of the pins: %+v", &w.l.pins)
+				t.Errorf("pins after their release: got %+v", &w.l.pins)
 			}
 		})
 	}
 }
 
-// change2 changes the file once more, if it is there.
+// change2 changes the file again, if it exists.
 func change2(w *world) error {
 	if w.files["f"] == nil {
 		return nil
@@ -143,7 +143,7 @@ func change2(w *world) error {
 	return errors.Join(w.write("f", 1, []byte("once more")), w.truncate("f", 2))
 }
 
-// A content that nobody names any more stays as long as it is pinned, also through a compaction, and not longer.
+// Contents without a reference exist as long as they are pinned, also during a compaction, and are removed afterwards.
 func TestPinnedContentOfTheRemoved(t *testing.T) {
 	w := opened(t, Options{})
 	w.must(w.create("f"))
@@ -153,14 +153,14 @@ func TestPinnedContentOfTheRemoved(t *testing.T) {
 	w.must(w.l.tidy(true))
 	w.must(w.l.compact())
 	if w.contents() != 1 {
-		t.Error("a pinned content is gone")
+		t.Error("a pinned contents file was removed")
 	}
 	w.comparePins()
 	w.release()
-	await.Until(t, "content is removed", func() bool { return w.contents() == 0 })
+	await.Until(t, "the contents file is removed", func() bool { return w.contents() == 0 })
 }
 
-// Who dies with pins leaves nothing of them.
+// A killed process leaves no files of its pins.
 func TestDeathWithPins(t *testing.T) {
 	for _, takeOver := range []bool{false, true} {
 		w := opened(t, Options{})
@@ -179,21 +179,21 @@ func TestDeathWithPins(t *testing.T) {
 			t.Errorf("recovery after the kill: got %+v", rec)
 		}
 		w.compare()
-		await.Until(t, "content is removed", func() bool { return w.contents() == 1 })
+		await.Until(t, "the contents file is removed", func() bool { return w.contents() == 1 })
 		entries, err := os.ReadDir(w.dir)
 		w.must(err)
 		for _, e := range entries {
 			if e.Name() == beforeName {
-				t.Errorf("%s is left", e.Name())
+				t.Errorf("file %s of a pin still exists", e.Name())
 			}
 		}
 		if lost := w.lost(); len(lost) != 0 {
-			t.Errorf("lost: %q", lost)
+			t.Errorf("files in lost+found: got %q", lost)
 		}
 	}
 }
 
-// On a full disk the changes go on, and the pins are lost; those whose bytes nobody touches are not.
+// On a full disk changes succeed and pins of changed contents are lost. Pins of unchanged contents are kept.
 func TestPinsGiveWay(t *testing.T) {
 	var full atomic.Bool
 	w := opened(t, Options{pause: time.Hour, FS: disktest.Faulty(disk.OS, func(o disktest.Op) error {
@@ -213,12 +213,12 @@ func TestPinsGiveWay(t *testing.T) {
 	w.compare()
 	for _, p := range w.pinned {
 		if p.lost != (p.name == "f") {
-			t.Errorf("%s: lost: %v", p.name, p.lost)
+			t.Errorf("pin of %s: got lost %v", p.name, p.lost)
 		}
 	}
 }
 
-// The room of what was deleted can be used at once, though it is pinned.
+// The space of deleted contents can be used at once, even if they are pinned.
 func TestPinsGiveRoom(t *testing.T) {
 	var full, removed atomic.Bool
 	w := opened(t, Options{pause: time.Hour, FS: disktest.Faulty(disk.OS, func(o disktest.Op) error {
@@ -242,13 +242,13 @@ func TestPinsGiveRoom(t *testing.T) {
 	w.compare()
 	for _, p := range w.pinned {
 		if p.lost != (p.name == "old") {
-			t.Errorf("%s: lost: %v", p.name, p.lost)
+			t.Errorf("pin of %s: got lost %v", p.name, p.lost)
 		}
 	}
 }
 
-// What is pinned at a moment is of that moment, however many write: each writes to one file and then to the next, so that
-// none is ahead of one before it.
+// All pins of a freeze are of one moment, also with many writers: each writes to one file and then to the next, so no file may have
+// more records than the one before it.
 func TestFreezeIsOneMoment(t *testing.T) {
 	w := opened(t, Options{})
 	const files, record = 4, 100
@@ -272,7 +272,7 @@ func TestFreezeIsOneMoment(t *testing.T) {
 			for i, f := range handles {
 				at := round * int64(len(record))
 				if round%50 == 49 && i%2 == 1 {
-					at = 0 // what is there already changes too
+					at = 0 // existing contents are overwritten, too
 				}
 				if _, err := f.WriteAt(record, at); err != nil {
 					t.Error(err)
@@ -293,7 +293,7 @@ func TestFreezeIsOneMoment(t *testing.T) {
 		for i, p := range pinned {
 			rounds := p.Size() / record
 			if i%2 == 0 && (rounds > last || last != 1<<62 && last-rounds > 1) {
-				t.Errorf("moment %d: file %d has %d records, the one before %d", moment, i, rounds, last)
+				t.Errorf("moment %d: file %d has %d records, but the one before has %d", moment, i, rounds, last)
 			}
 			if i%2 == 0 {
 				last = rounds
@@ -306,7 +306,7 @@ func TestFreezeIsOneMoment(t *testing.T) {
 			for k := first; i%2 == 0 && k < rounds; k++ {
 				got := data[(k-first)*record:][:record]
 				if want := fmt.Appendf(nil, "%099d\n", k); !bytes.Equal(got, want) {
-					t.Errorf("moment %d: record %d of file %d is %q", moment, k, i, got)
+					t.Errorf("moment %d: record %d of file %d: got %q", moment, k, i, got)
 					break
 				}
 			}
@@ -318,7 +318,7 @@ func TestFreezeIsOneMoment(t *testing.T) {
 	stop.Store(true)
 	all.Wait()
 	for i := range files {
-		delete(w.files, fmt.Sprint("f", i)) // the model has not written along
+		delete(w.files, fmt.Sprint("f", i)) // the model does not know these writes
 	}
 	w.names = w.names[:0]
 }

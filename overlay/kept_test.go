@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// keepAndRemove removes a file as a working tree does that keeps its content for a checkpoint.
+// keepAndRemove removes a file and keeps its contents for a checkpoint, as the working tree does.
 func (w *world) keepAndRemove(name string, id uint64) *Pin {
 	w.t.Helper()
 	m := w.files[name]
@@ -36,7 +36,7 @@ func (w *world) keepAndRemove(name string, id uint64) *Pin {
 	return pin
 }
 
-// setAside empties a file as a working tree does that keeps its content for a checkpoint.
+// setAside truncates a file and keeps its contents for a checkpoint, as the working tree does.
 func (w *world) setAside(name string, id uint64) {
 	w.t.Helper()
 	w.must(w.file(name).SetAside(100, func(tx *Tx, number uint64, size int64) bool {
@@ -47,7 +47,7 @@ func (w *world) setAside(name string, id uint64) {
 	w.files[name].data = nil
 }
 
-// content reads all of a pin.
+// content returns the contents of a pin.
 func (w *world) content(p *Pin) string {
 	w.t.Helper()
 	b, err := io.ReadAll(io.NewSectionReader(p, 0, p.Size()))
@@ -62,7 +62,7 @@ func (w *world) contentFiles() int {
 	return n
 }
 
-// What a killed process kept is found by the next one, until it says that it is kept no longer.
+// The next process finds the contents that a killed process kept, until they are released.
 func TestKeptIsFoundAfterAKill(t *testing.T) {
 	w := opened(t, Options{pause: time.Hour})
 	w.must(w.create("new"))
@@ -125,7 +125,7 @@ func precious(t *testing.T, seed uint64) (w *world, cut func() (*world, Recovery
 	}
 }
 
-// After a power cut a file that was fsynced and removed is there, or is kept.
+// After a power cut, a file that was fsynced and removed exists, or its contents are kept.
 func TestKeptOutlivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
 		w, cut := precious(t, seed)
@@ -141,14 +141,14 @@ func TestKeptOutlivesAPowerCut(t *testing.T) {
 		case there && string(m.data) != "precious":
 			t.Errorf("seed %d: content of the file: got %q, want precious", seed, m.data)
 		case !there && (len(rec.Kept) != 1 || w.content(rec.Kept[0].Pin) != "precious"):
-			t.Errorf("seed %d: the file is gone, and kept is %+v", seed, rec.Kept)
+			t.Errorf("seed %d: the file does not exist, and the kept contents are %+v", seed, rec.Kept)
 		}
 		w.mustClose()
 	}
 }
 
-// A file that is cut to nothing begins another content; the one before is kept as it was. Whatever is written then, after a
-// kill both are there, and after a power cut the content that was fsynced is that of the file or is kept.
+// A file that is truncated to zero gets a new contents file, and the previous one is kept. After later writes and a kill both exist, and
+// after a power cut the fsynced contents are those of the file or are kept.
 func TestContentIsSetAside(t *testing.T) {
 	w := opened(t, Options{pause: time.Hour})
 	w.must(w.create("new"))
@@ -192,7 +192,7 @@ func TestContentIsSetAside(t *testing.T) {
 	}
 }
 
-// A full disk takes the room of what is kept: neither a removal nor a write fails for it.
+// On a full disk the space of kept contents is freed, so that neither a removal nor a write fails because of them.
 func TestKeptYieldsToAFullDisk(t *testing.T) {
 	var full, removed atomic.Bool
 	w := opened(t, Options{pause: time.Hour, FS: disktest.Faulty(disk.OS, func(o disktest.Op) error {
@@ -213,16 +213,16 @@ func TestKeptYieldsToAFullDisk(t *testing.T) {
 	pin := w.keepAndRemove("new", 7)
 	w.must(w.write("other", 0, []byte("written")))
 	if err := pin.Lost(); !errors.Is(err, ErrPinLost) {
-		t.Errorf("pin whose room was taken: got %v, want ErrPinLost", err)
+		t.Errorf("pin whose space was freed: got %v, want ErrPinLost", err)
 	}
 	pin.Release()
 	w.kill()
 	if rec := w.mustOpen(); len(rec.Kept) != 0 {
-		t.Errorf("kept files whose room was taken: got %+v, want none", rec.Kept)
+		t.Errorf("kept files after their space was freed: got %+v, want none", rec.Kept)
 	}
 }
 
-// A content is copied before it is overwritten, once within a time, and the copy is what was there.
+// Contents are copied before they are overwritten, once within an interval, and the copy has the old data.
 func TestOverwrittenContentIsCopied(t *testing.T) {
 	w := opened(t, Options{pause: time.Hour})
 	w.must(w.create("new"))
@@ -240,7 +240,7 @@ func TestOverwrittenContentIsCopied(t *testing.T) {
 			t.Errorf("writing %s overwrites: got %v, want %v", what, got, c.want)
 		}
 	}
-	// The end of a new file comes before its beginning.
+	// Write the end of a new file before its beginning.
 	const page = 64 << 10 // no file system has larger blocks
 	w.must(w.create("holes"))
 	w.must(w.write("holes", 2*page, []byte("end")))
@@ -264,7 +264,7 @@ func TestOverwrittenContentIsCopied(t *testing.T) {
 		w.must(w.write("new", 0, []byte("worth")))
 	}
 	if copies != 1 {
-		t.Errorf("copies within a time: got %d, want 1", copies)
+		t.Errorf("copies within the interval: got %d, want 1", copies)
 	}
 	w.kill()
 	rec := w.mustOpen()

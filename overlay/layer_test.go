@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
-// TestChanceAgainstModel does things by chance, with closes, kills and compactions between them.
+// TestChanceAgainstModel runs random operations, with closes, kills and compactions between them, and compares with a model.
 func TestChanceAgainstModel(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -26,12 +26,12 @@ func TestChanceAgainstModel(t *testing.T) {
 				w.mustClose()
 				w.sound()
 				if rec := w.mustOpen(); rec.Start != Clean || len(rec.Problems) > 0 {
-					t.Fatalf("after Close: %+v", rec)
+					t.Fatalf("recovery after Close: got %+v", rec)
 				}
 			case 1, 2, 3:
 				w.kill()
 				if rec := w.mustOpen(); rec.Start != Killed || len(rec.Problems) > 0 {
-					t.Fatalf("after a kill: %+v", rec)
+					t.Fatalf("recovery after a kill: got %+v", rec)
 				}
 			case 4:
 				if err := w.l.compact(); err != nil {
@@ -48,7 +48,7 @@ func TestChanceAgainstModel(t *testing.T) {
 	}
 }
 
-// TestLongLogIsCompacted changes one thing so often that the log is long and says little.
+// TestLongLogIsCompacted changes one file so often that nearly all records of the log are obsolete.
 func TestLongLogIsCompacted(t *testing.T) {
 	w := opened(t, Options{})
 	w.must(w.create("f"))
@@ -58,7 +58,7 @@ func TestLongLogIsCompacted(t *testing.T) {
 			return nil
 		}))
 	}
-	await.Until(t, "compacted", func() bool { return w.l.wal.Size() < longLog/100 })
+	await.Until(t, "the log is compacted", func() bool { return w.l.wal.Size() < longLog/100 })
 	w.kill()
 	w.mustOpen()
 	w.compare()

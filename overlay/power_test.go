@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// TestPowerCut cuts the power after random operations. What was fsynced must be there; a base file is the base's or
-// what was synced in its place; the namespace is that of one moment; and everything works on.
+// TestPowerCut cuts the power after random operations. Fsynced data must exist, a base file has the contents of the base or those that
+// were synced in their place, the namespace is the state of one moment, and the overlay works afterwards.
 func TestPowerCut(t *testing.T) {
 	runs := uint64(100)
 	if testing.Short() {
@@ -31,7 +31,7 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestRemovalWaitsForTheLog: an earlier record may come back with the power, and must find the content that it names.
+// TestRemovalWaitsForTheLog: after a power loss, an earlier record may be the last one, and the contents file that it refers to must exist.
 func TestRemovalWaitsForTheLog(t *testing.T) {
 	for seed := range uint64(60) {
 		top := t.TempDir()
@@ -58,7 +58,7 @@ func TestRemovalWaitsForTheLog(t *testing.T) {
 		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
 		w.mustOpen()
 		if m, ok, err := w.look("file1"); err != nil || ok && string(m.data) != "precious" {
-			t.Errorf("seed %d: %+v, %v", seed, m, err)
+			t.Errorf("seed %d: got file %+v, %v", seed, m, err)
 		}
 		w.mustClose()
 	}
@@ -77,11 +77,11 @@ func powerRun(t *testing.T, seed uint64) {
 	defer crash.Close()
 	r := rand.New(rand.NewPCG(seed, 3))
 	w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, idle: 3})
-	w.o.pause, w.o.quiet = time.Hour, time.Hour // settling is the test's
+	w.o.pause, w.o.quiet = time.Hour, time.Hour // the test itself does the janitor's work
 	w.mustOpen()
 	moments := []map[string]Node{w.namespace()} // since the last sync of the log
-	synced := map[Node][]byte{}                 // what was fsynced and not written since
-	trusted := map[Node]bool{}                  // base files whose new contents were on disk once
+	synced := map[Node][]byte{}                 // data that was fsynced and not changed since
+	trusted := map[Node]bool{}                  // base files whose new contents were synced once
 	w.synced = func(m *modelFile) {
 		if !m.base {
 			synced[m.node], trusted[m.node] = bytes.Clone(m.data), true
@@ -136,9 +136,9 @@ func powerRun(t *testing.T, seed uint64) {
 		want, ok := synced[m.node]
 		switch {
 		case ok && !bytes.Equal(m.data, want):
-			t.Errorf("%s: %d bytes, %d others were fsynced", n, len(m.data), len(want))
+			t.Errorf("contents of %s: got %d bytes, want the %d fsynced ones", n, len(m.data), len(want))
 		case !m.node.Own() && !m.base && !trusted[m.node]:
-			t.Errorf("%s: the base's bytes gave way to some that were not synced", n)
+			t.Errorf("contents of %s: got neither the base's nor fsynced ones", n)
 		}
 		w.files[n] = m
 	}
@@ -147,7 +147,7 @@ func powerRun(t *testing.T, seed uint64) {
 		found = found || maps.Equal(m, now)
 	}
 	if !found {
-		t.Errorf("the names are those of no moment since the last fsync:\n%v\nlast: %v", now, moments[len(moments)-1])
+		t.Errorf("the names are the state of no moment since the last fsync:\n%v\nlast: %v", now, moments[len(moments)-1])
 	}
 	w.adopt(now)
 	for range 10 {
@@ -158,7 +158,7 @@ func powerRun(t *testing.T, seed uint64) {
 	w.sound()
 }
 
-// namespace is which file has which name.
+// namespace returns the nodes by name.
 func (w *world) namespace() map[string]Node {
 	names := map[string]Node{}
 	for name, m := range w.files {
@@ -167,7 +167,7 @@ func (w *world) namespace() map[string]Node {
 	return names
 }
 
-// everyName gives all names there may be.
+// everyName returns all names that may exist.
 func (w *world) everyName() (names []string) {
 	for i := range 80 {
 		names = append(names, fmt.Sprint("file", i))
@@ -178,7 +178,7 @@ func (w *world) everyName() (names []string) {
 	return names
 }
 
-// adopt makes the model what was found.
+// adopt sets the model to the state that was found.
 func (w *world) adopt(now map[string]Node) {
 	w.serial = 1000
 	w.names = w.names[:0]
@@ -209,8 +209,8 @@ func crashed(t *testing.T, top string) (dir string, crash *disktest.CrashFS) {
 	return before, crash
 }
 
-// TestPowerCutAfterClose: Close does not sync contents, so the next boot must not believe the sizes in the log. A process
-// that dies while it looks at them changes nothing about that.
+// TestPowerCutAfterClose: Close does not sync contents, so the next boot must not trust the sizes in the log, also if a process is killed
+// while it checks them.
 func TestPowerCutAfterClose(t *testing.T) {
 	shrunk := 0
 	for seed := range uint64(40) {
@@ -245,18 +245,18 @@ func TestPowerCutAfterClose(t *testing.T) {
 		shrunk += len(rec.Shrunk)
 		for i := range 5 {
 			if _, ok, err := w.look(fmt.Sprint("file", i)); err != nil || !ok {
-				t.Errorf("seed %d: file%d after %d operations: %v", seed, i, n, err)
+				t.Errorf("seed %d: file%d after %d operations: got %v", seed, i, n, err)
 			}
 		}
 		w.mustClose()
 	}
 	if shrunk == 0 {
-		t.Error("no file shrank")
+		t.Error("no file became shorter: the power loss was not simulated")
 	}
 }
 
-// TestDirectoriesAreSyncedAfterAFault: an Open that made the overlay's directory and failed to sync its name leaves that
-// to the next Open, or the power would take what was fsynced.
+// TestDirectoriesAreSyncedAfterAFault: if an Open has created the overlay's directory and failed to sync its name, the next Open must
+// sync the name. Otherwise a power loss could lose fsynced files.
 func TestDirectoriesAreSyncedAfterAFault(t *testing.T) {
 	for operation := 1; ; operation++ {
 		top := t.TempDir()
@@ -286,7 +286,7 @@ func TestDirectoriesAreSyncedAfterAFault(t *testing.T) {
 		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
 		w.mustOpen()
 		if m, ok, err := w.look("file1"); err != nil || !ok || string(m.data) != "precious" {
-			t.Errorf("fsynced file after operation %d of Open failed: %+v, %v", operation, m, err)
+			t.Errorf("fsynced file after operation %d of Open failed: got %+v, %v", operation, m, err)
 		}
 		w.mustClose()
 	}

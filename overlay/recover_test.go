@@ -29,7 +29,7 @@ func (w *world) setMtime(name string, mtime int64) {
 
 func TestKillKeepsWhatWasWritten(t *testing.T) {
 	w := opened(t, Options{quiet: 0})
-	w.o.quiet, w.o.pause = time.Hour, time.Hour // nothing is settled behind the test's back
+	w.o.quiet, w.o.pause = time.Hour, time.Hour // the janitor does nothing during the test
 	w.must(w.create("written"))
 	w.must(w.write("written", 0, []byte("late")))
 	w.must(w.create("dated"))
@@ -46,10 +46,10 @@ func TestKillKeepsWhatWasWritten(t *testing.T) {
 	}
 	w.compare()
 	if m := w.mtime("dated"); m != 12345 {
-		t.Errorf("a time that was set became %d", m)
+		t.Errorf("mtime that was set before the kill: got %d", m)
 	}
 	if m := w.mtime("written"); m < time.Now().Add(-time.Minute).UnixNano() {
-		t.Errorf("a write left the time at %d", m)
+		t.Errorf("mtime after a write before the kill: got the old one, %d", m)
 	}
 }
 
@@ -62,9 +62,9 @@ func TestKillEndsFilesWithoutName(t *testing.T) {
 	w.must(w.remove("open"))
 	w.kill()
 	w.mustOpen()
-	await.Until(t, "dropped and removed", func() bool { _, ok := w.l.Inode(node); return !ok && w.contents() == 0 })
+	await.Until(t, "the inode is dropped and its contents file is removed", func() bool { _, ok := w.l.Inode(node); return !ok && w.contents() == 0 })
 	if lost := w.lost(); len(lost) > 0 {
-		t.Errorf("lost+found: %v", lost)
+		t.Errorf("files in lost+found: got %v", lost)
 	}
 }
 
@@ -77,10 +77,10 @@ func TestOrphanGoesToLostAndFound(t *testing.T) {
 	w.must(os.WriteFile(w.l.contents.path(number), []byte("nobody's"), 0o600))
 	w.kill()
 	w.mustOpen()
-	await.Until(t, "moved", func() bool { return len(w.lost()) == 1 })
+	await.Until(t, "the file is moved to lost+found", func() bool { return len(w.lost()) == 1 })
 	w.compare()
 	if n := w.contents(); n != 1 {
-		t.Errorf("%d contents", n)
+		t.Errorf("contents files: got %d", n)
 	}
 }
 
@@ -111,9 +111,9 @@ func TestUnsettledContentIsNotTrustedAfterPowerLoss(t *testing.T) {
 	w.files["missing"].data = nil
 	w.compare()
 	if lost := w.lost(); len(lost) != 1 {
-		t.Errorf("lost+found: %v", lost)
+		t.Errorf("files in lost+found: got %v", lost)
 	}
-	// What was corrected stays so, and numbers are not used twice.
+	// Corrections are permanent, and numbers of contents files are not used twice.
 	w.must(w.write("base3", 0, []byte("again")))
 	w.kill()
 	w.mustOpen()
@@ -132,9 +132,9 @@ func TestNumbersBehindALostReserveAreSkipped(t *testing.T) {
 	w.must(w.write("f", 0, []byte("f")))
 	in, _ := w.l.Inode(w.files["f"].node)
 	if in.Content <= 5*perDirectory {
-		t.Errorf("content %d", in.Content)
+		t.Errorf("contents file of the new inode: got number %d", in.Content)
 	}
-	await.Until(t, "orphan moved", func() bool { return len(w.lost()) == 1 })
+	await.Until(t, "the orphan is moved to lost+found", func() bool { return len(w.lost()) == 1 })
 }
 
 func TestPowerLossDuringRecoveryIsStillPowerLoss(t *testing.T) {
@@ -145,12 +145,12 @@ func TestPowerLossDuringRecoveryIsStillPowerLoss(t *testing.T) {
 	w.must(w.write("base3", 5, []byte("not synced")))
 	w.kill()
 	w.o.boot = "boot-2"
-	// The directory of contents cannot be read: Open fails after the log has been opened in the new boot.
+	// If the directory of contents files cannot be read, Open fails after the log has been opened in the new boot.
 	contents := filepath.Join(w.dir, "contents")
 	w.must(os.Rename(contents, contents+".away"))
 	w.must(os.WriteFile(contents, nil, 0o600))
 	if _, err := w.open(); err == nil {
-		t.Fatal("opened without contents")
+		t.Fatal("Open succeeded without the directory of contents files")
 	}
 	w.must(os.Remove(contents))
 	w.must(os.Rename(contents+".away", contents))
@@ -190,25 +190,25 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 	w.mustOpen()
 	w.compare()
 	if err := w.create("g"); !errors.Is(err, syscall.EROFS) {
-		t.Errorf("create: %v", err)
+		t.Errorf("create in a read-only layer: got %v", err)
 	}
 	if err := w.write("f", 0, []byte("x")); !errors.Is(err, syscall.EROFS) {
-		t.Errorf("write: %v", err)
+		t.Errorf("write in a read-only layer: got %v", err)
 	}
 	if err := w.truncate("f", 0); !errors.Is(err, syscall.EROFS) {
-		t.Errorf("truncate: %v", err)
+		t.Errorf("truncate in a read-only layer: got %v", err)
 	}
 	w.must(w.fsync("f"))
 	w.mustClose()
 	if after := listing(t, w.dir); after != before {
-		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		t.Errorf("a read-only layer changed files: before\n%s\nafter\n%s", before, after)
 	}
 	w.o.ReadOnly = false
 	w.mustOpen()
 	w.compare()
 }
 
-// listing is every file below dir with its size and time.
+// listing returns every file below dir with its size and mtime.
 func listing(t *testing.T, dir string) string {
 	var b strings.Builder
 	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
@@ -226,10 +226,10 @@ func listing(t *testing.T, dir string) string {
 func TestOneProcessAtATime(t *testing.T) {
 	w := opened(t, Options{})
 	if _, _, err := Open(w.dir, w.o); !errors.Is(err, ErrInUse) {
-		t.Errorf("second Open: %v", err)
+		t.Errorf("second Open: got %v", err)
 	}
 	if _, err := Check(w.dir, true); !errors.Is(err, ErrInUse) {
-		t.Errorf("Check: %v", err)
+		t.Errorf("Check of an open overlay: got %v", err)
 	}
 	w.must(w.create("f"))
 	w.compare()
@@ -240,7 +240,7 @@ func TestContentsAreSettled(t *testing.T) {
 	w.must(w.write("base3", 0, []byte("x")))
 	w.must(w.create("own"))
 	w.must(w.write("own", 0, []byte("x")))
-	await.Until(t, "settled", func() bool {
+	await.Until(t, "the log has the sizes of all files", func() bool {
 		a, _ := w.l.Inode(w.files["base3"].node)
 		b, _ := w.l.Inode(w.files["own"].node)
 		return a.Flags == 0 && b.Flags == 0
@@ -256,7 +256,7 @@ func TestChangedCountsPaths(t *testing.T) {
 	changed := func(want int64) {
 		t.Helper()
 		if n := w.l.Changed(); n != want {
-			t.Errorf("%d paths changed, want %d", n, want)
+			t.Errorf("changed paths: got %d, want %d", n, want)
 		}
 	}
 	changed(0)
@@ -274,7 +274,7 @@ func TestChangedCountsPaths(t *testing.T) {
 	}
 }
 
-// Whoever empties a file needs nothing of the content that is missing.
+// Truncating a file to zero succeeds although its contents file is missing.
 func TestMissingContentIsReplaced(t *testing.T) {
 	w := opened(t, Options{})
 	for _, name := range []string{"own", "base3"} {
@@ -291,7 +291,7 @@ func TestMissingContentIsReplaced(t *testing.T) {
 	for _, name := range []string{"own", "base3"} {
 		f := w.l.File(w.files[name].node)
 		if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: read: %v", name, err)
+			t.Errorf("read %s: got %v", name, err)
 		}
 		f.Done()
 		w.must(w.truncate(name, 0))

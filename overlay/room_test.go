@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// The room of what was deleted can be used at once, whatever the janitor is about; without any, the disk is full.
+// The space of deleted files can be used at once, independent of the janitor. If no space can be freed, the disk is full.
 func TestRoomOfTheDeletedIsUsed(t *testing.T) {
 	for _, op := range []string{"WriteAt", "OpenFile", "Allocate"} {
 		t.Run(op, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestRoomOfTheDeletedIsUsed(t *testing.T) {
 			}
 			full.Store(true)
 			if err := do(); !errors.Is(err, syscall.ENOSPC) {
-				t.Fatalf("on a full disk: %v", err)
+				t.Fatalf("write on a full disk: got %v", err)
 			}
 			w.must(w.remove("old"))
 			w.must(do())

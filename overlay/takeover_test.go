@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// createFor makes a file for a request.
+// createFor creates a file as the effect of a request.
 func (w *world) createFor(request uint64, name string) Node {
 	w.t.Helper()
 	var node Node
@@ -33,7 +33,7 @@ func (w *world) made(request uint64) (n Node, ok bool) {
 	return n, ok
 }
 
-// A request is remembered through kills and compactions by who takes over, and forgotten for good by who does not.
+// After kills and compactions, a process that takes over remembers a request, and one that does not take over forgets it permanently.
 func TestRequestsAreRemembered(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{Seed: state.Seed{1}})
 	w.mustOpen()
@@ -50,11 +50,11 @@ func TestRequestsAreRemembered(t *testing.T) {
 		t.Helper()
 		for id, node := range want {
 			if n, ok := w.made(id); ok != there || ok && n != node {
-				t.Fatalf("request %d: node %x, %v, want %x, %v", id, n, ok, node, there)
+				t.Fatalf("request %d: got node %x, %v, want %x, %v", id, n, ok, node, there)
 			}
 		}
 		if _, ok := w.made(1000); ok {
-			t.Error("a request is remembered that changed nothing")
+			t.Error("a request without an effect is remembered")
 		}
 	}
 	check(true)
@@ -67,7 +67,7 @@ func TestRequestsAreRemembered(t *testing.T) {
 		check(true)
 		w.must(w.l.compact())
 	}
-	w.mustClose() // in the middle of an orderly end the process may die, too
+	w.mustClose() // the process may be killed during Close, too
 	if rec := w.mustOpen(); !rec.TookOver || rec.Start != Clean {
 		t.Fatalf("recovery after a clean end: got %+v, want a takeover", rec)
 	}
@@ -83,8 +83,8 @@ func TestRequestsAreRemembered(t *testing.T) {
 	w.mustClose()
 }
 
-// Who is in the middle of a directory meets every entry that stays once, although the process is killed, the log written
-// anew, and entries come and go.
+// A program that reads a directory gets every entry that stays exactly once, although the process is killed, the log is rewritten,
+// and other entries are created and removed.
 func TestListingAcrossTakeover(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{Seed: state.Seed{1}})
 	w.mustOpen()
@@ -123,16 +123,16 @@ func TestListingAcrossTakeover(t *testing.T) {
 	}
 	for i := range stays {
 		if n := seen[fmt.Sprint("stays", i)]; n != 1 {
-			t.Fatalf("entry %d was met %d times", i, n)
+			t.Fatalf("entry %d was returned %d times", i, n)
 		}
 	}
 	w.mustClose()
 }
 
-// Sizes that the log is behind with are right, and what was not settled will be, after a takeover that waited for no disk.
+// After a takeover, which does not wait for the disk, sizes that are not in the log yet are right, and are written to the log later.
 func TestTakeOverGoesOnWithDirtyFiles(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
-	w.o.pause = time.Hour // nothing is settled before the kill
+	w.o.pause = time.Hour // the janitor writes no sizes before the kill
 	w.mustOpen()
 	w.must(w.create("own"))
 	w.must(w.write("own", 0, []byte("some bytes")))
@@ -145,12 +145,12 @@ func TestTakeOverGoesOnWithDirtyFiles(t *testing.T) {
 	w.compare()
 	after, ok := w.l.Inode(w.files["own"].node)
 	if !ok || after.Mtime != before.Mtime || after.Flags != before.Flags {
-		t.Errorf("%+v, was %+v", after, before)
+		t.Errorf("inode after the takeover: got %+v, want %+v", after, before)
 	}
 	w.must(w.l.tidy(true))
 	for _, name := range []string{"own", baseName(3)} {
 		if in, ok := w.l.Inode(w.files[name].node); !ok || in.Flags != 0 {
-			t.Errorf("%s is not settled: %+v", name, in)
+			t.Errorf("the size of %s was not written to the log: %+v", name, in)
 		}
 	}
 	w.must(w.fsync("own"))
@@ -158,7 +158,7 @@ func TestTakeOverGoesOnWithDirtyFiles(t *testing.T) {
 	w.sound()
 }
 
-// What another run of the host's kernel was told does not count.
+// Lookup counts of a kernel from before a reboot are ignored.
 func TestLookupsAreOfThisBoot(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.mustOpen()
@@ -171,7 +171,7 @@ func TestLookupsAreOfThisBoot(t *testing.T) {
 	w.mustClose()
 }
 
-// Whatever is in the file of look-ups, the overlay opens, and every node is there that has a name.
+// With arbitrary contents of the file of lookup counts, the overlay opens, and every node with a name exists.
 func FuzzLookups(f *testing.F) {
 	dir := f.TempDir()
 	w := newWorld(f, filepath.Join(dir, "overlay"), Options{Seed: state.Seed{1}})
@@ -208,7 +208,7 @@ func FuzzLookups(f *testing.F) {
 		rec := again.mustOpen()
 		_, there := again.l.Inode(node)
 		if !rec.TookOver && len(rec.Problems) != 1 {
-			t.Errorf("%+v, there: %v", rec, there)
+			t.Errorf("recovery: got %+v; the node exists: %v", rec, there)
 		}
 		again.compare()
 		again.l.Remember(again.files["named"].node)
@@ -216,7 +216,7 @@ func FuzzLookups(f *testing.F) {
 	})
 }
 
-// A content that was made and not named when the process died is of no use to anybody after a takeover.
+// A contents file to which no inode referred when the process was killed is removed after a takeover.
 func TestTakeOverRemovesOrphans(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.mustOpen()
@@ -230,19 +230,19 @@ func TestTakeOverRemovesOrphans(t *testing.T) {
 	w.kill()
 	w.o.TakeOver = true
 	w.mustOpen()
-	await.Until(t, "no orphan", func() bool {
+	await.Until(t, "the orphan is removed", func() bool {
 		_, err := os.Stat(w.l.contents.path(number))
 		return os.IsNotExist(err)
 	})
 	w.compare()
 	if lost := w.lost(); len(lost) > 0 {
-		t.Errorf("lost+found: %v", lost)
+		t.Errorf("files in lost+found: got %v", lost)
 	}
 	w.mustClose()
 	w.sound()
 }
 
-// A process that is killed at the very end of Close has lost nothing, and a mount that it left is taken over.
+// If a process is killed at the very end of Close, nothing is lost, and its mount can be taken over.
 func TestKilledInClose(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.mustOpen()
@@ -265,7 +265,7 @@ func TestKilledInClose(t *testing.T) {
 		t.Errorf("recovery of a log without the boot: got %+v, want killed and a takeover", rec)
 	}
 	if _, ok := w.l.Inode(node); !ok {
-		t.Error("a file that is open is gone")
+		t.Error("an open file is missing")
 	}
 	w.compare()
 	w.mustClose()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A file that does not count is there, is kept, and is no change.
+// A file that does not count exists, is stored, and is not reported as a change.
 func TestUncounted(t *testing.T) {
 	dir := t.TempDir()
 	layer := func(o Options) *Layer {
@@ -43,7 +43,7 @@ func TestUncounted(t *testing.T) {
 		t.Helper()
 		s := l.Stats()
 		if got := l.Changed(); got != changed || s.Entries != changed || s.Inodes != changed || s.Contents != changed || s.Bytes != 5*changed {
-			t.Errorf("%s: %d changed, %+v", what, got, s)
+			t.Errorf("%s: got %d changed paths, statistics %+v", what, got, s)
 		}
 	}
 	l := layer(Options{})
@@ -72,7 +72,7 @@ func TestUncounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := l.Changed(); n != 1 {
-		t.Errorf("removed: %d changed", n)
+		t.Errorf("changed paths after the removal: got %d", n)
 	}
 }
 
@@ -104,6 +104,6 @@ func TestNames(t *testing.T) {
 	})
 	slices.Sort(got)
 	if want := []string{"1/n1", "2/n2", "3/n3", "first"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("contents of the file: got %q, want %q", got, want)
 	}
 }

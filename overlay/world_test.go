@@ -25,7 +25,7 @@ func baseContents(n Node) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("contents of base file %d. ", n)), 40*int(n))
 }
 
-// world is a layer over a small base, and a model of what it must be: the test's whole truth.
+// world is a layer over a small base, and a model of its expected state.
 type world struct {
 	t      testing.TB
 	dir    string
@@ -38,10 +38,10 @@ type world struct {
 	pinned []pinnedFile
 }
 
-// modelFile is what a file must be.
+// modelFile is the expected state of a file.
 type modelFile struct {
 	node Node
-	base bool // its file has the contents of the base tree
+	base bool // the file has the contents of the base tree
 	data []byte
 	mode uint32
 }
@@ -57,7 +57,7 @@ func quick(o Options) Options {
 	return o
 }
 
-// newWorld is a world whose layer is not open yet.
+// newWorld returns a world whose layer is not open yet.
 func newWorld(t testing.TB, dir string, o Options) *world {
 	w := &world{t: t, dir: dir, o: quick(o), files: map[string]*modelFile{}}
 	for n := root + 1; n < root+1+baseFiles; n++ {
@@ -84,7 +84,7 @@ func (w *world) mustOpen() Recovery {
 	return rec
 }
 
-// kill lets go of the layer as the death of its process does.
+// kill closes the files of the layer without further writes, as the kill of its process does.
 func (w *world) kill() {
 	close(w.l.stop)
 	w.l.busy.Wait()
@@ -101,7 +101,7 @@ func (w *world) mustClose() {
 	w.l = nil
 }
 
-// create makes a file with a name that must be free.
+// create creates a file with a name that must not exist.
 func (w *world) create(name string) error {
 	var node Node
 	err := w.l.Update(func(tx *Tx) error {
@@ -147,7 +147,7 @@ func (w *world) write(name string, off int64, p []byte) error {
 	n, err := f.WriteAt(p, off)
 	if errors.Is(err, ErrBase) {
 		if !m.base {
-			w.t.Fatalf("%s: ErrBase for a file with a content", name)
+			w.t.Fatalf("%s: got ErrBase for a file with contents in the overlay", name)
 		}
 		if err := w.promoted(m); err != nil {
 			return err
@@ -165,7 +165,7 @@ func (w *world) write(name string, off int64, p []byte) error {
 		copy(m.data[off:], p[:n])
 	}
 	if err == nil && n < len(p) {
-		w.t.Fatalf("%s: %d of %d bytes written and no error", name, n, len(p))
+		w.t.Fatalf("%s: wrote %d of %d bytes without an error", name, n, len(p))
 	}
 	return err
 }
@@ -270,7 +270,7 @@ func (w *world) fsync(name string) error {
 	return err
 }
 
-// step does something by chance.
+// step runs a random operation.
 func (w *world) step(r *rand.Rand) error {
 	w.serial++
 	fresh := fmt.Sprintf("file%d", w.serial)
@@ -312,7 +312,7 @@ func (w *world) step(r *rand.Rand) error {
 	return w.fsync(name)
 }
 
-// look says what a file of the layer is.
+// look returns the state of a file of the layer.
 func (w *world) look(name string) (*modelFile, bool, error) {
 	n, p := w.l.Entry(root, name)
 	if p == Hidden {
@@ -331,7 +331,7 @@ func (w *world) look(name string) (*modelFile, bool, error) {
 		m.mode = in.Mode
 	}
 	if n.Own() && !ok {
-		return nil, false, fmt.Errorf("%s names node %d, which is not there", name, n)
+		return nil, false, fmt.Errorf("%s refers to node %d, which does not exist", name, n)
 	}
 	f := w.l.File(n)
 	defer f.Done()
@@ -340,7 +340,7 @@ func (w *world) look(name string) (*modelFile, bool, error) {
 	switch {
 	case errors.Is(err, ErrBase):
 		if ok && in.Size != SizeOfBase {
-			return nil, false, fmt.Errorf("%s: contents of the base, size %d", name, in.Size)
+			return nil, false, fmt.Errorf("%s: got the contents of the base with size %d", name, in.Size)
 		}
 		m.base, m.data = true, baseContents(n)
 	case err != nil:
@@ -348,13 +348,13 @@ func (w *world) look(name string) (*modelFile, bool, error) {
 	default:
 		m.data = p1[:k]
 		if in.Size != int64(k) {
-			return nil, false, fmt.Errorf("%s: size %d, %d bytes", name, in.Size, k)
+			return nil, false, fmt.Errorf("%s: got size %d, but %d bytes", name, in.Size, k)
 		}
 	}
 	return m, true, nil
 }
 
-// compare judges the layer by the model.
+// compare compares the layer with the model.
 func (w *world) compare() {
 	w.t.Helper()
 	for name, want := range w.files {
@@ -365,15 +365,15 @@ func (w *world) compare() {
 		case !ok:
 			w.t.Errorf("%s is missing", name)
 		case got.node != want.node || got.base != want.base || got.mode != want.mode:
-			w.t.Errorf("%s: node %d base %v mode %o, want %d %v %o", name, got.node, got.base, got.mode, want.node, want.base, want.mode)
+			w.t.Errorf("%s: got node %d, base %v, mode %o, want %d, %v, %o", name, got.node, got.base, got.mode, want.node, want.base, want.mode)
 		case !bytes.Equal(got.data, want.data):
-			w.t.Errorf("%s: %d bytes, want %d, or others", name, len(got.data), len(want.data))
+			w.t.Errorf("contents of %s differ: got %d bytes, want %d", name, len(got.data), len(want.data))
 		}
 	}
 	w.l.View(func(r Reader) {
 		r.ReadDir(root, 0, func(_ uint64, name string, n Node, p Presence) bool {
 			if _, ok := w.files[name]; p == Present && !ok {
-				w.t.Errorf("%s is there and should not be", name)
+				w.t.Errorf("file %s exists and should not", name)
 			}
 			return true
 		})
@@ -381,7 +381,7 @@ func (w *world) compare() {
 	w.comparePins()
 }
 
-// sound runs Check over the closed layer and wants nothing found.
+// sound runs Check on the closed layer, which must find nothing.
 func (w *world) sound() {
 	w.t.Helper()
 	o := w.o
@@ -391,6 +391,6 @@ func (w *world) sound() {
 		w.t.Error(err)
 	}
 	for _, f := range r.Findings {
-		w.t.Errorf("check: %s", f.What)
+		w.t.Errorf("finding of the check: %s", f.What)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whatever bytes come, a table takes them whole or not at all, and what it then dumps makes the same table.
+// A table applies an arbitrary batch completely or not at all, and a dump of the table creates the same table.
 func FuzzApply(f *testing.F) {
 	var b Batch
 	b.PutInode(&Inode{Node: 5, Size: SizeOfBase, Mtime: 1}, nil)
@@ -42,20 +42,20 @@ func FuzzApply(f *testing.F) {
 		defer again.Close()
 		if table.Apply(data) != nil {
 			if table.Totals() != (Totals{}) {
-				t.Fatal("a refused batch left something")
+				t.Fatal("a refused batch changed the table")
 			}
 			return
 		}
 		n, err := table.NewNode()
 		if errors.Is(err, ErrFull) && table.floor == noGeneration {
-			return // rightly so
+			return // the batch is invalid
 		}
 		if err != nil || table.find(n) != nil {
 			t.Fatalf("new node %x is in use, %v", n, err)
 		}
 		first, second := Batch{}, Batch{}
 		if _, done := table.Dump(Cursor{}, 1<<30, &first); !done || first.Err() != nil {
-			t.Fatalf("dump: %v", first.Err())
+			t.Fatalf("dump failed: %v", first.Err())
 		}
 		if err := again.Apply(first.Bytes()); err != nil {
 			t.Fatal(err)
@@ -65,19 +65,19 @@ func FuzzApply(f *testing.F) {
 		a.Bytes, b.Bytes = 0, 0
 		table.eachRecord(func(n Node, _ *record) bool {
 			if have, want := cookies(again, n), cookies(table, n); !slices.Equal(have, want) {
-				t.Fatalf("directory %x: cookies %q, want %q", n, have, want)
+				t.Fatalf("directory %x: got cookies %q, want %q", n, have, want)
 			}
 			return true
 		})
 		if !slices.Equal(table.requests.ring, again.requests.ring) {
-			t.Fatalf("%d requests became %d", table.Requests(), again.Requests())
+			t.Fatalf("requests: got %d before the dump, %d after it", table.Requests(), again.Requests())
 		}
 		if a != b || first.Puts() != second.Puts() || len(first.Bytes()) != len(second.Bytes()) {
-			t.Fatalf("%+v became %+v, %d bytes %d", a, b, len(first.Bytes()), len(second.Bytes()))
+			t.Fatalf("totals: got %+v before the dump, %+v after it; dumps of %d and %d bytes", a, b, len(first.Bytes()), len(second.Bytes()))
 		}
 		table.eachRecord(func(n Node, _ *record) bool { again.drop(n); return true })
 		if left := again.Totals(); left.Inodes+left.Entries+left.Hidden != 0 {
-			t.Fatalf("after dropping everything: %+v", left)
+			t.Fatalf("totals after everything was dropped: got %+v", left)
 		}
 	})
 }

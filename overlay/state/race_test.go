@@ -2,4 +2,4 @@
 
 package state
 
-const raceEnabled = true // which takes memory of its own
+const raceEnabled = true // the race detector allocates additional memory

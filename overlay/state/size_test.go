@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// resident is how much memory the process has, in bytes.
+// resident returns the resident memory of the process, in bytes.
 func resident(t testing.TB) (kib int64) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")
@@ -22,7 +22,7 @@ func resident(t testing.TB) (kib int64) {
 	return kib << 10
 }
 
-// Half a million files cost less than 150 bytes each, in one directory and in many.
+// Half a million files take less than 150 bytes each, in one directory and in many.
 func TestMemoryPerFile(t *testing.T) {
 	const files = 500_000
 	for _, dirs := range []int{1, 5000} {
@@ -60,7 +60,7 @@ func TestMemoryPerFile(t *testing.T) {
 		from := time.Now()
 		for i := range files {
 			if _, p := table.Entry(parents[i%dirs], fmt.Sprintf("file%06d.go", i)); p != Present {
-				t.Fatal(i)
+				t.Fatalf("entry %d was not stored", i)
 			}
 		}
 		looking := time.Since(from)
@@ -77,7 +77,7 @@ func TestMemoryPerFile(t *testing.T) {
 		t.Logf("%d directories: %.1f bytes a file, create %v each (apply %v), look-up %v, dump %d MB in %v, longest slice %v", dirs, each,
 			time.Since(start)/files, applying/files, looking/files, bytes>>20, time.Since(from), longest)
 		if each > 150 && !raceEnabled {
-			t.Errorf("%d directories: %.1f bytes a file", dirs, each)
+			t.Errorf("%d directories: got %.1f bytes per file", dirs, each)
 		}
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// shadow is the simplest table there is.
+// shadow is a simple model of a table.
 type shadow struct {
 	inodes  map[Node]Inode
-	entries map[Node]map[string]Node // 0: hidden
+	entries map[Node]map[string]Node // 0 if the name is hidden
 	targets map[Node]string
 	xattrs  map[Node]map[string]string
 	dead    map[uint64]bool
@@ -36,7 +36,7 @@ func unset[K, L comparable, V any](m map[K]map[L]V, k K, l L) {
 	}
 }
 
-// step makes one random change to both.
+// step makes one random change in both.
 func (s *shadow) step(rnd *rand.Rand, pool []Node, b *Batch) {
 	n, child := pool[rnd.IntN(len(pool))], pool[rnd.IntN(len(pool))]
 	name := fmt.Sprint("name", rnd.IntN(600))
@@ -86,69 +86,69 @@ func (s *shadow) step(rnd *rand.Rand, pool []Node, b *Batch) {
 	}
 }
 
-// compare makes sure that a table says what the shadow says, by every read there is.
+// compare checks that all read methods of the table return the same as the shadow.
 func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 	t.Helper()
 	entries, hidden := 0, 0
 	for _, n := range pool {
 		in, ok := got.Inode(n)
 		if want, has := s.inodes[n]; ok != has || in != want {
-			t.Fatalf("inode %x: %+v %v, want %+v %v", n, in, ok, want, has)
+			t.Fatalf("inode %x: got %+v %v, want %+v %v", n, in, ok, want, has)
 		}
 		seen, last := map[string]Node{}, uint64(0)
 		got.ReadDir(n, 0, func(name string, child Node, cookie uint64) bool {
 			if cookie <= last || cookie >= 1<<49 {
-				t.Fatalf("cookie %x behind %x", cookie, last)
+				t.Fatalf("cookie %x follows %x", cookie, last)
 			}
 			last = cookie
 			seen[string([]byte(name))] = child
 			return true
 		})
 		if !maps.Equal(seen, s.entries[n]) {
-			t.Fatalf("directory %x: %d entries, want %d", n, len(seen), len(s.entries[n]))
+			t.Fatalf("directory %x: got %d entries, want %d", n, len(seen), len(s.entries[n]))
 		}
 		absent := 0
 		for name, want := range s.entries[n] {
 			child, p := got.Entry(n, name)
 			if child != want || (p == Hidden) != (want == 0) || p == Unknown {
-				t.Fatalf("entry %x/%s: %x %d, want %x", n, name, child, p, want)
+				t.Fatalf("entry %x/%s: got %x %d, want %x", n, name, child, p, want)
 			}
 			if want == 0 {
 				absent++
 			}
 		}
 		if _, p := got.Entry(n, "never"); p != Unknown {
-			t.Fatalf("a name that was never put is %d", p)
+			t.Fatalf("lookup of a name that was never put: got %d", p)
 		}
 		if p, h := got.EntryCount(n); p != len(seen)-absent || h != absent {
-			t.Fatalf("directory %x: %d and %d hidden, want %d and %d", n, p, h, len(seen)-absent, absent)
+			t.Fatalf("directory %x: got %d present and %d hidden names, want %d and %d", n, p, h, len(seen)-absent, absent)
 		}
 		entries, hidden = entries+len(seen)-absent, hidden+absent
 		target, ok := got.Target(n)
 		if want, has := s.targets[n]; ok != has || target != want {
-			t.Fatalf("target %x: %q, want %q", n, target, want)
+			t.Fatalf("target of %x: got %q, want %q", n, target, want)
 		}
 		if names := slices.Sorted(maps.Keys(s.xattrs[n])); !slices.Equal(got.Xattrs(n), names) || got.HasXattrs(n) != (len(names) > 0) {
-			t.Fatalf("attributes %x: %q, want %q", n, got.Xattrs(n), names)
+			t.Fatalf("attributes of %x: got %q, want %q", n, got.Xattrs(n), names)
 		}
 		for name, want := range s.xattrs[n] {
 			if v, ok := got.Xattr(n, name); !ok || string(v) != want {
-				t.Fatalf("attribute %x %s: %d bytes, want %d", n, name, len(v), len(want))
+				t.Fatalf("attribute %x %s: got %d bytes, want %d", n, name, len(v), len(want))
 			}
 		}
 	}
 	dead := map[uint64]bool{}
 	got.EachDead(func(number uint64) bool { dead[number] = true; return true })
 	if !maps.Equal(dead, s.dead) {
-		t.Fatalf("%d dead contents, want %d", len(dead), len(s.dead))
+		t.Fatalf("unreferenced contents: got %d, want %d", len(dead), len(s.dead))
 	}
 	all := got.Totals()
 	if all.Inodes != int64(len(s.inodes)) || all.Entries != int64(entries) || all.Hidden != int64(hidden) || all.Dead != int64(len(dead)) {
-		t.Fatalf("totals %+v, want %d inodes, %d entries, %d hidden, %d dead", all, len(s.inodes), entries, hidden, len(dead))
+		t.Fatalf("totals: got %+v, want %d inodes, %d entries, %d hidden names, %d unreferenced contents", all, len(s.inodes), entries, hidden, len(dead))
 	}
 }
 
-// cookies lists a directory's names with their cookies.
+// cookies returns a directory's names with their cookies.
 func cookies(t *Table, dir Node) (list []string) {
 	t.ReadDir(dir, 0, func(name string, _ Node, cookie uint64) bool {
 		list = append(list, fmt.Sprint(name, " ", cookie))
@@ -170,7 +170,7 @@ func newTable(t testing.TB) *Table {
 	return table
 }
 
-// Changes, a dump cut into slices with changes between them, and what was dumped, all agree with a map.
+// After random changes, the table, and the table from a dump in slices with changes between them, agree with a map.
 func TestTableIsAMap(t *testing.T) {
 	for seed := range uint64(3) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -211,7 +211,7 @@ func TestTableIsAMap(t *testing.T) {
 		want.compare(t, copied, pool)
 		for _, n := range pool {
 			if have, want := cookies(copied, n), cookies(table, n); !slices.Equal(have, want) {
-				t.Fatalf("seed %d, directory %x: cookies %q, want %q", seed, n, have, want)
+				t.Fatalf("seed %d, directory %x: got cookies %q, want %q", seed, n, have, want)
 			}
 		}
 		for _, n := range pool {
@@ -219,12 +219,12 @@ func TestTableIsAMap(t *testing.T) {
 		}
 		apply(&b, table)
 		if all := table.Totals(); all.Inodes+all.Entries+all.Hidden != 0 {
-			t.Errorf("after dropping everything: %+v", all)
+			t.Errorf("totals after everything was dropped: got %+v", all)
 		}
 	}
 }
 
-// A directory that is read in pieces while it changes shows every entry that stays exactly once.
+// A directory that is read in pieces while it changes returns every entry that stays exactly once.
 func TestReadDirBetweenChanges(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, hash := range []func(string) uint32{nil, func(name string) uint32 { return uint32(name[1] & 3) }} {
@@ -252,7 +252,7 @@ func TestReadDirBetweenChanges(t *testing.T) {
 				more = left == 0
 				return left > 0
 			})
-			for range 10 { // fewer than are read, or the end would never come
+			for range 10 { // fewer than are read, because otherwise reading would never end
 				b.ClearEntry(1, fmt.Sprint("goes", rnd.IntN(1000)))
 				b.SetEntry(1, fmt.Sprint("comes", come), 7)
 				come++
@@ -260,7 +260,7 @@ func TestReadDirBetweenChanges(t *testing.T) {
 		}
 		for i := range 1000 {
 			if n := seen[fmt.Sprint("stays", i)]; n != 1 {
-				t.Fatalf("entry %d was met %d times", i, n)
+				t.Fatalf("entry %d was returned %d times", i, n)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func TestNodesAreNeverUsedTwice(t *testing.T) {
 	for i := range 20_000 {
 		n, err := table.NewNode()
 		if err != nil || used[n] || !n.Own() || !n.valid() {
-			t.Fatalf("node %x, used %v, %v", n, used[n], err)
+			t.Fatalf("allocate a node: got %x, which is used: %v, %v", n, used[n], err)
 		}
 		var b Batch
 		switch rnd.IntN(4) {
@@ -293,10 +293,10 @@ func TestNodesAreNeverUsedTwice(t *testing.T) {
 		if err := table.Apply(b.Bytes()); err != nil {
 			t.Fatal(err)
 		}
-		if i%1000 == 999 { // start again from a dump: slots that are free now are known by their generation only
+		if i%1000 == 999 { // continue from a dump, in which free slots have only their generation
 			b.Reset()
 			if _, done := table.Dump(Cursor{}, 1<<30, &b); !done {
-				t.Fatal("dump did not end")
+				t.Fatal("the dump did not end")
 			}
 			table = newTable(t)
 			if err := table.Apply(b.Bytes()); err != nil {
@@ -310,7 +310,7 @@ func TestNodesAreNeverUsedTwice(t *testing.T) {
 		}
 	}
 	if end := table.own.end; int(end) > 2*len(live)+10 {
-		t.Errorf("%d slots for %d nodes", end, len(live))
+		t.Errorf("got %d slots for %d nodes", end, len(live))
 	}
 }
 
@@ -326,15 +326,15 @@ func TestForgetCountsDown(t *testing.T) {
 		table.Remember(n)
 	}
 	if left := table.Forget(n, 2); left != 1 {
-		t.Errorf("%d left", left)
+		t.Errorf("lookup count: got %d", left)
 	}
 	if left := table.Forget(n, 5); left != 0 {
-		t.Errorf("%d left", left)
+		t.Errorf("lookup count: got %d", left)
 	}
 	*table.lookups(n) |= maxLookups
 	table.Remember(n)
 	if left := table.Forget(n, 5); left != maxLookups {
-		t.Errorf("%d left of a count that had overflown", left)
+		t.Errorf("lookup count after an overflow: got %d", left)
 	}
 }
 
@@ -361,13 +361,13 @@ func TestBatchKnowsWhatApplyRefuses(t *testing.T) {
 		b.SetCounter(CounterUser, 1)
 		add(&b)
 		if !errors.Is(b.Err(), ErrBatch) {
-			t.Errorf("%s: builder says %v", what, b.Err())
+			t.Errorf("%s: builder returned %v", what, b.Err())
 		}
 		if err := table.Apply(b.Bytes()); !errors.Is(err, ErrBatch) {
-			t.Errorf("%s: Apply says %v", what, err)
+			t.Errorf("%s: Apply returned %v", what, err)
 		}
 		if table.Counter(CounterUser) != 0 {
-			t.Errorf("%s: part of it was applied", what)
+			t.Errorf("%s: a part of the batch was applied", what)
 		}
 	}
 }

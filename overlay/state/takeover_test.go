@@ -7,24 +7,24 @@ import (
 	"testing"
 )
 
-// The hash is part of what two processes agree on.
+// The hash must not change, because the processes before and after a takeover use the same values.
 func TestHashIsStable(t *testing.T) {
 	seed := Seed{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	for name, want := range map[string]uint32{
 		"": 0x050fc4dc, "a": 0x786a6237, "12345678": 0xcd0da9ce, "a name that is longer than one word": 0x21a5849,
 	} {
 		if got := seed.hash(name); got != want {
-			t.Errorf("%q: %#x, want %#x", name, got, want)
+			t.Errorf("hash of %q: got %#x, want %#x", name, got, want)
 		}
 	}
 	other := seed
 	other[15]++
 	if seed.hash("a") == other.hash("a") {
-		t.Error("another seed, the same hash")
+		t.Error("the hash does not depend on the seed")
 	}
 }
 
-// The latest requests are remembered through a dump, in order, and the oldest give way.
+// A dump contains the latest requests in order, and the oldest are dropped.
 func TestRequests(t *testing.T) {
 	table, copied := newTable(t), newTable(t)
 	var b Batch
@@ -44,21 +44,21 @@ func TestRequests(t *testing.T) {
 		for at, table := range []*Table{table, copied} {
 			made, ok := table.Request(2*i + 2)
 			if want := i >= uint64(maxRequests/2+at); ok != want || ok && made != Node(i%3) {
-				t.Fatalf("table %d: request %d: node %d, %v", at, i, made, ok)
+				t.Fatalf("table %d: request %d: got node %d, %v", at, i, made, ok)
 			}
 		}
 	}
 	if made, ok := copied.Request(1 << 62); !ok || made != 5 || !copied.Requested(5) || copied.Requested(6) {
-		t.Errorf("the last request: %d, %v", made, ok)
+		t.Errorf("the last request: got node %d, %v", made, ok)
 	}
 	b.Reset()
 	b.ForgetRequests()
 	if err := copied.Apply(b.Bytes()); err != nil || copied.Requests() != 0 {
-		t.Errorf("%d requests are left, %v", copied.Requests(), err)
+		t.Errorf("requests: got %d, %v", copied.Requests(), err)
 	}
 }
 
-// Look-ups that were counted in memory which outlives the table are those of the next table's nodes, and of no others.
+// Lookup counts in memory that outlives the table apply to the same nodes of the next table, and to no others.
 func TestLookupsOutliveTheTable(t *testing.T) {
 	chunks := map[int64][]byte{}
 	memory := func(off int64) ([]byte, error) {
@@ -98,7 +98,7 @@ func TestLookupsOutliveTheTable(t *testing.T) {
 	}
 	for i, n := range nodes {
 		if got := again.Lookups(n); got != uint64(i%4) {
-			t.Fatalf("node %x has %d look-ups, want %d", n, got, i%4)
+			t.Fatalf("lookup count of node %x: got %d, want %d", n, got, i%4)
 		}
 	}
 	var b Batch
@@ -108,19 +108,19 @@ func TestLookupsOutliveTheTable(t *testing.T) {
 	}
 	n, err := again.NewNode()
 	if err != nil || slot(n) != slot(nodes[3]) {
-		t.Fatalf("new node %x, %v", n, err)
+		t.Fatalf("new node: got %x, %v", n, err)
 	}
 	b.Reset()
 	b.PutInode(&Inode{Node: n}, nil)
 	if err := again.Apply(b.Bytes()); err != nil || again.Lookups(n) != 0 || again.Forget(n, 1) != 0 {
-		t.Errorf("a new node in an old slot has %d look-ups, %v", again.Lookups(n), err)
+		t.Errorf("lookup count of a new node in an old slot: got %d, %v", again.Lookups(n), err)
 	}
 	if again.Remember(n); again.Lookups(n) != 1 || again.Lookups(nodes[3]) != 0 {
-		t.Errorf("%d and %d look-ups", again.Lookups(n), again.Lookups(nodes[3]))
+		t.Errorf("lookup counts: got %d and %d", again.Lookups(n), again.Lookups(nodes[3]))
 	}
 }
 
-// A node whose look-ups cannot be counted is not given, and comes when they can be.
+// A node whose lookups cannot be counted is not allocated until they can be.
 func TestNoMemoryForLookups(t *testing.T) {
 	table, full := newTable(t), error(syscall.ENOSPC)
 	chunk := make([]byte, CountChunk)
@@ -135,7 +135,7 @@ func TestNoMemoryForLookups(t *testing.T) {
 	full = nil
 	n, err := table.NewNode()
 	if err != nil || slot(n) != firstRecord {
-		t.Errorf("node %x, %v", n, err)
+		t.Errorf("allocate a node: got %x, %v", n, err)
 	}
 }
 

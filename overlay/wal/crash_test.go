@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// work appends, syncs and rotates at random until an operation fails or n records are there. It keeps in *synced how
-// many records a Sync has acknowledged, and gives how many were appended.
+// work appends, syncs and rotates at random until an operation fails or the log has n records. It stores in *synced the number of
+// records that a Sync has acknowledged, and returns the number of appended records.
 func work(rnd *rand.Rand, l *Log, have, n int, synced *atomic.Int64) (int, error) {
 	for have < n {
 		if err := l.Append(record(have), int64(have)-5); err != nil {
@@ -42,7 +42,7 @@ func work(rnd *rand.Rand, l *Log, have, n int, synced *atomic.Int64) (int, error
 	return have, nil
 }
 
-// rotate replaces a log by one with the same records.
+// rotate replaces a log by a new one with the same records.
 func rotate(l *Log, have int) error {
 	r, err := l.Begin()
 	if err != nil {
@@ -56,7 +56,7 @@ func rotate(l *Log, have int) error {
 	return r.Commit()
 }
 
-// After a power cut at any operation, the log has all records whose Sync returned, and of the others the first few.
+// After a power cut at any operation, the log has all records whose Sync returned, and a prefix of the others.
 func TestPowerCuts(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
@@ -65,7 +65,7 @@ func TestPowerCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		var synced atomic.Int64
-		for cut := range 4 { // each goes on with what the one before has left
+		for cut := range 4 { // each run continues with the files of the previous one
 			crash, err := disktest.NewCrashFS(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -94,9 +94,9 @@ func TestPowerCuts(t *testing.T) {
 			l, rec, err := Open(filepath.Join(dir, "log"), o)
 			if err == nil {
 				if r.n < int(synced.Load()) {
-					t.Fatalf("seed %d, cut %d: %d records, %d had been synced, %+v", seed, cut, r.n, synced.Load(), rec)
+					t.Fatalf("seed %d, cut %d: got %d records, but %d had been synced, recovery %+v", seed, cut, r.n, synced.Load(), rec)
 				}
-				synced.Store(int64(r.n)) // Open syncs what it has found
+				synced.Store(int64(r.n)) // Open syncs the records that it has read
 				_, err = work(rnd, l, r.n, r.n+60, &synced)
 				if err == nil {
 					power()
@@ -115,8 +115,7 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// The n-th operation fails, for each n until nothing fails: nothing that was appended is lost, and nothing is there
-// twice.
+// The n-th disk operation fails, for each n until a run has no fault: no appended record is lost, and none exists twice.
 func TestEveryOperationMayFail(t *testing.T) {
 	for n, failed := 1, true; failed; n++ {
 		failed = false
@@ -139,7 +138,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 				continue
 			}
 			if r.n != have {
-				t.Fatalf("operation %d, run %d: %d records, want %d", n, run, r.n, have)
+				t.Fatalf("operation %d, run %d: got %d records, want %d", n, run, r.n, have)
 			}
 			rnd := rand.New(rand.NewPCG(uint64(run), 5))
 			for to := have + 25; have < to; {
@@ -167,7 +166,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child appends until it is killed and says after each record that it is there.
+// child appends records until it is killed, and prints the number of each after its append.
 func child(path string) {
 	l, rec, err := Open(path, Options{})
 	if err != nil {
@@ -215,7 +214,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 		_ = cmd.Wait()
 		l, rec, have := open(t, path, Options{})
 		if have <= last || rec.PowerLost {
-			t.Fatalf("%d records, the last one said was %d, %+v", have, last, rec)
+			t.Fatalf("got %d records, but record %d was printed; recovery %+v", have, last, rec)
 		}
 		l.Abandon()
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// record gives the i-th record of a test: its number, then bytes that follow from it.
+// record returns the i-th record of a test: its number, then bytes that are derived from the number.
 func record(i int) []byte {
 	rnd := rand.New(rand.NewPCG(uint64(i), 9))
 	size := rnd.IntN(300)
@@ -32,7 +32,7 @@ func record(i int) []byte {
 	return b
 }
 
-// replayer collects records and makes sure that they are the right ones, in order from the first.
+// replayer counts records and checks that they have the right contents, in order from the first.
 type replayer struct {
 	t testing.TB
 	n int
@@ -40,7 +40,7 @@ type replayer struct {
 
 func (r *replayer) replay(b []byte, time int64) error {
 	if !bytes.Equal(b, record(r.n)) || time != int64(r.n)-5 {
-		r.t.Fatalf("record %d came back as %d bytes at %d", r.n, len(b), time)
+		r.t.Fatalf("record %d: got %d bytes with time %d", r.n, len(b), time)
 	}
 	r.n++
 	return nil
@@ -55,7 +55,7 @@ func open(t testing.TB, path string, o Options) (*Log, Recovery, int) {
 		t.Fatal(err)
 	}
 	if int(rec.Records) != r.n {
-		t.Fatalf("%d records were replayed, recovery says %d", r.n, rec.Records)
+		t.Fatalf("replayed %d records, but the recovery reports %d", r.n, rec.Records)
 	}
 	return l, rec, r.n
 }
@@ -75,9 +75,9 @@ func TestRecordsSurviveTheProcess(t *testing.T) {
 	for run := range 5 {
 		l, rec, have := open(t, path, Options{})
 		if have != n || rec.Fresh != (run == 0) || rec.Cut != 0 || rec.PowerLost || rec.Clean != (run == 3) {
-			t.Fatalf("run %d: %d of %d records, %+v", run, have, n, rec)
+			t.Fatalf("run %d: got %d of %d records, recovery %+v", run, have, n, rec)
 		}
-		add(t, l, n, n+3000) // some megabytes
+		add(t, l, n, n+3000) // some MiB
 		n += 3000
 		if run == 2 {
 			if err := l.Close(); err != nil {
@@ -102,7 +102,7 @@ func TestLargeRecords(t *testing.T) {
 		t.Error("an empty record was appended")
 	}
 	if err := l.Append(make([]byte, maxRecord+1), 0); !errors.Is(err, syscall.EFBIG) {
-		t.Errorf("too large a record: %v", err)
+		t.Errorf("append a record that is too large: got %v", err)
 	}
 	l.Abandon()
 	var sizes []int
@@ -135,7 +135,7 @@ func TestFullDiskIsAnErrorOfAppend(t *testing.T) {
 		}
 	}
 	if size := l.Size(); l.Append(record(n), int64(n)-5) == nil || l.Size() != size {
-		t.Fatal("the disk is full and grows")
+		t.Fatal("the log grew on a full disk")
 	}
 	if err := l.Sync(); err != nil {
 		t.Fatal(err)
@@ -144,11 +144,11 @@ func TestFullDiskIsAnErrorOfAppend(t *testing.T) {
 	add(t, l, n, n+2000)
 	l.Abandon()
 	if _, _, have := open(t, path, Options{}); have != n+2000 {
-		t.Errorf("%d records, want %d", have, n+2000)
+		t.Errorf("records: got %d, want %d", have, n+2000)
 	}
 }
 
-// A page that the file system cannot give although it was allocated is an error, not the end of the process.
+// If the file system cannot provide an allocated page, the append fails, and the process does not die of SIGBUS.
 func TestPageFaultIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, _, _ := open(t, path, Options{})
@@ -157,7 +157,7 @@ func TestPageFaultIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Append(make([]byte, 3*pageSize), 0); !errors.Is(err, syscall.EIO) {
-		t.Fatalf("append behind the end of the file: %v", err)
+		t.Fatalf("append behind the end of the file: got %v", err)
 	}
 	if err := os.Truncate(path, chunkSize); err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestPageFaultIsAnError(t *testing.T) {
 	add(t, l, 10, 20)
 	l.Abandon()
 	if _, _, have := open(t, path, Options{}); have != 20 {
-		t.Errorf("%d records", have)
+		t.Errorf("records: got %d", have)
 	}
 }
 
@@ -193,11 +193,11 @@ func TestSyncsAreShared(t *testing.T) {
 			}
 		}()
 	}
-	ready.Wait() // the first to sync waits at the gate; all records are there
+	ready.Wait() // the first Sync waits; all records are appended
 	close(gate)
 	done.Wait()
 	if n := syncs.Load() - 1; n > 3 {
-		t.Errorf("%d syncs for %d callers", n, callers)
+		t.Errorf("got %d syncs for %d callers", n, callers)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestFailedSyncIsNotForgotten(t *testing.T) {
 	}
 	bad.Store(false)
 	if err := l.Sync(); !errors.Is(err, ErrUnsynced) || !errors.Is(err, syscall.EIO) {
-		t.Fatalf("the sync after a failed one: %v", err)
+		t.Fatalf("the Sync after a failed one: got %v", err)
 	}
 	r, err := l.Begin()
 	if err != nil {
@@ -233,9 +233,9 @@ func TestFailedSyncIsNotForgotten(t *testing.T) {
 		}
 	}
 	if err := errors.Join(r.Commit(), l.Sync(), l.Close()); err != nil {
-		t.Fatalf("after a rotation: %v", err)
+		t.Fatalf("Sync after a rotation: %v", err)
 	}
 	if _, rec, have := open(t, path, Options{}); have != 10 || !rec.Clean {
-		t.Errorf("%d records, %+v", have, rec)
+		t.Errorf("records: got %d, recovery %+v", have, rec)
 	}
 }

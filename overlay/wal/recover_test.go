@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// written gives the bytes of a log of n records, of which the first synced are, and where each ends.
+// written returns the bytes of a log of n records, the first of which are synced, and the end of each record.
 func written(t *testing.T, n, synced int) (log []byte, ends []int64) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "log")
@@ -30,7 +30,7 @@ func written(t *testing.T, n, synced int) (log []byte, ends []int64) {
 	return log, ends
 }
 
-// A process may die at any byte of its copy: what was whole is there, the rest never was, and the log goes on.
+// A process may be killed at any byte of an append: complete records exist, an incomplete one does not, and the log can be used.
 func TestTornTailIsCut(t *testing.T) {
 	log, ends := written(t, 6, 2)
 	for at := ends[2]; at < ends[5]; at += 3 {
@@ -47,11 +47,11 @@ func TestTornTailIsCut(t *testing.T) {
 				want++
 			}
 			for want < len(ends) && bytes.Equal(torn[:ends[want]], log[:ends[want]]) {
-				want++ // its last bytes are zeros anyhow
+				want++ // the last bytes of the record are zeros
 			}
 			l, rec, have := open(t, path, Options{BootID: boot, LostFound: filepath.Join(dir, "lost+found")})
 			if have != want || rec.PowerLost != (boot != "first") {
-				t.Fatalf("cut at %d: %d records, want %d, %+v", at, have, want, rec)
+				t.Fatalf("log cut at byte %d: got %d records, want %d, recovery %+v", at, have, want, rec)
 			}
 			if rec.Cut > 0 && rec.PowerLost {
 				end := int64(headerSize)
@@ -59,16 +59,16 @@ func TestTornTailIsCut(t *testing.T) {
 					end = ends[have-1]
 				}
 				if kept, err := os.ReadFile(rec.SavedTo); err != nil || !bytes.Equal(kept, torn[end:end+rec.Cut]) {
-					t.Fatalf("cut at %d: tail of %d bytes, %d kept, %v", at, rec.Cut, len(kept), err)
+					t.Fatalf("log cut at byte %d: got a tail of %d bytes, %d stored, %v", at, rec.Cut, len(kept), err)
 				}
 			}
 			if now, err := os.ReadFile(path); err != nil || len(bytes.Trim(now[l.Size():], "\x00")) > 0 {
-				t.Fatalf("cut at %d: the end of the log is not zeros, %v", at, err)
+				t.Fatalf("log cut at byte %d: the end of the log is not zeros, %v", at, err)
 			}
 			add(t, l, have, have+2)
 			l.Abandon()
 			if l, rec, again := open(t, path, Options{BootID: boot}); again != have+2 || rec.Cut != 0 {
-				t.Fatalf("cut at %d: %d records after two more, %+v", at, again, rec)
+				t.Fatalf("log cut at byte %d: got %d records after two more, recovery %+v", at, again, rec)
 			} else {
 				l.Abandon()
 			}
@@ -80,7 +80,7 @@ func TestDamageIsNamed(t *testing.T) {
 	log, ends := written(t, 10, 5)
 	for _, c := range []struct {
 		name    string
-		record  int // that is spoilt
+		record  int // number of the damaged record
 		boot    string
 		damaged bool
 	}{
@@ -101,7 +101,7 @@ func TestDamageIsNamed(t *testing.T) {
 			o := Options{BootID: c.boot}
 			o.Salvage = true
 			if l, rec, have := open(t, path, o); have != c.record || (rec.Damage != nil) != c.damaged {
-				t.Errorf("salvage: %d records, %+v", have, rec)
+				t.Errorf("salvage: got %d records, recovery %+v", have, rec)
 			} else if err := l.Append([]byte("x"), 0); err == nil {
 				t.Error("a salvaged log was written")
 			}
@@ -110,7 +110,7 @@ func TestDamageIsNamed(t *testing.T) {
 				var damage *DamageError
 				_, _, err := Open(path, o)
 				if !errors.As(err, &damage) || damage.Offset != ends[c.record-1] || damage.Records != int64(9-c.record) {
-					t.Errorf("open: %v", err)
+					t.Errorf("open a damaged log: got %v", err)
 				}
 				if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, bad) {
 					t.Errorf("a damaged log was changed, %v", err)
@@ -119,7 +119,7 @@ func TestDamageIsNamed(t *testing.T) {
 			}
 			l, _, have := open(t, path, o)
 			if have != c.record {
-				t.Errorf("open: %d records", have)
+				t.Errorf("open: got %d records", have)
 			}
 			l.Abandon()
 		})
@@ -148,7 +148,7 @@ func TestRefusedRecordEndsTheLog(t *testing.T) {
 			continue
 		}
 		if rec.Records != 8 || rec.Cut != ends[9]-ends[7] {
-			t.Errorf("%+v, want a cut of %d", rec, ends[9]-ends[7])
+			t.Errorf("recovery: got %+v, want a cut of %d bytes", rec, ends[9]-ends[7])
 		}
 		l.Abandon()
 	}
@@ -178,8 +178,8 @@ func TestHeaderIsChecked(t *testing.T) {
 	}
 }
 
-// Whatever lies behind a good header, replay gives only records whose sums are right, what tail finds behind them is
-// in the file, and after a cut the log can be gone on with.
+// For arbitrary bytes after a valid header, replay returns only records with the right checksums, tail returns bytes of the file, and
+// after a cut the log can be used.
 func FuzzReplay(f *testing.F) {
 	seed := (&header{epoch: 7}).seed()
 	encode := func(log []byte, sequence uint64, record string) []byte {
@@ -202,14 +202,14 @@ func FuzzReplay(f *testing.F) {
 				return nil
 			})
 			if err != nil || int(at.last) != len(records) || at.end > int64(len(file)) {
-				t.Fatalf("%d records, %+v, %v", len(records), at, err)
+				t.Fatalf("replay: got %d records, end %+v, %v", len(records), at, err)
 			}
 			behind, end, err = tail(bytes.NewReader(file), at, int64(len(file)), seed)
 			if err != nil || end < at.end || end > int64(len(file))+7 {
-				t.Fatalf("tail from %d to %d of %d, %v", at.end, end, len(file), err)
+				t.Fatalf("tail: got bytes %d to %d of %d, %v", at.end, end, len(file), err)
 			}
 			if rest := file[min(end, int64(len(file))):]; bytes.Count(rest, []byte{0}) != len(rest) {
-				t.Fatalf("there is more behind %d", end)
+				t.Fatalf("the file has data after the end %d of the tail", end)
 			}
 			return records, at, behind, end
 		}
@@ -221,12 +221,12 @@ func FuzzReplay(f *testing.F) {
 		}
 		file = append(file[:headerSize:headerSize], again...)
 		if int64(len(file)) != at.end {
-			t.Fatalf("%d bytes make up %d", at.end, len(file))
+			t.Fatalf("the records up to byte %d have %d bytes", at.end, len(file))
 		}
 		file = append(encode(file, at.last+1, "more"), make([]byte, 2*pageSize)...)
 		second, _, behind, end := read(file)
 		if len(second) != len(first)+1 || second[len(first)] != "more" || behind != 0 || end != int64(len(file)-2*pageSize) {
-			t.Fatalf("%q became %q, %d behind, end %d", first, second, behind, end)
+			t.Fatalf("records %q became %q, %d bytes follow, end %d", first, second, behind, end)
 		}
 	})
 }

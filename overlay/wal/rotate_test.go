@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
-// Records that come while the log is rotated are in the new one, between what is dumped.
+// Records that are appended while the log is rotated are in the new log, between the dumped ones.
 func TestRotationMissesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, _, _ := open(t, path, Options{})
@@ -22,9 +22,9 @@ func TestRotationMissesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := l.Begin(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("a second rotation: %v", err)
+		t.Errorf("a second rotation at the same time: got %v", err)
 	}
-	if err := r.Append(record(0), -5); err != nil { // stands for a dump of the first 2000
+	if err := r.Append(record(0), -5); err != nil { // represents a dump of the first 2000 records
 		t.Fatal(err)
 	}
 	done := make(chan error)
@@ -41,18 +41,18 @@ func TestRotationMissesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(r.Commit(), r.Append([]byte("late"), 0)); !errors.Is(err, errEnded) {
-		t.Errorf("after the commit: %v", err)
+		t.Errorf("use of the rotation after Commit: got %v", err)
 	}
 	if err := r.Abort(); err != nil {
 		t.Error(err)
 	}
 	if before < 2000*recordHead {
-		t.Error("log is too small")
+		t.Error("the new log is too small")
 	}
 	l.Abandon()
 	l, _, have := open(t, path, Options{})
 	if have != 3000 {
-		t.Errorf("%d records, want 3000", have)
+		t.Errorf("records: got %d, want 3000", have)
 	}
 	l.Abandon()
 }
@@ -68,30 +68,30 @@ func TestAbortedRotationLeavesTheLog(t *testing.T) {
 	})
 	l, _, _ := open(t, filepath.Join(dir, "log"), Options{})
 	l.Abandon()
-	l, _, _ = open(t, filepath.Join(dir, "log"), Options{FS: fs}) // not under the name that a new log has
+	l, _, _ = open(t, filepath.Join(dir, "log"), Options{FS: fs}) // another name than that of a new log
 	r, err := l.Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	full.Store(true)
-	add(t, l, 0, 8000) // does not fit the new log's first chunks; the old one goes on
+	add(t, l, 0, 8000) // does not fit into the new log's first chunks, so the old log stays in use
 	if err := r.Commit(); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("commit of a log that has missed records: %v", err)
+		t.Errorf("commit of a log that lacks records: got %v", err)
 	}
 	full.Store(false)
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
-		t.Errorf("left: %q", left)
+		t.Errorf("files after the failed rotation: got %q", left)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, have := open(t, filepath.Join(dir, "log"), Options{}); have != 8000 {
-		t.Errorf("%d records", have)
+		t.Errorf("records: got %d", have)
 	}
 }
 
-// A Sync that waits for a Commit has counted the old log's records. So what comes while the new log is synced must
-// be on disk when the Commit is over.
+// A Sync that waits for a Commit has counted the records of the old log. So records that are appended while the new log is synced must
+// be on disk when Commit returns.
 func TestCommitSyncsWhatCameMeanwhile(t *testing.T) {
 	var l *Log
 	var late atomic.Int64
@@ -116,7 +116,7 @@ func TestCommitSyncsWhatCameMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if late.Load() != 3 || l.file.appended != 3 || l.file.synced != 3 {
-		t.Errorf("%d records, %d synced", l.file.appended, l.file.synced)
+		t.Errorf("got %d appended records, but %d synced", l.file.appended, l.file.synced)
 	}
 	l.Abandon()
 }

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// aged makes a log one of a former version.
+// aged converts a log to the previous version.
 func aged(log []byte, former uint32) []byte {
 	old := bytes.Clone(log)
 	h := (*header)(unsafe.Pointer(&old[0]))
@@ -18,8 +18,8 @@ func aged(log []byte, former uint32) []byte {
 	return old
 }
 
-// A log of the former version is taken, and is one of the present version before it gets a record; also if the process
-// dies while it makes it one. Who only reads leaves it as it is.
+// A log of the previous version can be opened, and is converted to the present version before a record is appended, also if a process
+// is killed during the conversion. A reader does not change the log.
 func TestFormerVersion(t *testing.T) {
 	log, _ := written(t, 3, 1)
 	half := aged(log, oldest)
@@ -36,23 +36,23 @@ func TestFormerVersion(t *testing.T) {
 				t.Fatalf("%s: read: %+v, %v", what, rec, err)
 			}
 			if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, image) {
-				t.Errorf("%s: reading changed it, %v", what, err)
+				t.Errorf("%s: reading changed the log, %v", what, err)
 			}
 			l, _, have := open(t, path, Options{BootID: boot})
 			if have != 3 {
-				t.Fatalf("%s: %d records", what, have)
+				t.Fatalf("%s: got %d records", what, have)
 			}
 			now, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if h := (*header)(unsafe.Pointer(&now[0])); h.version != version || h.crc != h.sum() {
-				t.Errorf("%s: version %d, checksum %x, want %x", what, h.version, h.crc, h.sum())
+				t.Errorf("%s: got version %d and checksum %x, want %x", what, h.version, h.crc, h.sum())
 			}
 			add(t, l, 3, 4)
 			l.Abandon()
 			if l, _, have = open(t, path, Options{BootID: boot}); have != 4 {
-				t.Errorf("%s: %d records in the end", what, have)
+				t.Errorf("%s: got %d records in the end", what, have)
 			}
 			l.Abandon()
 		}
