@@ -67,7 +67,7 @@ func randomAttributes(r *rand.Rand) map[string][]byte {
 	return files
 }
 
-// TestAttributesLikeGit compares the attributes of generated trees with those git finds.
+// TestAttributesLikeGit compares the attributes of generated trees with git.
 func TestAttributesLikeGit(t *testing.T) {
 	rounds := 250
 	if testing.Short() {
@@ -80,7 +80,7 @@ func TestAttributesLikeGit(t *testing.T) {
 	}
 }
 
-// TestLongLines stands on both sides of the longest line.
+// TestLongLines tests lines just below and above the longest accepted line.
 func TestLongLines(t *testing.T) {
 	var b strings.Builder
 	var paths []string
@@ -111,12 +111,12 @@ func TestMatters(t *testing.T) {
 		{"*.c diff=cpp linguist-language=C -merge export-ignore\n", true, false},
 		{"*.c diff=cpp linguist-language=C -merge export-ignore\n", false, false},
 		{"*.c other\n", true, false},
-		{"*.c other\n", false, true}, // the root may make a macro of it
+		{"*.c other\n", false, true}, // the root's file may define a macro of that name
 		{"*.c binary\n", true, true},
 		{"*.c -binary\n", false, true},
 		{"[attr]generated -diff linguist-generated\n*.go generated\n", true, false},
 		{"[attr]generated -diff -text\n", true, true},
-		{"[attr]generated -text\n", false, false}, // not allowed there
+		{"[attr]generated -text\n", false, false}, // macros are not allowed in this file
 		{"[attr]binary -diff -merge -text\n", true, false},
 		{"[attr]binary -diff\n", true, true},
 		{"[attr]ident text\n", true, true},
@@ -129,11 +129,11 @@ func TestMatters(t *testing.T) {
 		}
 	}
 	if (*File)(nil).Matters() {
-		t.Error("no file matters")
+		t.Error("Matters of a nil File is wrong")
 	}
 }
 
-// TestMacroChain has each of a million macros bring the next one along.
+// TestMacroChain: each of a million macros sets the next one.
 func TestMacroChain(t *testing.T) {
 	var b strings.Builder
 	const n = 1_000_000
@@ -143,7 +143,7 @@ func TestMacroChain(t *testing.T) {
 	fmt.Fprintf(&b, "[attr]m%d eol=crlf\n* m0\n", n)
 	files := []*File{Parse([]byte(b.String()), true)}
 	if got := Decide(Settings{}, files, "a"); got != (Rule{eol: eolCRLF}) {
-		t.Errorf("rule is %v", got)
+		t.Errorf("rule: got %v", got)
 	}
 }
 
@@ -154,10 +154,10 @@ func TestTooLarge(t *testing.T) {
 	}
 	copy(content, "* text\n")
 	if Parse(content, true).Matters() {
-		t.Error("a file of 100 MiB counts")
+		t.Error("an attributes file of 100 MiB is used")
 	}
 	if !Parse(content[:maxFile-1], true).Matters() {
-		t.Error("a file of just less does not count")
+		t.Error("an attributes file of just less than 100 MiB is not used")
 	}
 }
 
@@ -175,15 +175,15 @@ func FuzzParse(f *testing.F) {
 		s := Settings{AutoCRLF: "input"}
 		rule := Decide(s, files, path)
 		if again := Decide(s, []*File{Parse(root, true), Parse([]byte(deep), false)}, path); again != rule {
-			t.Errorf("rule is %v, then %v", rule, again)
+			t.Errorf("rule: got %v, then %v", rule, again)
 		}
-		if !files[0].Matters() { // then it can be dropped
+		if !files[0].Matters() { // a file that does not matter can be left out
 			if got := Decide(s, []*File{nil, files[1]}, path); got != rule {
-				t.Errorf("rule is %v without the root's file, %v with it", got, rule)
+				t.Errorf("rule: got %v without the root's file, %v with it", got, rule)
 			}
 		}
 		if got := Decide(s, []*File{Parse(append(root, '\n'), true), files[1]}, path); got != rule && len(root) < maxFile-1 {
-			t.Errorf("rule is %v with a line's end more, %v else", got, rule)
+			t.Errorf("rule: got %v with an additional newline, %v without", got, rule)
 		}
 	})
 }

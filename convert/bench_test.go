@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// large is a root's .gitattributes of 40 lines as they are met, and one more of a directory's own.
+// large returns a typical .gitattributes of the root with 40 lines, and that of a directory with one line.
 func large() []*File {
 	var b strings.Builder
 	b.WriteString("* text=auto\n[attr]generated -diff linguist-generated -text\n")

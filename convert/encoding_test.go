@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// texts are what encodings differ in, and what none takes.
+// texts are texts that differ between encodings, and texts that are invalid in all.
 var texts = []string{
 	"", "\n", "a", "abc\nd\r\n", "h\u00e9\u00ff\u0100\n", "\u20ac\u00a5\u203e\u2225\u301c\uff5e", "\u65e5\u672c\u8a9e\n\u4e2d\u6587\r\n\ud55c\uae00\n", "\U0001f600x\U0010ffff\n", "\ufeffmarked\n", "a\ufeffb",
 	"\ufffe\uffff\ufdd0\n", "\x00a\x00\n", "\u0080\u0081\u009f\u00a0\n", "\u2028\u0085\x0c\n", "bad \xff\n", "\xc3", "a\xe4\xb8", "\xc0\x80", "\xed\xa0\x80", "\xed\xa0\xbd\xed\xb8\x80", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80",
@@ -29,7 +29,7 @@ func textFiles(attributes []string) map[string][]byte {
 	return files
 }
 
-// TestEncodingsLikeGit compares with a clone's working tree the encodings that need no tables.
+// TestEncodingsLikeGit compares encodings that need no conversion tables with the working tree of a clone.
 func TestEncodingsLikeGit(t *testing.T) {
 	var attributes []string
 	for _, name := range []string{
@@ -42,7 +42,7 @@ func TestEncodingsLikeGit(t *testing.T) {
 	attributes = append(attributes, "-working-tree-encoding", "text eol=crlf working-tree-encoding=UTF-16LE-BOM", "text=auto eol=crlf ident working-tree-encoding=UTF-16",
 		"ident working-tree-encoding=UTF-16", "ident eol=crlf working-tree-encoding=latin1", "-text ident working-tree-encoding=UTF-32BE", "ident working-tree-encoding=UTF-8", "ident working-tree-encoding=bogus")
 	files := textFiles(attributes)
-	for name := range files { // no table is known to iconv under this name, which Apply leaves to it
+	for name := range files { // iconv, to which Apply leaves this encoding, has no table of this name
 		if strings.Contains(name, "UTF-32LE-BOM") {
 			delete(files, name)
 		}
@@ -50,7 +50,7 @@ func TestEncodingsLikeGit(t *testing.T) {
 	compareCheckout(t, Settings{}, files)
 }
 
-// TestDriversLikeGit is about what git does before, or instead of, running a filter.
+// TestDriversLikeGit compares the conversions that git makes before, or instead of, running a filter.
 func TestDriversLikeGit(t *testing.T) {
 	drivers := map[string]Driver{
 		"cat":  {Name: "cat", Smudge: "cat"},
@@ -79,12 +79,12 @@ func TestCheck(t *testing.T) {
 			t.Errorf("check the conversion of %s: got %v", path, err)
 		}
 		if zero := path == "a.may" || path == "a.u" || path == "a.stream" || path == "a"; r.IsZero() != zero {
-			t.Errorf("conversion of %s: got %+v, want the other of zero and nonzero", path, r)
+			t.Errorf("conversion of %s: got %+v, want the opposite of zero or nonzero", path, r)
 		}
 	}
 }
 
-// TestRefusedByGit is the proof that Check is needed.
+// TestRefusedByGit: git refuses to check out the files that Check refuses.
 func TestRefusedByGit(t *testing.T) {
 	for attributes, config := range map[string]string{
 		"working-tree-encoding": "user.name=x", "filter=must text=auto": "filter.must.required=true", "filter=back": "filter.back.required=true",
@@ -93,7 +93,7 @@ func TestRefusedByGit(t *testing.T) {
 		r.commit(map[string][]byte{".gitattributes": []byte("* " + attributes + "\n"), "a": []byte("a\n")})
 		cmd := exec.CommandContext(t.Context(), "git", "-c", "filter.back.clean=cat", "clone", "-q", "-c", config, r.dir, t.TempDir())
 		if out, err := cmd.CombinedOutput(); err == nil {
-			t.Errorf("git checks out what %s says: %s", attributes, out)
+			t.Errorf("git checked out a file with the attributes %s: %s", attributes, out)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestReturns(t *testing.T) {
 		}
 	}
 	if !Returns(Settings{AutoCRLF: "input"}, nil, "x") || Returns(Settings{AutoCRLF: "false"}, nil, "x") {
-		t.Error("core.autocrlf does not count, or what is false")
+		t.Error("core.autocrlf is ignored, or false has an effect")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestKey(t *testing.T) {
 			key := r.Key(path)
 			told := name == "process" || name == "path"
 			if other, ok := seen[key]; ok && (told || other != name) {
-				t.Errorf("%s and %s have one key", name, other)
+				t.Errorf("rules %s and %s have the same key", name, other)
 			}
 			seen[key] = name
 		}
@@ -137,10 +137,10 @@ func FuzzEncode(f *testing.F) {
 		for _, name := range names {
 			out := Rule{encoding: name}.Apply(object.ID{}, content)
 			if !utf8.Valid(content) && !bytes.Equal(out, content) {
-				t.Errorf("%s: %q, which is no UTF-8, becomes %q", name, content, out)
+				t.Errorf("encoding %s: invalid UTF-8 %q was converted to %q", name, content, out)
 			}
 			if name[:3] == "UTF" && utf8.Valid(content) && len(content) > 0 && len(out) < len(content)/2 {
-				t.Errorf("%s: %q becomes %q", name, content, out)
+				t.Errorf("encoding %s: %q was converted to %q", name, content, out)
 			}
 		}
 	})

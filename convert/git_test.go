@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// repo is a repository of the installed git, the judge of this package.
+// repo is a repository of the installed git, which is the oracle of this package's tests.
 type repo struct {
 	t      *testing.T
 	dir    string
@@ -40,12 +40,12 @@ func (r *repo) git(stdin io.Reader, args ...string) []byte {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		r.t.Fatalf("git %v: %v\n%s", args, err, stderr.Bytes())
+		r.t.Fatalf("git %v failed: %v\n%s", args, err, stderr.Bytes())
 	}
 	return out
 }
 
-// commit makes contents by path the only commit.
+// commit replaces the repository's only commit by one with these contents, by path.
 func (r *repo) commit(files map[string][]byte) {
 	r.t.Helper()
 	var b bytes.Buffer
@@ -56,7 +56,7 @@ func (r *repo) commit(files map[string][]byte) {
 	r.git(&b, "fast-import", "--quiet", "--force")
 }
 
-// checkout gives the working tree of a fresh clone.
+// checkout returns the working tree of a new clone.
 func (r *repo) checkout(s Settings, files map[string][]byte) map[string][]byte {
 	r.t.Helper()
 	dir := filepath.Join(r.t.TempDir(), "clone")
@@ -82,7 +82,7 @@ func (r *repo) checkout(s Settings, files map[string][]byte) map[string][]byte {
 	return out
 }
 
-// chain is the parsed .gitattributes on the way to path.
+// chain returns the parsed .gitattributes files of all directories above path.
 func chain(parsed map[string]*File, path string) []*File {
 	files := []*File{parsed[""]}
 	for i, c := range path {
@@ -128,7 +128,7 @@ func compareClone(t *testing.T, r *repo, s Settings, files map[string][]byte) {
 		if !bytes.Equal(content, want) {
 			changed++
 		} else if len(content) > 0 && &got[0] != &content[0] {
-			t.Errorf("%s: unchanged content was copied", path)
+			t.Errorf("%s: unchanged contents were copied", path)
 		}
 		if !bytes.Equal(got, want) {
 			if bad++; bad <= 20 {
@@ -164,7 +164,7 @@ func compareAttributes(t *testing.T, r *repo, s Settings, attributes map[string]
 		append([]string{"check-attr", "--cached", "-z", "--stdin"}, attrNames...)...)
 	fields := strings.Split(string(out), "\x00")
 	if len(fields) != 3*len(attrNames)*len(paths)+1 {
-		t.Fatalf("git check-attr: %d fields for %d paths", len(fields), len(paths))
+		t.Fatalf("git check-attr printed %d fields for %d paths", len(fields), len(paths))
 	}
 	parsed := parseAll(s, attributes)
 	for i, path := range paths {
@@ -172,10 +172,10 @@ func compareAttributes(t *testing.T, r *repo, s Settings, attributes map[string]
 		for j, name := range attrNames {
 			at := 3 * (i*len(attrNames) + j)
 			if fields[at] != path || fields[at+1] != name {
-				t.Fatalf("git check-attr answers %q", fields[at:at+3])
+				t.Fatalf("git check-attr printed %q", fields[at:at+3])
 			}
 			if got, want := values[j].String(), fields[at+2]; got != want {
-				t.Errorf("%q %s: %q, want %q", path, name, got, want)
+				t.Errorf("attribute of %q, %s: got %q, want %q", path, name, got, want)
 				for _, dir := range slices.Sorted(maps.Keys(attributes)) {
 					t.Logf("%s:\n%s", dir, attributes[dir])
 				}

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// TestOutsideLikeGit has attributes come from all the places that git knows, macros too.
+// TestOutsideLikeGit compares attributes and macros from all of git's sources with git.
 func TestOutsideLikeGit(t *testing.T) {
 	rounds := uint64(30)
 	if testing.Short() {
@@ -57,10 +57,10 @@ func TestNothingOutside(t *testing.T) {
 		t.Errorf("attributes without a rule: got %+v, want nil", o)
 	}
 	if o := NewOutside([]byte("* text\n"), nil, nil, false); o == nil {
-		t.Error("what the machine's file says is lost")
+		t.Error("the attributes of the system's file are ignored")
 	}
 	s := Settings{Outside: NewOutside([]byte("*.c eol=lf\n"), []byte("*.c eol=crlf\n"), nil, false)}
 	if got := Decide(s, nil, "x.c").Apply(object.ID{}, []byte("a\n")); !bytes.Equal(got, []byte("a\r\n")) {
-		t.Errorf("the machine's file outranks the user's: %q", got)
+		t.Errorf("the system's file has priority over the user's: got %q", got)
 	}
 }

@@ -46,8 +46,8 @@ func randomPath(r *rand.Rand) string {
 	return strings.Join(parts, "/")
 }
 
-// TestPatternsLikeGit has git say which of many patterns match which of many paths: every line sets an
-// attribute of its own.
+// TestPatternsLikeGit compares many patterns and paths with git: each line of the attributes file sets a different
+// attribute.
 func TestPatternsLikeGit(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	patterns, paths := slices.Clone(patternSeeds), slices.Clone(pathSeeds)
@@ -78,7 +78,7 @@ func TestPatternsLikeGit(t *testing.T) {
 			}
 		}
 		if len(want) < 1000 {
-			t.Fatalf("git finds %d matches only", len(want))
+			t.Fatalf("git found only %d matches", len(want))
 		}
 		f := Parse(content, false) // not root: attributes of unknown names are kept
 		for _, path := range all {
@@ -92,7 +92,7 @@ func TestPatternsLikeGit(t *testing.T) {
 			for i, p := range patterns {
 				name := fmt.Sprintf("n%d", i)
 				if w := want[path+"\x00"+name]; got[name] != w {
-					t.Errorf("pattern %q in %q, path %q: match %v, git says %v", p, dir, path, got[name], w)
+					t.Errorf("pattern %q in %q, path %q: got match %v, git has %v", p, dir, path, got[name], w)
 				}
 			}
 		}
@@ -100,7 +100,7 @@ func TestPatternsLikeGit(t *testing.T) {
 	}
 }
 
-// reference matches with a regular expression made of the pattern: slow and plain. Bytes stand as runes.
+// reference matches with a regular expression that is derived from the pattern. Bytes are represented as runes.
 func reference(s, path string) bool {
 	if s == "" || s[0] == '!' || strings.HasSuffix(s, "/") {
 		return false
@@ -110,7 +110,7 @@ func reference(s, path string) bool {
 		path = path[strings.LastIndexByte(path, '/')+1:]
 	}
 	s = strings.TrimPrefix(s, "/")
-	start := 0 // "**" counts as standing at the start here too
+	start := 0 // "**" counts as being at the start here, too
 	if dirs {
 		start = strings.IndexAny(s, special)
 	}
@@ -179,17 +179,17 @@ func FuzzMatch(f *testing.F) {
 		p, ok := compile(s, false)
 		got := ok && p.match(path, path[strings.LastIndexByte(path, '/')+1:])
 		if want := reference(s, path); got != want {
-			t.Errorf("pattern %q, path %q: %v, want %v", s, path, got, want)
+			t.Errorf("pattern %q, path %q: got %v, want %v", s, path, got, want)
 		}
 	})
 }
 
-// TestPatternOfManyStars would not end with a matcher that tries all ways.
+// TestPatternOfManyStars would not end with a matcher that backtracks.
 func TestPatternOfManyStars(t *testing.T) {
 	for _, s := range []string{strings.Repeat("**/", 600) + "x", strings.Repeat("*a", 900) + "b", strings.Repeat("**/*a*/", 250) + "b"} {
 		p, ok := compile(s, false)
 		if !ok {
-			t.Fatalf("pattern %.20q... refused", s)
+			t.Fatalf("pattern %.20q... was refused", s)
 		}
 		path := strings.Repeat("aaaaaaa/", 120) + strings.Repeat("a", 250)
 		if p.match(path, path[strings.LastIndexByte(path, '/')+1:]) {

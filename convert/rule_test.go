@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// contents are files by name: f... are chosen, r... random.
+// contents returns file contents by name: those of f... are chosen, those of r... are random.
 func contents() map[string][]byte {
 	m := map[string][]byte{}
 	kind := "f"
@@ -28,7 +28,7 @@ func contents() map[string][]byte {
 	} {
 		add(s)
 	}
-	// The filters work in pieces of 16 KiB, or 1 KiB where there are two of them.
+	// Git's filters process pieces of 16 KiB, or of 1 KiB if two filters are combined.
 	for _, size := range []int{1024, 16384, 32768} {
 		for d := -6; d <= 2; d++ {
 			pad := strings.Repeat("0123456789abcde\n", size/16)
@@ -46,7 +46,7 @@ func contents() map[string][]byte {
 	words := []string{"$", "$", "$Id", "$Id$", "$Id:", "$Id: ", "Id", "I", "d", ":", " ", " $", "x", "\n", "\n", "\r\n", "\r", "\t", "\x00", "\xff", "0123456789abcdef", "\x01"}
 	for range 160 {
 		var b strings.Builder
-		n := len(words) - r.IntN(8) // often without CR, NUL and other bytes of binaries
+		n := len(words) - r.IntN(8) // often without CR, NUL and other bytes of binary files
 		for range 1 + r.IntN(14) {
 			b.WriteString(words[r.IntN(n)])
 		}
@@ -55,7 +55,7 @@ func contents() map[string][]byte {
 	return m
 }
 
-// checkoutTree has every content below directories of all combinations of attributes, and some above one another.
+// checkoutTree returns a tree with all contents below directories with all combinations of attributes, some of them nested.
 func checkoutTree() map[string][]byte {
 	files := map[string][]byte{}
 	root := "[attr]m1 text eol=crlf\n[attr]m2 m1 ident\n[attr]m3 text=auto ident -eol\n/deep/*.txt m3\n/deep/x/*.txt text\n/deep/x/y/*5.txt ident\n"
@@ -91,7 +91,7 @@ func checkoutTree() map[string][]byte {
 	return files
 }
 
-// TestCheckout compares with what a clone has in its working tree, byte for byte.
+// TestCheckout compares conversions with the files of a clone, byte for byte.
 func TestCheckout(t *testing.T) {
 	files := checkoutTree()
 	r := newRepo(t)
@@ -105,7 +105,7 @@ func TestCheckout(t *testing.T) {
 	}
 }
 
-// TestCheckoutOfRandomAttributes is about attributes from several depths and their odd spellings.
+// TestCheckoutOfRandomAttributes tests attributes of several directories, and unusual spellings of attributes.
 func TestCheckoutOfRandomAttributes(t *testing.T) {
 	rounds := uint64(40)
 	if testing.Short() {
@@ -115,7 +115,7 @@ func TestCheckoutOfRandomAttributes(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		files := randomAttributes(r)
 		for dir, content := range files {
-			// git checks nothing out by these
+			// git fails to check out files with these attributes
 			content = bytes.ReplaceAll(content, []byte("working-tree-encoding"), []byte("filter"))
 			files[dir] = content
 		}
@@ -141,11 +141,11 @@ func TestRuleString(t *testing.T) {
 		for ident := range identWhole + 1 {
 			r := Rule{eol: eol, ident: ident}
 			if other, ok := seen[r.String()]; ok {
-				t.Errorf("%#v and %#v are both %q", r, other, r)
+				t.Errorf("rules %#v and %#v have the same string %q", r, other, r)
 			}
 			seen[r.String()] = r
 			if r.IsZero() != (r.String() == "raw") {
-				t.Errorf("%#v is %q", r, r)
+				t.Errorf("rule %#v has the string %q", r, r)
 			}
 		}
 	}
@@ -163,22 +163,22 @@ func FuzzApply(f *testing.F) {
 		before := bytes.Clone(content)
 		crlf := Rule{eol: eolCRLF}.Apply(id, content)
 		if !bytes.Equal(unix(crlf), unix(content)) || bytes.Count(crlf, []byte("\n")) != bytes.Count(crlf, []byte("\r\n")) {
-			t.Errorf("%q with CRLF is %q", content, crlf)
+			t.Errorf("conversion of %q to CRLF: got %q", content, crlf)
 		}
 		if auto := (Rule{eol: eolAuto}).Apply(id, content); !bytes.Equal(auto, crlf) && !bytes.Equal(auto, content) {
-			t.Errorf("%q with CRLF or not is %q", content, auto)
+			t.Errorf("automatic conversion of %q to CRLF: got %q", content, auto)
 		}
 		for _, mode := range []identMode{identStream, identWhole} {
 			once := Rule{ident: mode}.Apply(id, content)
 			if !bytes.Contains(content, []byte("$Id")) && !bytes.Equal(once, content) {
-				t.Errorf("%q without keyword becomes %q", content, once)
+				t.Errorf("ident conversion of %q, which has no keyword: got %q", content, once)
 			}
 			if n := bytes.Count(content, []byte("$Id")); len(once) > len(content)+n*(len(id.String())+3) {
-				t.Errorf("%q grows to %q", content, once)
+				t.Errorf("ident conversion of %q is too long: got %q", content, once)
 			}
 		}
 		if !bytes.Equal(before, content) {
-			t.Errorf("%q was overwritten", before)
+			t.Errorf("the input %q was overwritten", before)
 		}
 	})
 }

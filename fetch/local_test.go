@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Objects that only a mount's git directory has are read from there: loose ones and packed ones, trees and large blobs,
-// and the commit that a session goes on with.
+// Objects that only a mount's git directory has are read from there: loose and packed ones, trees and large blobs,
+// and the commit from which a session is resumed.
 func TestLocalObjectsAreRead(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		for _, packed := range []bool{false, true} {
@@ -86,7 +86,7 @@ func testLocalObjects(t *testing.T, f object.Format, packed bool) {
 
 	snap, err := s.Resume(t.Context(), Base{Commit: commit, Format: f})
 	if err != nil || snap.Tree != tree {
-		t.Fatalf("a local commit is resumed as %+v, %v", snap, err)
+		t.Fatalf("snapshot of a local commit: got %+v, %v", snap, err)
 	}
 	v := s.View(snap, convert.Settings{}, nil)
 	defer v.Close()
@@ -97,7 +97,7 @@ func testLocalObjects(t *testing.T, f object.Format, packed bool) {
 		}
 		b := Blob{ID: id, Path: path}
 		if n, err := v.Size(t.Context(), b); err != nil || n != int64(len(want.Data)) {
-			t.Errorf("size of %s is %d, %v", path, n, err)
+			t.Errorf("size of %s: got %d, %v", path, n, err)
 		}
 		c, err := v.Open(t.Context(), b)
 		if err != nil {
@@ -106,28 +106,28 @@ func testLocalObjects(t *testing.T, f object.Format, packed bool) {
 		}
 		got, err := io.ReadAll(io.NewSectionReader(c, 0, c.Size()))
 		if err != nil || !bytes.Equal(got, want.Data) {
-			t.Errorf("%s: %d bytes, %v", path, len(got), err)
+			t.Errorf("contents of %s: got %d bytes, %v", path, len(got), err)
 		}
 		c.Release()
 	}
 	if n := len(server.Log().Requests()); n > 0 {
-		t.Errorf("%d requests", n)
+		t.Errorf("requests to the remote: got %d", n)
 	}
 	if missing := s.Missing([]object.ID{tree}); len(missing) != 1 {
-		t.Error("what is lent counts as the store's")
+		t.Error("objects of the git directory count as the store's")
 	}
 	if err := local.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := s.storage.get(commit, object.MaxCommitSize); err == nil {
-		t.Error("what was taken back is read on")
+		t.Error("objects can be read after the git directory was removed from the store")
 	}
 	if res, err := local.Join(t.Context(), odb.JoinOptions{}); err != nil && !strings.Contains(err.Error(), "closed") {
-		t.Errorf("join after the end: %+v, %v", res, err)
+		t.Errorf("Join after Close: got %+v, %v", res, err)
 	}
 }
 
-// Hydration brings what is here already without asking for it.
+// Prefetch does not request contents that are already on this host.
 func TestHydrationOfLocalObjects(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
@@ -166,9 +166,9 @@ func TestHydrationOfLocalObjects(t *testing.T) {
 		t.Error(err)
 	}
 	if h := v.Counts(t.Context()); h.Fetched != 2 {
-		t.Errorf("hydrated %+v", h)
+		t.Errorf("result of the prefetch: got %+v", h)
 	}
 	if n := len(server.Log().Requests()); n > 0 {
-		t.Errorf("%d requests", n)
+		t.Errorf("requests to the remote: got %d", n)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// repackedFirst is the loose objects of a directory that git repacks at the worst moment: after the packs were searched, and
-// before the loose objects are.
+// repackedFirst provides the loose objects of a directory, and repacks them with git at the worst moment: after the packs were searched,
+// and before the loose objects are.
 type repackedFirst struct {
 	odb.Source
 	repack func()
@@ -29,7 +29,7 @@ func (r repackedFirst) Get(id object.ID, limit int64) (object.Type, []byte, erro
 	return r.Source.Get(id, limit)
 }
 
-// An object that git moves from a loose file to a pack during the look-up is found.
+// An object that git moves from a loose file to a pack during a lookup is found.
 func TestObjectsAreFoundWhileGitRepacks(t *testing.T) {
 	dir := t.TempDir()
 	git := func(args ...string) string {
@@ -50,10 +50,10 @@ func TestObjectsAreFoundWhileGitRepacks(t *testing.T) {
 	defer local.Close()
 	own, ok := local.open()
 	if !ok {
-		t.Fatal("objects of a new repository: not open")
+		t.Fatal("the objects of a new repository are not open")
 	}
 	own.Loose = repackedFirst{own.Loose, func() { git("repack", "-q", "-a", "-d") }}
-	// commit makes a loose object. The list of packs is as git's last repack left it.
+	// commit creates a loose object. The list of packs is from git's last repack.
 	commits := 0
 	commit := func() (object.ID, []byte) {
 		t.Helper()
@@ -70,7 +70,7 @@ func TestObjectsAreFoundWhileGitRepacks(t *testing.T) {
 		}
 		return id, text
 	}
-	for range 2 { // without a pack before, and with one that is replaced
+	for range 2 { // first without an earlier pack, then with one that is replaced
 		id, text := commit()
 		if _, got, err := s.storage.get(id, 1<<20); err != nil || !bytes.Equal(got, text) {
 			t.Errorf("contents of a blob that is being packed: got %q, %v", got, err)

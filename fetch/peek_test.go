@@ -12,7 +12,7 @@ import (
 func TestPeek(t *testing.T) {
 	dir := t.TempDir()
 	if _, ok := Peek(dir); ok {
-		t.Error("a store where nothing is")
+		t.Error("Peek of an empty directory returned a store")
 	}
 	const url = `https://127.0.0.1/a "b" \ c.git`
 	git := filepath.Join(dir, "git")

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// provided is a store with a served remote, and the files of its tree.
+// provided is a store of a served remote, and the files of its tree.
 type provided struct {
 	*Store
 	server *gittest.Server
@@ -88,7 +88,7 @@ func TestProvideWritesWhatWasRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := p.fetches(t); n != before || len(p.Missing(p.ids)) > 0 {
-			t.Errorf("%d requests, %d missing", n-before, len(p.Missing(p.ids)))
+			t.Errorf("got %d requests and %d missing objects", n-before, len(p.Missing(p.ids)))
 		}
 		if _, err := bare.Run(t.Context(), p.GitDir(), "cat-file", "blob", p.ids[7].String()); err != nil {
 			t.Error(err)
@@ -102,7 +102,7 @@ func TestProvidedIsReadWithoutTheRemote(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := p.fetches(t); n != 1 {
-		t.Errorf("%d requests", n)
+		t.Errorf("requests to the remote: got %d", n)
 	}
 	p.server.Down()
 	for _, b := range p.files {
@@ -126,7 +126,7 @@ func TestProvidersAndReadersShareWhatIsUnderWay(t *testing.T) {
 	}
 	wg.Wait()
 	if n := p.fetches(t); n > 8 || len(p.Missing(p.ids)) > 0 {
-		t.Errorf("%d requests, %d missing", n, len(p.Missing(p.ids)))
+		t.Errorf("got %d requests and %d missing objects", n, len(p.Missing(p.ids)))
 	}
 }
 
@@ -144,9 +144,9 @@ func TestProvideDoesWithoutWhatIsOnlyGuessed(t *testing.T) {
 		t.Error(err)
 	}
 	if n := p.fetches(t); n > provideTries {
-		t.Errorf("%d requests", n)
+		t.Errorf("requests to the remote: got %d", n)
 	}
 	if err := p.Provide(t.Context(), bogus[:1], nil); err == nil {
-		t.Error("what nobody has was provided")
+		t.Error("Provide of an object that no remote has succeeded")
 	}
 }

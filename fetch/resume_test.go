@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// openStore opens a store of a remote, as often as it is asked for.
+// openStore opens a store of a remote. It may be called several times for one directory.
 func openStore(t testing.TB, dir, url string) *Store {
 	t.Helper()
 	remote, err := transport.Open(url, transport.Options{Log: zap.NewNop(), Patience: 2 * time.Second})
@@ -65,7 +65,7 @@ func TestResumeAsksNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 			if id, err := s.Resolve(t.Context(), "main"); err != nil || id != first.Commit {
-				t.Errorf("main is %s, %v", id, err)
+				t.Errorf("ref main: got %s, %v", id, err)
 			}
 			shallow := first.Shallow()
 			if err := s.Close(); err != nil {
@@ -81,18 +81,18 @@ func TestResumeAsksNobody(t *testing.T) {
 			}
 			if !snap.Local || !snap.Whole() || !snap.Partial || snap.Ref != first.Ref || snap.Commit != first.Commit || snap.Tree != first.Tree ||
 				!snap.Time.Equal(first.Time) || snap.Format != f || len(snap.Shallow()) != len(shallow) {
-				t.Errorf("got %+v", snap)
+				t.Errorf("resumed snapshot: got %+v", snap)
 			}
 			if entries, err := s.View(snap, convert.Settings{}, nil).Tree(t.Context(), snap.Tree); err != nil || len(entries) == 0 {
-				t.Errorf("%d entries, %v", len(entries), err)
+				t.Errorf("entries of the tree: got %d, %v", len(entries), err)
 			}
 			if n := len(server.Log().Requests()); n > 0 {
-				t.Errorf("%d requests", n)
+				t.Errorf("requests to the remote: got %d", n)
 			}
-			// What is not here has to be asked for.
+			// Missing commits and refs cannot be resolved without the remote.
 			base.Commit = commits[0]
 			if _, err := s.Resume(t.Context(), base); err == nil {
-				t.Error("a commit that is not here was found without the remote")
+				t.Error("a missing commit was resolved without the remote")
 			}
 			if _, err := s.Resolve(t.Context(), "main"); err == nil {
 				t.Error("a ref was resolved without the remote")
@@ -101,7 +101,7 @@ func TestResumeAsksNobody(t *testing.T) {
 	}
 }
 
-// An unborn branch is resumed as one, also in a store that is empty or gone.
+// An unborn branch is resumed as an unborn branch, also with an empty or missing store.
 func TestResumeOfAnUnbornBranch(t *testing.T) {
 	s := openStore(t, t.TempDir(), "http://127.0.0.1:1/r.git")
 	when := time.Unix(1_700_000_000, 0)
@@ -110,6 +110,6 @@ func TestResumeOfAnUnbornBranch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !snap.Whole() || !snap.Commit.IsZero() || !snap.Tree.IsZero() || snap.Ref != "refs/heads/trunk" || !snap.Time.Equal(when) || snap.Format != object.SHA256 {
-		t.Errorf("got %+v", snap)
+		t.Errorf("resumed snapshot: got %+v", snap)
 	}
 }

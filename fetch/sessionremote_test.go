@@ -16,15 +16,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// twoRemotes is a repository, and another that has a commit on top of it which the first does not know.
+// twoRemotes is a repository, and a second one that has a further commit.
 type twoRemotes struct {
 	first, second *gittest.Server
 	store         *Store
 	local         *Local
 	remote        *transport.Remote // second
-	snap          *Snapshot         // of the first
-	tip, tree     object.ID         // of the second
-	own, both     Blob              // that only the second has, and both
+	snap          *Snapshot         // of the first repository
+	tip, tree     object.ID         // of the second repository
+	own, both     Blob              // a blob that only the second repository has, and one that both have
 }
 
 func newTwoRemotes(t *testing.T) *twoRemotes {
@@ -86,12 +86,12 @@ func newTwoRemotes(t *testing.T) *twoRemotes {
 	return w
 }
 
-// bring has commits and trees of the second remote here.
+// bring fetches the commits and trees of the second remote.
 func (w *twoRemotes) bring(t *testing.T) {
 	t.Helper()
 	in, err := w.local.Fetch(t.Context(), FetchRequest{From: w.remote, Wants: []object.ID{w.tip}, Haves: []object.ID{w.snap.Commit}})
 	if err != nil || in.Objects != 3 { // a commit and two trees
-		t.Fatalf("brought %+v, %v", in, err)
+		t.Fatalf("fetch from the second remote: got %+v, %v", in, err)
 	}
 	w.snap.Tree = w.tree
 }
@@ -107,7 +107,8 @@ func read(t *testing.T, v *View, b Blob) (string, error) {
 	return string(text), err
 }
 
-// Contents that a session made come from its remote, all others from the store's, and each remote is asked once.
+// Contents that a session created are fetched from the session remote, all others from the mounted remote, and each remote receives one
+// request.
 func TestContentsOfTwoRemotes(t *testing.T) {
 	for _, expected := range []bool{true, false} {
 		w := newTwoRemotes(t)
@@ -121,22 +122,22 @@ func TestContentsOfTwoRemotes(t *testing.T) {
 		defer v.Close()
 		for blob, want := range map[Blob]string{w.own: "new\n", w.both: "kept\n"} {
 			if text, err := read(t, v, blob); err != nil || text != want {
-				t.Errorf("%s is %q, %v", blob.Path, text, err)
+				t.Errorf("contents of %s: got %q, %v", blob.Path, text, err)
 			}
 		}
 		if n := len(w.first.Log().Requests()); expected && n > 1 {
-			t.Errorf("the first remote was asked %d times", n)
+			t.Errorf("requests to the first remote: got %d", n)
 		}
 		if lacking := w.local.Missing([]object.ID{w.own.ID}); len(lacking) != 0 {
-			t.Error("what the second remote gave is not kept")
+			t.Error("objects of the second remote were not stored")
 		}
 		if lacking := w.store.Missing([]object.ID{w.own.ID}); len(lacking) != 1 {
-			t.Error("what the second remote gave is in the store")
+			t.Error("objects of the second remote are in the store of the mounted remote")
 		}
 	}
 }
 
-// A second remote that dies when it is asked for what it lacks, as a partial clone does, gives the rest all the same.
+// If the second remote is a partial clone, which fails when an object is missing there, the other objects are fetched from it anyway.
 func TestSecondRemoteThatDies(t *testing.T) {
 	w := newTwoRemotes(t)
 	w.bring(t)
@@ -148,7 +149,7 @@ func TestSecondRemoteThatDies(t *testing.T) {
 		t.Error(err)
 	}
 	if !came[w.own.ID] || !came[w.both.ID] {
-		t.Errorf("came %v", came)
+		t.Errorf("fetched objects: got %v", came)
 	}
 	w = newTwoRemotes(t)
 	w.bring(t)
@@ -157,11 +158,11 @@ func TestSecondRemoteThatDies(t *testing.T) {
 	w.local.Expect(wanted)
 	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
 	if err := w.local.Provide(t.Context(), wanted, nil); err != nil || len(w.local.Missing(wanted)) > 0 {
-		t.Errorf("provide: %v, %v are missing", err, w.local.Missing(wanted))
+		t.Errorf("Provide: got %v; missing objects %v", err, w.local.Missing(wanted))
 	}
 }
 
-// Git is provided with objects of both remotes, where it borrows them.
+// Provide fetches objects of both remotes into the repository from which git borrows them.
 func TestProvideFromTwoRemotes(t *testing.T) {
 	for _, expected := range []bool{true, false} {
 		w := newTwoRemotes(t)
@@ -175,15 +176,16 @@ func TestProvideFromTwoRemotes(t *testing.T) {
 			t.Error(err)
 		}
 		if lacking := w.local.Missing(wanted); len(lacking) > 0 {
-			t.Errorf("%s are missing", lacking)
+			t.Errorf("missing objects: got %s", lacking)
 		}
 		if kind, n, err := w.local.Size(w.own.ID); err != nil || kind != object.Blob || n != 4 {
-			t.Errorf("its size is %d of a %s, %v", n, kind, err)
+			t.Errorf("object header: got size %d and type %s, %v", n, kind, err)
 		}
 	}
 }
 
-// What neither remote has is told as missing, and a second remote that is away as that; nothing else suffers.
+// An object that neither remote has is reported as missing, and an unreachable second remote as unreachable. Other objects are not
+// affected.
 func TestContentsOfNoRemote(t *testing.T) {
 	w := newTwoRemotes(t)
 	w.bring(t)
@@ -192,24 +194,24 @@ func TestContentsOfNoRemote(t *testing.T) {
 	defer v.Close()
 	nowhere := Blob{ID: object.MustID("0123456789012345678901234567890123456789"), Path: "nowhere"}
 	if _, err := read(t, v, nowhere); !errors.Is(err, ErrNotFound) {
-		t.Errorf("nowhere: %v", err)
+		t.Errorf("fetch an object that no remote has: got %v", err)
 	}
 	if err := w.local.Provide(t.Context(), []object.ID{nowhere.ID}, nil); !errors.Is(err, ErrNotFound) && !isNotOurs(err) {
-		t.Errorf("provide nowhere: %v", err)
+		t.Errorf("Provide an object that no remote has: got %v", err)
 	}
 	w.second.Down()
 	w.local.Expect([]object.ID{w.own.ID})
 	if _, err := read(t, v, w.own); err == nil || errors.Is(err, ErrNotFound) {
-		t.Errorf("of a remote that is away: %v", err)
+		t.Errorf("fetch from an unreachable session remote: got %v", err)
 	}
 	if text, err := read(t, v, w.both); err != nil || text != "kept\n" {
-		t.Errorf("of the other remote: %q, %v", text, err)
+		t.Errorf("fetch from the mounted remote: got %q, %v", text, err)
 	}
 	if err := w.second.Up(); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := read(t, v, w.own); err != nil || text != "new\n" {
-		t.Errorf("of a remote that is back: %q, %v", text, err)
+		t.Errorf("fetch from the session remote that is reachable again: got %q, %v", text, err)
 	}
 }
 

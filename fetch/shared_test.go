@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// What mounts of the same tree want behind them is done once: contents are asked for once, though several bring them, and
-// trees are looked through and counted once.
+// Background work for mounts of the same tree is done once: contents are requested once although several mounts prefetch them, and
+// trees are scanned and counted once.
 func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	root := t.TempDir()
 	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
@@ -60,35 +60,35 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	all.Wait()
 	for id, n := range must2(server.Log().Blobs()) {
 		if n > 1 {
-			t.Errorf("%s was sent %d times", id, n)
+			t.Errorf("object %s was sent %d times", id, n)
 		}
 	}
 	hydrated := time.Now()
 	for i, v := range views {
 		if h := v.CountsSince(t.Context(), hydrated); h.Fetched != len(files) || h.Blobs != len(files) {
-			t.Errorf("mount %d has %+v, and had %+v", i, h, empty)
+			t.Errorf("mount %d: got counts %+v, before %+v", i, h, empty)
 		}
 		if c := s.counts.known[snap.Tree]; i > 0 && c.began.Before(hydrated) {
-			t.Error("an old number was told")
+			t.Error("an old number was reported")
 		}
 		ignore, attributes, n, err := v.GitConfigFiles(t.Context())
 		if err != nil || len(ignore) != 2 || ignore[1].Path != "src/.gitignore" || len(attributes) != 1 || n != len(files) {
-			t.Errorf("mount %d goes by %v, %v of %d files: %v", i, ignore, attributes, n, err)
+			t.Errorf("mount %d: got ignore %v, attributes %v, %d files: %v", i, ignore, attributes, n, err)
 		}
 	}
 	began := s.counts.known[snap.Tree].began
 	views[3].CountsSince(t.Context(), hydrated)
 	if at := s.counts.known[snap.Tree].began; !at.Equal(began) || len(s.counts.configFiles) != 1 {
-		t.Error("it was counted, or looked through, for each")
+		t.Error("the tree was counted or scanned for each mount")
 	}
 
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if h := views[0].CountsSince(ended, time.Now().Add(time.Hour)); h.Blobs != len(files) {
-		t.Errorf("who cannot wait is told %+v", h)
+		t.Errorf("reply to a caller that does not wait: got %+v", h)
 	}
 
-	// Who waits for somebody else does not wait for ever.
+	// A caller that waits for the work of another can be cancelled.
 	done, err := s.prefetches.begin(t.Context(), prefetchKey{snap.Tree, PrefetchAll, 0})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := views[0].Prefetch(ctx, PrefetchAll, 0); !errors.Is(err, context.Canceled) {
-		t.Errorf("who was cancelled got %v", err)
+		t.Errorf("the cancelled caller: got %v", err)
 	}
 	done()
 	if err := views[0].Prefetch(t.Context(), PrefetchAll, 0); err != nil {

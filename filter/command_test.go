@@ -65,7 +65,7 @@ func TestOneShotsAreBounded(t *testing.T) {
 	for n := range strings.FieldsSeq(string(counts)) {
 		var running int
 		if fmt.Sscan(n, &running); running > maxOneShots {
-			t.Errorf("%d at the same time", running)
+			t.Errorf("concurrent commands: got %d", running)
 		}
 	}
 }
@@ -82,11 +82,11 @@ func TestStandardErrorIsLogged(t *testing.T) {
 		line := e.ContextMap()["line"].(string)
 		lines = append(lines, line[:min(len(line), 5)])
 		if len(line) > maxLogLine {
-			t.Errorf("a line of %d bytes", len(line))
+			t.Errorf("the log has a line of %d bytes", len(line))
 		}
 	}
 	if got := strings.Join(lines, ","); got != "one,two,three,xxxxx" {
-		t.Errorf("logged %s", got)
+		t.Errorf("log: got %s", got)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestCloseKillsAll(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- tr.OneShot(`sh -c 'echo $$ >pid; sleep 1000' | cat`, f) }()
 	var pid []byte
-	await.Until(t, "it runs", func() bool {
+	await.Until(t, "the command runs", func() bool {
 		pid, _ = os.ReadFile(filepath.Join(tr.dir, "pid"))
 		return bytes.HasSuffix(pid, []byte("\n"))
 	})
@@ -104,13 +104,13 @@ func TestCloseKillsAll(t *testing.T) {
 	if err := <-done; !errors.Is(err, ErrStopped) {
 		t.Error(err)
 	}
-	await.Until(t, "its children have ended", func() bool {
+	await.Until(t, "the children of the command have ended", func() bool {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") Z "))
 	})
 }
 
-// TestIconvLikeGit compares with a checkout the encodings that take tables.
+// TestIconvLikeGit compares encodings that need conversion tables with a checkout by git.
 func TestIconvLikeGit(t *testing.T) {
 	texts := []string{
 		"abc\n", "h\u00e9\u00ff\n", "\u0410\u0411\u0401\u0451\u0491\n", "\u65e5\u672c\u8a9e\n", "\u65e5\u672c\u8a9e", "\u4e2d\u6587 \u7e41\u9ad4\r\n", "\ud55c\uae00\n", "\u20ac\u00a5\u203e\u2225\u301c\uff5e\uff0d\u2212\n", "~\\\n", "\ufeffx\n", "\u0081\u009f\n", "\U0001f600", "bad \xff", "a\xe4\xb8",
@@ -127,7 +127,7 @@ func TestIconvLikeGit(t *testing.T) {
 		cmd.Dir = repo
 		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
+			t.Fatalf("git %v failed: %v: %s", args, err, out)
 		}
 	}
 	git("init", "-q")
@@ -176,7 +176,7 @@ func TestIconvLikeGit(t *testing.T) {
 				encoded++
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("%s: %.60q becomes %.60q, want %.60q (%v)", name, text, got, want, ok)
+				t.Errorf("encoding %s: %.60q was converted to %.60q, want %.60q (%v)", name, text, got, want, ok)
 			}
 		}
 		t.Logf("%s: %d of %d encoded", name, encoded, len(texts))

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestMain runs the tests, or is a process that tests have started as a filter.
+// TestMain runs the tests, or acts as a filter process that a test has started.
 func TestMain(m *testing.M) {
 	if manner := os.Getenv("TEST_FILTER"); manner != "" {
 		drive(manner)
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command is a process filter that behaves in a manner.
+// command returns the command of a process filter with a kind of behaviour.
 func command(manner string) string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -33,7 +33,7 @@ func command(manner string) string {
 	return "TEST_FILTER='" + manner + "' '" + exe + "'"
 }
 
-// driver is the far end of the protocol: it answers with contents in upper case.
+// driver is the filter's side of the protocol: it answers with the contents in upper case.
 type driver struct {
 	in     packetReader
 	out    packetWriter
@@ -139,7 +139,7 @@ func drive(manner string) {
 	}
 }
 
-// misbehave answers a content otherwise than by its text; false: it has not.
+// misbehave answers a request wrongly if its path asks for that, and reports whether it did.
 func (d *driver) misbehave(path string) bool {
 	after, _ := strconv.Atoi(strings.TrimPrefix(d.manner, "dies-after-"))
 	switch {
@@ -156,7 +156,7 @@ func (d *driver) misbehave(path string) bool {
 	case strings.HasSuffix(path, "bad"):
 		d.say("status=error")
 		return true
-	case strings.HasSuffix(path, "late"): // the error comes behind the content
+	case strings.HasSuffix(path, "late"): // the error follows the contents
 		d.say("status=success")
 		d.out.packet([]byte("half"))
 		d.out.end()
@@ -179,7 +179,7 @@ func (d *driver) say(lines ...string) {
 	}
 }
 
-// list reads lines up to a flush; nil at the end of the input.
+// list reads lines up to a flush packet. It returns nil at the end of the input.
 func (d *driver) list() []string {
 	lines := []string{}
 	err := d.in.lines(func(line string) error {
@@ -195,7 +195,7 @@ func (d *driver) list() []string {
 	return lines
 }
 
-// tree is a working tree that programs are run for.
+// tree is a working tree for which filters are run.
 type tree struct {
 	*Programs
 	t   *testing.T
@@ -214,7 +214,7 @@ func newTree(t *testing.T, change func(*Options)) *tree {
 	return &tree{p, t, o.Dir}
 }
 
-// trace is what filters have noted, its lines counted by their first word.
+// trace returns the log of the filters, and the number of lines by first word.
 func (tr *tree) trace() (text string, count map[string]int) {
 	tr.t.Helper()
 	b, _ := os.ReadFile(filepath.Join(tr.dir, "trace"))
@@ -226,7 +226,7 @@ func (tr *tree) trace() (text string, count map[string]int) {
 	return string(b), count
 }
 
-// output keeps what was written.
+// output stores the written data.
 type output struct{ bytes.Buffer }
 
 func (o *output) Reset() error {
@@ -239,7 +239,7 @@ func file(path, content string) (File, *output) {
 	return File{Path: path, Content: strings.NewReader(content), Size: int64(len(content)), Out: out}, out
 }
 
-// through has a process filter a content.
+// through filters contents with a process filter.
 func (tr *tree) through(manner, path, content string) (string, error) {
 	f, out := file(path, content)
 	err := tr.Process(command(manner), f)

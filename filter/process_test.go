@@ -22,7 +22,7 @@ func TestProcessIsKept(t *testing.T) {
 	for path, content := range map[string]string{"a": "one", "d/e": "two\n", "empty": "", "large": large, "packet": large[:pktline.MaxData], "more": large[:pktline.MaxData+1]} {
 		got, err := tr.through("plain", path, content)
 		if err != nil || got != strings.ToUpper(content) {
-			t.Errorf("%s: %d bytes, %v", path, len(got), err)
+			t.Errorf("filter %s: got %d bytes, %v", path, len(got), err)
 		}
 	}
 	f, out := file("told", "x")
@@ -33,17 +33,17 @@ func TestProcessIsKept(t *testing.T) {
 	text, n := tr.trace()
 	if n["start"] != 1 || n["smudge"] != 7 || !strings.HasPrefix(text, "start "+tr.dir+"/git\n") ||
 		!strings.Contains(text, "smudge pathname=told ref=refs/heads/main treeish=aa blob=bb\n") {
-		t.Errorf("traced %s", text)
+		t.Errorf("trace of the filter: got %s", text)
 	}
 	tr.Close()
 	if _, err := tr.through("plain", "a", "x"); !errors.Is(err, ErrStopped) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("filter after Close: got %v", err)
 	}
 }
 
 func TestDelayedContents(t *testing.T) {
 	tr := newTree(t, nil)
-	// While the first one is filtered the others queue up; they then go together.
+	// While the first content is filtered, the others are queued, and are then filtered together.
 	gate, opened := make(chan struct{}), make(chan struct{})
 	tr.o.Ready = func(context.Context) error {
 		close(opened)
@@ -56,7 +56,7 @@ func TestDelayedContents(t *testing.T) {
 		content := fmt.Sprintf("content %d", i)
 		path := fmt.Sprintf("f%d", i)
 		if i == 7 {
-			path = "f8" // the same path with another content
+			path = "f8" // the same path with other contents
 		}
 		got, err := tr.through("delay", path, content)
 		if err != nil || got != strings.ToUpper(content) {
@@ -73,7 +73,7 @@ func TestDelayedContents(t *testing.T) {
 		defer tr.mu.Unlock()
 		return tr.pool(command("delay"))
 	}()
-	await.Until(t, "all are queued", func() bool {
+	await.Until(t, "all contents are queued", func() bool {
 		pool.mu.Lock()
 		defer pool.mu.Unlock()
 		return len(pool.queue)+len(pool.busy) == files
@@ -86,15 +86,15 @@ func TestDelayedContents(t *testing.T) {
 		t.Errorf("commands that the filter received: %v\n%s", n, text)
 	}
 	if strings.Count(text, "can-delay=1") < files-3 {
-		t.Errorf("hardly anything was delayed: %s", text)
+		t.Errorf("hardly any content was delayed: %s", text)
 	}
-	check(100) // alone, it need not be delayed
+	check(100) // a single content need not be delayed
 	if after, n := tr.trace(); n["start"] != 1 || strings.Count(after, "can-delay=1") != strings.Count(text, "can-delay=1") {
 		t.Errorf("commands after a lone request: %v, want one start and no further delay", n)
 	}
 }
 
-// round has a worker filter contents together.
+// round filters several contents concurrently.
 func (tr *tree) round(manner string, paths ...string) (answers map[string]string, errs map[string]error) {
 	tr.t.Helper()
 	jobs := make([]*job, len(paths))
@@ -160,7 +160,7 @@ func TestFailingProcesses(t *testing.T) {
 				}
 			}
 			if text, n := tr.trace(); n["start"] != c.starts {
-				t.Errorf("%d starts, want %d:\n%s", n["start"], c.starts, text)
+				t.Errorf("the filter was started %d times, want %d:\n%s", n["start"], c.starts, text)
 			}
 		})
 	}
@@ -172,21 +172,21 @@ func TestDeadline(t *testing.T) {
 		start := time.Now()
 		_, err := tr.through(manner, "a", "x")
 		if manner == "hangs" && !errors.Is(err, ErrDeadline) || manner == "nonsense" && !errors.Is(err, ErrUnfiltered) || time.Since(start) > 20*time.Second {
-			t.Errorf("%s: %v after %s", manner, err, time.Since(start))
+			t.Errorf("misbehaviour %s: got %v after %s", manner, err, time.Since(start))
 		}
 		if manner == "hangs" {
 			if got, err := tr.through(manner, "good", "x"); err != nil || got != "X" {
-				t.Errorf("after that: %q, %v", got, err)
+				t.Errorf("next request after the misbehaviour: got %q, %v", got, err)
 			}
 			f, _ := file("x", "")
 			if err := tr.OneShot("sleep 100", f); !errors.Is(err, ErrDeadline) {
-				t.Errorf("one shot: %v", err)
+				t.Errorf("OneShot: got %v", err)
 			}
 		}
 	}
 }
 
-// TestIdleIsNotSilent: a process that has nothing to say since nobody asks is not killed for it.
+// TestIdleIsNotSilent: a filter process without a request is not killed for being silent.
 func TestIdleIsNotSilent(t *testing.T) {
 	tr := newTree(t, func(o *Options) { o.Deadline = 200 * time.Millisecond })
 	for range 2 {
@@ -197,11 +197,11 @@ func TestIdleIsNotSilent(t *testing.T) {
 		await.Until(t, "more than the deadline has passed", func() bool { return time.Since(start) > 300*time.Millisecond })
 	}
 	if text, n := tr.trace(); n["start"] != 1 {
-		t.Errorf("traced %s", text)
+		t.Errorf("trace of the filter: got %s", text)
 	}
 }
 
-// TestBusyProcessIsHelped: one slow content does not hold up the others for long.
+// TestBusyProcessIsHelped: a slow content does not delay others for long, because a second process is started.
 func TestBusyProcessIsHelped(t *testing.T) {
 	tr := newTree(t, nil)
 	hung := make(chan error, 1)
@@ -218,7 +218,7 @@ func TestBusyProcessIsHelped(t *testing.T) {
 		t.Errorf("request that hangs at Close: got %v, want ErrStopped", err)
 	}
 	if text, n := tr.trace(); n["start"] != 2 {
-		t.Errorf("traced %s", text)
+		t.Errorf("trace of the filter: got %s", text)
 	}
 }
 
@@ -228,10 +228,10 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !tr.Release() {
-		t.Error("an idle process is kept")
+		t.Error("an idle process was not ended")
 	}
 	if _, n := tr.trace(); n["end"] != 1 {
-		t.Error("an idle process was killed, not told to go")
+		t.Error("an idle process was killed instead of ended by closing its input")
 	}
 	if _, err := tr.through("plain", "a", "x"); err != nil {
 		t.Error(err)
@@ -243,18 +243,18 @@ func TestRelease(t *testing.T) {
 	go func() { done <- tr.Process(command("hangs"), f) }()
 	await.Until(t, "the process is busy", func() bool { _, n := tr.trace(); return n["smudge"] == 3 })
 	if tr.Release() {
-		t.Error("what somebody waits for was ended")
+		t.Error("a process whose result is awaited was ended")
 	}
 	wanted = false
 	if !tr.Release() {
-		t.Error("what nobody waits for is kept")
+		t.Error("a process whose result is not awaited was not ended")
 	}
 	if err := <-done; !errors.Is(err, ErrStopped) {
 		t.Error(err)
 	}
 	f.Wanted = func() bool { return false }
 	if err := tr.Process(command("plain"), f); !errors.Is(err, ErrStopped) {
-		t.Errorf("a content that nobody wants: %v", err)
+		t.Errorf("request whose result is not wanted: got %v, want ErrStopped", err)
 	}
 }
 
@@ -275,7 +275,7 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, os.ErrInvalid }
 func (full) Reset() error              { return nil }
 
-// TestFullOutput: what cannot be kept is no fault of the program, which goes on.
+// TestFullOutput: an error of the output is not a fault of the filter, whose process is used again.
 func TestFullOutput(t *testing.T) {
 	tr := newTree(t, nil)
 	f, _ := file("a", strings.Repeat("x", 3*pktline.MaxData))
@@ -290,11 +290,11 @@ func TestFullOutput(t *testing.T) {
 		t.Errorf("request after an invalid one: got %q, %v", got, err)
 	}
 	if text, n := tr.trace(); n["start"] != 1 {
-		t.Errorf("traced %s", text)
+		t.Errorf("trace of the filter: got %s", text)
 	}
 }
 
-// FuzzAnswers has a process say anything.
+// FuzzAnswers parses arbitrary output of a filter process.
 func FuzzAnswers(f *testing.F) {
 	hello := "0016git-filter-server\n000eversion=2\n0000"
 	able := "0016capability=smudge\n0015capability=delay\n0000"
@@ -315,17 +315,17 @@ func FuzzAnswers(f *testing.F) {
 		what, err := c.filter(&file, c.delay)
 		if what == delayed {
 			if !c.delay || err != nil {
-				t.Errorf("delayed, %v", err)
+				t.Errorf("got a delayed answer, %v", err)
 			}
 			paths, listErr := c.available()
 			if listErr == nil && len(paths) > 0 {
 				if what, err = c.collect(&file); what == delayed {
-					t.Errorf("delayed again, %v", err)
+					t.Errorf("got a delayed answer again, %v", err)
 				}
 			}
 		}
 		if what == refused && !errors.Is(err, ErrUnfiltered) || what == broken && err == nil || out.Len() > len(said) {
-			t.Errorf("%v, %v, %d bytes", what, err, out.Len())
+			t.Errorf("got %v, %v, %d bytes", what, err, out.Len())
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What git has started ends with it when nobody waits any more.
+// When the caller is cancelled, git and the processes that it has started end.
 func TestCancelledGitLeavesNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	note := filepath.Join(dir, "pid")
@@ -28,7 +28,7 @@ func TestCancelledGitLeavesNoProcess(t *testing.T) {
 		text, _ := os.ReadFile(note)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		if time.Now().After(deadline) {
-			t.Fatal("git did not start anything")
+			t.Fatal("git did not start a process")
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -39,13 +39,13 @@ func TestCancelledGitLeavesNoProcess(t *testing.T) {
 	for !isGone(pid) {
 		if time.Now().After(deadline) {
 			syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatal("what git started goes on")
+			t.Fatal("the process that git started still runs")
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// isGone says whether a process has ended; one that nobody has waited for yet has.
+// isGone reports whether a process has ended, also if it is a zombie.
 func isGone(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,7 +8,7 @@ func FuzzConfigValue(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		if got := unquoteConfig(quoteConfig(value)); got != value {
-			t.Errorf("%q became %q", value, got)
+			t.Errorf("escaped value of %q: got %q", value, got)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 var now = time.Unix(1000, 0)
 
-// miss is a reader's miss in directory i behind its last one; the window brings ten blobs, of which it looks at some.
+// miss records a reader's miss in directory i, after the last one. The window fetches ten blobs, and the reader reads some of them.
 func miss(r *Tracker, i int, before *Position, looksAt int) (p *Position, dirOnly bool) {
 	p, dirOnly = r.Next(fmt.Sprintf("d%d/file", i), before, now)
 	window := make([]prioritize.Want, 10)
@@ -35,25 +35,25 @@ func TestWindowGrowsForACrawler(t *testing.T) {
 		windows = append(windows, p.Window)
 	}
 	if got := fmt.Sprint(windows); got != fmt.Sprint([]int{FirstWindow, FirstWindow * growth, WholeTree, WholeTree * growth}) {
-		t.Errorf("windows of a crawler: %s", got)
+		t.Errorf("windows of a crawler: got %s", got)
 	}
 	if n := len(r.Positions()); n != 1 {
-		t.Errorf("one crawler is followed as %d readers", n)
+		t.Errorf("one crawler is tracked as %d readers", n)
 	}
 }
 
-// A script that reads one file in each directory, in order, leaves nothing out either: windows bring the others.
+// A script that reads one file in each directory, in order, also counts as reading all files, because windows fetch the others.
 func TestWindowStaysForWhoDoesNotLook(t *testing.T) {
 	var r Tracker
 	var p *Position
 	for i := range 20 {
 		var dirOnly bool
 		if p, dirOnly = miss(&r, i, p, 2); p.Window != FirstWindow || !dirOnly {
-			t.Errorf("miss %d got a window of %d, in its directory: %v", i, p.Window, dirOnly)
+			t.Errorf("miss %d: got a window of %d, only in its directory: %v", i, p.Window, dirOnly)
 		}
 	}
 	if len(r.watched) > 10 {
-		t.Errorf("%d blobs are still watched", len(r.watched))
+		t.Errorf("watched blobs: got %d, want 0", len(r.watched))
 	}
 }
 
@@ -61,11 +61,11 @@ func TestWindowStaysForJumps(t *testing.T) {
 	var r Tracker
 	for i := range 100 {
 		if p, dirOnly := miss(&r, i*37%100, nil, 10); p.Window != FirstWindow || !dirOnly {
-			t.Errorf("jump %d got a window of %d, in its directory: %v", i, p.Window, dirOnly)
+			t.Errorf("jump %d: got a window of %d, only in its directory: %v", i, p.Window, dirOnly)
 		}
 	}
 	if n := len(r.Positions()); n != readers {
-		t.Errorf("%d positions are kept", n)
+		t.Errorf("kept positions: got %d", n)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestOneDirectoryIsNoCrawl(t *testing.T) {
 	for range 5 {
 		var dirOnly bool
 		if p, dirOnly = r.Next("dir/file", p, now); !dirOnly {
-			t.Error("reads of one directory look like a crawl")
+			t.Error("reads of one directory count as a crawl")
 		}
 	}
 }
